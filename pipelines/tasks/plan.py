@@ -1,0 +1,104 @@
+"""What the driver asks of a task for one epoch, and what the task answers (PROTOCOL 4 to 9).
+
+Both travel through Spark, so they hold plain values only. Making plans belongs to
+``pipelines.spark.planner``, carrying them out to ``pipelines.tasks.epoch``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetRange:
+    """What to read of one topic partition: ``[start, end)``, with ``end`` an upper bound (PROTOCOL 9)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPlan:
+    """One epoch of one task."""
+
+    task: TaskId
+    instance: str
+    state: StateId
+    """The id that this epoch's state gets."""
+    expected: StateId | None
+    """The id that the local store must hold now; None for a task that never ran an epoch."""
+    committed: StateId | None
+    """The id of the task's committed state; None before its first commit."""
+    now_ms: int
+    """The wall clock that the epoch sees, so that running the plan again gives the same rows."""
+    ranges: tuple[OffsetRange, ...] = ()
+    until_time_ms: int | None = None
+    """Stop at the first record beyond this time, after at least one record (PROTOCOL 10)."""
+    blobs: tuple[BlobRef, ...] = ()
+    max_bytes: int = 64 << 20
+    """Stop reading a topic partition once its keys and values pass this many bytes."""
+
+    @property
+    def plan_hash(self) -> str:
+        """Names the plan: the same plan again is answered with the stored receipt (PROTOCOL 7)."""
+        return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
+
+
+class ReceiptStatus(StrEnum):
+    """How an epoch of a task ended; whatever is not ``DONE`` left no local effect."""
+
+    DONE = "done"
+    NEEDS_RESTORE = "needs_restore"
+    MAP_FULL = "map_full"
+    DISK_FULL = "disk_full"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadRecord:
+    """A record that could not be read, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    reason: str
+    key: bytes | None = None
+    value: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What one epoch of one task left."""
+
+    task: TaskId
+    plan_hash: str
+    status: ReceiptStatus
+    state: StateId | None = None
+    positions: Positions = field(default_factory=dict)
+    """Next offsets of every source partition of the task, read or not."""
+    files: tuple[FileEntry, ...] = ()
+    blobs: tuple[BlobRef, ...] = ()
+    """Written for tasks of later sub-topologies."""
+    consumed: tuple[BlobRef, ...] = ()
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    source_times_ms: Mapping[str, int] = field(default_factory=dict)
+    """Greatest record timestamp seen, by ``topic-partition``; what aligned catch-up goes by."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Of this epoch: ``records_in``, ``bytes_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    gauges: Mapping[str, int] = field(default_factory=dict)
+    """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
+    next_punctuation_ms: int | None = None
+    bad_record: BadRecord | None = None
+    """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
+    error: str = ""
+    """Why the status is not ``DONE``, in one sentence."""

@@ -1,0 +1,50 @@
+"""What one row of the commit log says. Writing and reading rows belongs to ``state.commit.log``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from state.types import BlobRef, FileEntry, Positions, StateId
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCommit:
+    """Where one task stands at a commit, idle tasks included (PROTOCOL 12)."""
+
+    state: StateId | None
+    """The committed state id; None for a task that never ran an epoch."""
+    instance: str
+    """The name of the folder that holds the task's local state (PROTOCOL 20)."""
+    positions: Positions = field(default_factory=dict)
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """Stream time in ms by operator; a restored task gets its clocks back from here."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Counts since the application's first epoch, as ``records_in``, ``late_records``."""
+    next_punctuation_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitRecord:
+    """One row: the claim of a generation, or a commit of all epochs up to ``epoch``."""
+
+    kind: Literal["claim", "commit"]
+    generation: int
+    epoch: int
+    """For a claim, the newest committed epoch at that time (0 at the very first)."""
+    at_ms: int
+    """Wall clock, for people; nothing depends on it."""
+    fingerprint: str
+    reason: str = ""
+    """Why the commit was made: interval, bytes, request, stop, caught_up."""
+    tasks: Mapping[str, TaskCommit] = field(default_factory=dict)
+    files: tuple[FileEntry, ...] = ()
+    pending_blobs: tuple[BlobRef, ...] = ()
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def state_id(self) -> StateId:
+        return StateId(self.generation, self.epoch)
