@@ -1,0 +1,58 @@
+"""What a task's local store promises, whatever keeps it: reads, one epoch's buffered writes, settling, applying.
+
+Operators see ``StateReader`` and ``StateSession`` only. The LMDB implementation is ``state.engine.task_store``;
+typed rows over these bytes are ``state.stores``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+
+class StateReader(Protocol):
+    """Reads of one consistent snapshot of all stores of a task. Keys are order-preserving bytes."""
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values aligned with ``keys`` (any order, repeats allowed); None where a key is absent."""
+        ...
+
+    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+             reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``lower <= key < upper`` in key order (``None``: to the end)."""
+        ...
+
+    def count(self, store: str) -> int:
+        """Rows in the store."""
+        ...
+
+
+class StateSession(StateReader, Protocol):
+    """One epoch's view: the snapshot the epoch began with, under the epoch's own writes.
+
+    Writes stay in memory until ``TaskStore.apply`` puts them down in one transaction (PROTOCOL 6).
+    """
+
+    def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Later writes of a key win; repeats within a call too (the last stands)."""
+        ...
+
+    def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
+        """Deleting an absent key is harmless and leaves no change."""
+        ...
+
+    def changes(self, store: str) -> dict[bytes, bytes | None]:
+        """Net effect of the epoch so far: newest value by key, None where deleted."""
+        ...
+
+
+class Settlement(StrEnum):
+    """How a store stood against the plan (PROTOCOL 5)."""
+
+    READY = "ready"
+    """The store holds the expected state: nothing was undone."""
+    ROLLED_BACK = "rolled_back"
+    """Uncommitted epochs were undone; the store now holds the committed state."""
+    NEEDS_RESTORE = "needs_restore"
+    """The store holds neither: the driver decides on a restore."""
