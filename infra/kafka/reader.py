@@ -145,8 +145,7 @@ class PartitionReader:
         while reached < end and size < max_bytes:
             if until_time_ms is not None and len(fetched.offsets) and fetched.timestamps_ms.max() > until_time_ms:
                 break
-            if self._log_end >= 0 and reached >= self._log_end and not len(fetched.offsets):
-                    messages = self._consumer.consume(min(BATCH_RECORDS, end - reached), CONSUME_TIMEOUT_S)
+            messages = self._consumer.consume(min(BATCH_RECORDS, end - reached), CONSUME_TIMEOUT_S)
             records = [message for message in messages if message.error() is None]
             at_end = False
             for message in messages:

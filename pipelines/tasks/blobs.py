@@ -1,0 +1,54 @@
+"""Rows on their way from one sub-topology to the next: one Arrow file a source epoch, edge and target task.
+
+Which blobs are pending is the driver's to know (PROTOCOL 23); how rows choose a target is the edge's.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from state.types import BlobRef, StateId, TaskId
+
+ORDER = ("_ts", "_partition", "_offset")
+"""Rows of several sources are merged in this order within an epoch."""
+
+
+def write_blob(folder: Path, frame: pl.DataFrame, *, source: TaskId, target: TaskId, edge: str,
+               state: StateId) -> BlobRef:
+    """Write ``frame`` under a name of its own and sync it, since a commit may name it as pending."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
+    with path.open("wb") as file:
+        frame.write_ipc(file, compression="lz4")
+        file.flush()
+        os.fsync(file.fileno())
+    return BlobRef(source=str(source), target=str(target), edge=edge, state=state, path=path.name,
+                   rows=frame.height, size_bytes=path.stat().st_size)
+
+
+def read_blobs(folder: Path, blobs: Sequence[BlobRef]) -> dict[str, pl.DataFrame]:
+    """By edge, the rows of all blobs merged by timestamp, source partition and offset."""
+    by_edge: dict[str, list[pl.DataFrame]] = {}
+    for blob in blobs:
+        by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path, memory_map=False))
+    return {edge: pl.concat(frames).sort(ORDER, maintain_order=True) for edge, frames in by_edge.items()}
+
+
+def remove_blobs(folder: Path, blobs: Iterable[BlobRef]) -> None:
+    """Delete blobs that a commit has passed; one that is gone already is fine."""
+    for blob in blobs:
+        (folder / blob.path).unlink(missing_ok=True)
+
+
+def remove_orphans(folder: Path, pending: Iterable[BlobRef]) -> int:
+    """Delete what no commit lists as pending, left by epochs that were rolled back; gives how many."""
+    keep = {blob.path for blob in pending}
+    orphans = [path for path in folder.glob("*.arrow") if path.name not in keep]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    return len(orphans)

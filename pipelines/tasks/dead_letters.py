@@ -1,0 +1,37 @@
+"""The table of records that could not be read, kept so that nothing is lost on bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from pipelines.tasks.plan import BadRecord
+from state.types import TableSpec
+
+DEAD_LETTERS = TableSpec(
+    name="_dead_letters",
+    schema=pl.Schema({
+        "topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(),
+        "timestamp": pl.Datetime("ms", "UTC"), "key": pl.Binary(), "value": pl.Binary(), "reason": pl.String(),
+        "_epoch": pl.Int64(),
+    }),
+)
+"""One row a record, committed with the epoch that met it. A timestamp before 1970 is kept as it came."""
+
+
+def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
+    """Rows of ``DEAD_LETTERS``, in the order given."""
+    return pl.DataFrame(
+        {
+            "topic": [record.topic for record in bad],
+            "partition": [record.partition for record in bad],
+            "offset": [record.offset for record in bad],
+            "timestamp": [record.timestamp_ms for record in bad],
+            "key": [record.key for record in bad],
+            "value": [record.value for record in bad],
+            "reason": [record.reason for record in bad],
+            "_epoch": [epoch] * len(bad),
+        },
+        schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
+    ).cast({"timestamp": pl.Datetime("ms", "UTC")})
