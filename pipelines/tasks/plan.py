@@ -94,7 +94,7 @@ class Receipt:
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; what aligned catch-up goes by."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of this epoch: ``records_in``, ``bytes_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    """Of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
     """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None

@@ -1,0 +1,251 @@
+"""One epoch of one task, from its plan to its receipt (PROTOCOL 4 to 9).
+
+Read, decode, run the operators, write the files nobody sees yet, and only then change the local store, in one
+transaction. Whatever goes wrong is an answer, never an exception. What the operators do belongs to
+``pipelines.tasks.processor``; what becomes of a receipt, to the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+import polars as pl
+
+from pipelines.serdes.source import RawRecords, decode_source
+from pipelines.tasks.blobs import read_blobs, write_blob
+from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from pipelines.tasks.processor import EpochOutput, TaskProcessor
+from pipelines.topology import SubTopology, Topology
+from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
+from state.commit.files import write_file
+from state.engine.cache import TaskStoreCache
+from state.engine.contract import Settlement, StateSession
+from state.engine.task_store import DiskFullError, MapFullError, TaskStore, Uncommitted
+from state.errors import TaskCorruptedError
+from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
+
+log = logging.getLogger(__name__)
+
+TASK_STORE = "_task"
+"""The reserved store that keeps positions and stream times, so that they roll back with everything else."""
+POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
+
+
+class Reader(Protocol):
+    """Reads one topic partition by offsets; ``infra.kafka.reader.PartitionReader`` fits."""
+
+    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> RawRecords: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What is the same for all tasks and epochs of a run."""
+
+    application_folder: str
+    """The application's folder in the warehouse."""
+    state_folder: str
+    """The application's folder in the state dir, one folder a task below it."""
+    partition_counts: Mapping[int, int]
+    """Tasks by sub-topology."""
+    on_error: Literal["fail", "dead_letter"] = "fail"
+
+
+@dataclass
+class _Input:
+    """What an epoch read: frames by topic or edge, where each topic partition stands, and what was bad."""
+
+    frames: dict[str, pl.DataFrame]
+    positions: Positions
+    times_ms: dict[str, int]
+    dead: list[BadRecord]
+    stopped_at: BadRecord | None
+
+
+class EpochRunner:
+    """Runs epochs of the tasks of one topology; keep it between epochs for its caches, which are safe to lose."""
+
+    def __init__(self, topology: Topology, settings: TaskSettings, reader: Callable[[str, int], Reader],
+                 on_step: Callable[[str], None]) -> None:
+        self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
+        self._stores = TaskStoreCache()
+        self._folder = Path(settings.application_folder)
+        self._tables = {spec.name: spec for spec in topology.table_specs()}
+        self._processors = [TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies]
+
+    def run(self, plan: TaskPlan) -> Receipt:
+        """Carry out ``plan`` once, however often it comes: the same plan again gives the stored receipt."""
+        try:
+            store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
+            stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
+            if stored is not None:
+                return msgspec.msgpack.decode(stored, type=Receipt)
+            settlement = store.settle(generation=plan.state.generation, expected=plan.expected,
+                                      committed=plan.committed)
+            if settlement is Settlement.NEEDS_RESTORE:
+                return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
+                                f"holds state {store.current} with base {store.base}, but the plan expects "
+                                f"{plan.expected} and the commit log has {plan.committed}")
+            return self._run_settled(plan, store)
+        except TaskCorruptedError as error:
+            return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
+        except MapFullError:
+            self._store(plan.task, plan.instance, is_new=False).grow()
+            return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
+        except DiskFullError as error:
+            return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
+        except Exception as error:
+            log.exception("task %s failed in epoch %s", plan.task, plan.state)
+            return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
+
+    def settle(self, task: TaskId, instance: str, *, generation: int, committed: StateId, close: bool) -> bool:
+        """Let an idle task drop its undo log, its current state being committed; ``close`` syncs it for good.
+
+        False when the store does not hold the committed state.
+        """
+        try:
+            store = self._store(task, instance, is_new=False)
+            settled = store.settle(generation=generation, expected=committed, committed=committed)
+        except TaskCorruptedError:
+            return False
+        if close:
+            self._stores.close(store, clean=True)
+        return settled is Settlement.READY
+
+    def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
+        folder = Path(self._settings.state_folder, str(task), instance)
+        names = [spec.name for spec in self._sub_topology(task).stores]
+        if is_new and not folder.exists():
+            TaskStore.create(folder, str(task), names).close()
+        return self._stores.get(folder, str(task), names)
+
+    def _sub_topology(self, task: TaskId) -> SubTopology:
+        return self._topology.sub_topologies[task.sub_topology]
+
+    def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
+        sub_topology = self._sub_topology(plan.task)
+        with store.session() as session:
+            positions = _load(session, POSITIONS_KEY, Positions)
+            clocks = _load(session, CLOCKS_KEY, dict[str, int])
+            for wanted in plan.ranges:
+                found = positions.get(wanted.topic, {}).get(wanted.partition, wanted.start)
+                if found != wanted.start:
+                    return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
+                                    f"holds position {found} of {wanted.topic}-{wanted.partition}, "
+                                    f"but the plan goes on from {wanted.start}")
+            read = self._read(plan, sub_topology)
+            output = self._processors[sub_topology.index].run(read.frames, session, clocks, plan.now_ms)
+            files = self._write_files(plan, sub_topology, session, output, read.dead)
+            blobs = self._write_blobs(plan, output)
+            self._on_step("files written")
+            for topic, offsets in read.positions.items():
+                positions.setdefault(topic, {}).update(offsets)
+            _save(session, POSITIONS_KEY, positions)
+            _save(session, CLOCKS_KEY, dict(output.clocks))
+            receipt = Receipt(
+                task=plan.task, plan_hash=plan.plan_hash, status=ReceiptStatus.DONE, state=plan.state,
+                positions=positions, files=files, blobs=blobs, consumed=plan.blobs, clocks=output.clocks,
+                source_times_ms=read.times_ms,
+                counts={**output.counts, "dead_letters": len(read.dead),
+                        "records_in": sum(frame.height for frame in read.frames.values()) + len(read.dead)},
+                next_punctuation_ms=output.next_punctuation_ms, bad_record=read.stopped_at)
+
+            def make_receipt(uncommitted: Uncommitted) -> bytes:
+                nonlocal receipt
+                receipt = replace(receipt, gauges={**output.gauges, "uncommitted_bytes": uncommitted.bytes,
+                                                   "uncommitted_records": uncommitted.records})
+                return msgspec.msgpack.encode(receipt)
+
+            applied = store.apply(session, state=plan.state, expected=plan.expected, generation=plan.state.generation,
+                                  plan_hash=plan.plan_hash, make_receipt=make_receipt)
+        if applied is None:
+            return _refusal(plan, ReceiptStatus.FAILED, "another run of this task changed its store meanwhile")
+        self._on_step("state written")
+        if plan.blobs:
+            self._on_step("blob consumed")
+        return receipt
+
+    def _read(self, plan: TaskPlan, sub_topology: SubTopology) -> _Input:
+        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs), positions={}, times_ms={}, dead=[],
+                      stopped_at=None)
+        sources = {source.topic: source for source in sub_topology.sources}
+        for wanted in plan.ranges:
+            raw = self._reader(wanted.topic, wanted.partition).read(
+                wanted.start, wanted.end, until_time_ms=plan.until_time_ms, max_bytes=plan.max_bytes)
+            decoded = decode_source(sources[wanted.topic], raw)
+            frame, position = decoded.frame, raw.next_offset
+            if decoded.bad and self._settings.on_error == "fail":
+                read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
+                position = read.stopped_at.offset
+                frame = frame.filter(pl.col("_offset") < position)
+            else:
+                read.dead += decoded.bad
+            read.positions.setdefault(wanted.topic, {})[wanted.partition] = position
+            if frame.height:
+                read.frames[wanted.topic] = frame
+                read.times_ms[f"{wanted.topic}-{wanted.partition}"] = int(frame["_ts"].max())
+        return read
+
+    def _write_files(self, plan: TaskPlan, sub_topology: SubTopology, session: StateSession, output: EpochOutput,
+                     dead: Sequence[BadRecord]) -> tuple[FileEntry, ...]:
+        epoch = plan.state.epoch
+        files = []
+        for name, frame in output.sinks.items():
+            if frame.height:
+                files.append(self._write(self._tables[name], frame, epoch))
+        partition = {"task": str(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
+        for store in sub_topology.stores:
+            changes = changelog_frame(store, session)
+            if changes.height:
+                files.append(self._write(changelog_spec(store), changes, epoch, partition))
+        if dead:
+            files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
+        return tuple(files)
+
+    def _write(self, spec: TableSpec, frame: pl.DataFrame, epoch: int,
+               partition: Mapping[str, str] | None = None) -> FileEntry:
+        stored = [name for name in spec.schema if name not in spec.partition_by]
+        frame = frame.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")).select(stored)
+        return write_file(self._folder, spec, frame, partition)
+
+    def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
+        blobs = []
+        for edge in self._sub_topology(plan.task).edges_out:
+            frame = output.edges.get(edge.name)
+            if frame is None or not frame.height:
+                continue
+            target = edge.target
+            parts = frame.with_columns(edge.partition_of(frame, self._settings.partition_counts[target])
+                                       .alias("_target")).partition_by("_target", as_dict=True, include_key=False)
+            for (partition,), rows in sorted(parts.items()):
+                blobs.append(write_blob(self._folder / "_blobs", rows, source=plan.task,
+                                        target=TaskId(target, partition), edge=edge.name, state=plan.state))
+        if blobs:
+            self._on_step("blob written")
+        return tuple(blobs)
+
+
+def task_rows(positions: Positions, clocks: Mapping[str, int]) -> dict[bytes, bytes]:
+    """The rows of ``TASK_STORE`` for a task that stands at ``positions``, as a restore puts them down."""
+    return {CLOCKS_KEY: msgspec.msgpack.encode(dict(clocks)), POSITIONS_KEY: msgspec.msgpack.encode(positions)}
+
+
+def _load(session: StateSession, key: bytes, kind):
+    (stored,) = session.get_many(TASK_STORE, [key])
+    return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
+
+
+def _save(session: StateSession, key: bytes, value: object) -> None:
+    """Put down ``value`` unless it stands there already: an idle epoch leaves nothing to undo."""
+    encoded = msgspec.msgpack.encode(value)
+    if session.get_many(TASK_STORE, [key]) != [encoded]:
+        session.put_many(TASK_STORE, [key], [encoded])
+
+
+def _refusal(plan: TaskPlan, status: ReceiptStatus, error: str) -> Receipt:
+    return Receipt(task=plan.task, plan_hash=plan.plan_hash, status=status, error=error)
