@@ -1,0 +1,132 @@
+"""Plans: which offsets each task reads in the next epoch (PROTOCOL 9 to 11). Pure functions of the driver's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipelines.tasks.plan import OffsetRange, Receipt, TaskPlan
+from state.commit.record import TaskCommit
+from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+
+TopicPartition = tuple[str, int]
+
+
+class TaskState(StrEnum):
+    """Whether a task takes part in epochs."""
+
+    RUNNING = "running"
+    RESTORING = "restoring"
+
+
+@dataclass
+class Task:
+    """What the driver knows of one task."""
+
+    id: TaskId
+    instance: str
+    topics: tuple[str, ...]
+    """Topics it reads; of each the partition of its own number."""
+    state: TaskState = TaskState.RUNNING
+    current: StateId | None = None
+    committed: StateId | None = None
+    positions: Positions = field(default_factory=dict)
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    gauges: Mapping[str, int] = field(default_factory=dict)
+    source_times_ms: dict[str, int] = field(default_factory=dict)
+    next_punctuation_ms: int | None = None
+    pending: list[BlobRef] = field(default_factory=list)
+    """Blobs for this task that no accepted epoch has consumed."""
+    files: list[FileEntry] = field(default_factory=list)
+    """Of epochs accepted since the last commit."""
+    consumed: list[BlobRef] = field(default_factory=list)
+    """Blobs consumed since the last commit, deleted after the next one."""
+    visited: bool = False
+    """Whether this generation has run an epoch of it: the first epoch visits every task."""
+    has_undo: bool = False
+
+    def accept(self, receipt: Receipt) -> bool:
+        """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit."""
+        moved = receipt.positions != self.positions or receipt.clocks != self.clocks or bool(receipt.files)
+        moved = moved or bool(receipt.blobs) or bool(receipt.consumed)
+        self.current, self.positions, self.clocks = receipt.state, receipt.positions, receipt.clocks
+        self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
+        self.source_times_ms.update(receipt.source_times_ms)
+        self.files += receipt.files
+        self.consumed += receipt.consumed
+        gone = {blob.path for blob in receipt.consumed}
+        self.pending = [blob for blob in self.pending if blob.path not in gone]
+        for name, count in receipt.counts.items():
+            self.totals[name] = self.totals.get(name, 0) + count
+        self.visited = self.has_undo = True
+        return moved
+
+    def to_commit(self) -> TaskCommit:
+        """Where the task stands, for the commit row."""
+        return TaskCommit(state=self.current, instance=self.instance, positions=self.positions, clocks=self.clocks,
+                          totals={**self.totals, "open_windows": self.gauges.get("open_windows", 0)},
+                          next_punctuation_ms=self.next_punctuation_ms)
+
+    def settled(self) -> None:
+        """A commit covers everything up to ``current``."""
+        self.committed = self.current
+        self.files, self.consumed = [], []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one epoch may take."""
+
+    max_records: int
+    """Per task and epoch."""
+    max_bytes: int
+    """Of keys and values, per topic partition and epoch."""
+    max_skew_ms: int | None
+    """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
+    max_pending_bytes: int = 256 << 20
+    """Per target: sources get no plan while this much waits for one task."""
+
+
+def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
+              until_time_ms: int | None) -> TaskPlan | None:
+    """The task's next epoch, or None when it has nothing to do."""
+    ranges = []
+    for topic in task.topics:
+        partition = task.id.partition
+        start = task.positions[topic][partition]
+        end = min(ends.get((topic, partition), start), start + limits.max_records)
+        if end > start:
+            ranges.append(OffsetRange(topic=topic, partition=partition, start=start, end=end))
+    is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
+    if not (ranges or task.pending or is_due or not task.visited):
+        return None
+    return TaskPlan(task=task.id, instance=task.instance, state=state, expected=task.current,
+                    committed=task.committed, now_ms=now_ms, ranges=tuple(ranges), until_time_ms=until_time_ms,
+                    blobs=tuple(task.pending), max_bytes=limits.max_bytes)
+
+
+def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_skew_ms: int | None) -> int | None:
+    """The time no partition should pass in this epoch: the furthest behind of those with lag, plus the skew.
+
+    A partition that has lag and was never read has no time yet: nobody waits for it, since it always may take a
+    record. None without a limit, and when fewer than two partitions have lag.
+    """
+    if max_skew_ms is None:
+        return None
+    behind = [(task, topic) for task in tasks for topic in task.topics if partition_lag(task, topic, ends) > 0]
+    times = [task.source_times_ms.get(f"{topic}-{task.id.partition}") for task, topic in behind]
+    known = [time for time in times if time is not None]
+    return min(known) + max_skew_ms if known and len(behind) > 1 else None
+
+
+def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) -> int:
+    """Offsets between the task's position and the partition's end."""
+    position = task.positions[topic][task.id.partition]
+    return max(0, ends.get((topic, task.id.partition), position) - position)
+
+
+def total_lag(tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> int:
+    """Offsets that all tasks together have still to read."""
+    return sum(partition_lag(task, topic, ends) for task in tasks for topic in task.topics)

@@ -1,0 +1,105 @@
+"""What runs inside a Spark Python worker: a slot's tasks, one after another, with caches kept between epochs.
+
+Caches (the topology, consumers, store environments) are made anew when a worker is; nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from infra.kafka.reader import PartitionReader
+from pipelines.application import load_application
+from pipelines.tasks.epoch import EpochRunner, TaskSettings
+from pipelines.tasks.plan import Receipt, TaskPlan
+from state.types import StateId, TaskId
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What a worker needs to run any task of an application. Plain values: it travels with every job."""
+
+    reference: str
+    """``MODULE:APP``, imported by the worker."""
+    tasks: TaskSettings
+    kafka: Mapping[str, object] = field(repr=False)
+    """Client properties, secrets included: never printed."""
+    on_step: str | None = None
+    """``MODULE:FUNCTION`` called with the name of each step; fault tests kill there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettleRequest:
+    """Asks an idle task to drop its undo log, its current state being committed; ``close`` at a clean stop."""
+
+    task: TaskId
+    instance: str
+    generation: int
+    committed: StateId
+    close: bool
+
+
+@dataclass
+class Worker:
+    """The caches of one worker process for one application."""
+
+    settings: WorkerSettings
+    readers: dict[tuple[str, int], PartitionReader] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        application = load_application(self.settings.reference)
+        self.epochs = EpochRunner(application.topology, self.settings.tasks, self.reader,
+                                  load_step_hook(self.settings.on_step))
+
+    def reader(self, topic: str, partition: int) -> PartitionReader:
+        found = self.readers.get((topic, partition))
+        if found is None:
+            found = self.readers[topic, partition] = PartitionReader(self.settings.kafka, topic, partition)
+        return found
+
+    def settle(self, request: SettleRequest) -> tuple[TaskId, bool]:
+        """Answer ``request``; closing also gives the consumers back."""
+        if request.close:
+            for reader in self.readers.values():
+                reader.close()
+            self.readers.clear()
+        return request.task, self.epochs.settle(request.task, request.instance, generation=request.generation,
+                                                committed=request.committed, close=request.close)
+
+
+_workers: dict[str, Worker] = {}
+
+
+def worker_for(settings: WorkerSettings) -> Worker:
+    """This process's worker for ``settings``; a new run gets a new one."""
+    key = repr(settings)
+    if key not in _workers:
+        _workers.clear()
+        _workers[key] = Worker(settings)
+    return _workers[key]
+
+
+def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan], rows: Iterable[object]) -> Iterator[Receipt]:
+    """One slot's share of an epoch. ``rows`` is drained: PySpark ends a worker that leaves input unread."""
+    list(rows)
+    worker = worker_for(settings)
+    return iter([worker.epochs.run(plan) for plan in plans])
+
+
+def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest],
+                rows: Iterable[object]) -> Iterator[tuple[TaskId, bool]]:
+    """One slot's share of a settling job."""
+    list(rows)
+    worker = worker_for(settings)
+    return iter([worker.settle(request) for request in requests])
+
+
+@cache
+def load_step_hook(reference: str | None) -> Callable[[str], None]:
+    """The function behind ``MODULE:FUNCTION``; without one, steps pass unheard."""
+    if reference is None:
+        return lambda name: None
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
