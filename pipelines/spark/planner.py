@@ -11,6 +11,8 @@ from state.commit.record import TaskCommit
 from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 TopicPartition = tuple[str, int]
+BEFORE_ALL_MS = -(1 << 62)
+"""Earlier than any record."""
 
 
 class TaskState(StrEnum):
@@ -108,17 +110,18 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
 
 
 def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_skew_ms: int | None) -> int | None:
-    """The time no partition should pass in this epoch: the furthest behind of those with lag, plus the skew.
+    """The time no partition should pass in this epoch: that of the furthest behind with lag, plus the skew.
 
-    A partition that has lag and was never read has no time yet: nobody waits for it, since it always may take a
-    record. None without a limit, and when fewer than two partitions have lag.
+    While a partition with lag was never read, its time is unknown and each takes one record only. None without a
+    limit, and when fewer than two partitions have lag.
     """
     if max_skew_ms is None:
         return None
     behind = [(task, topic) for task in tasks for topic in task.topics if partition_lag(task, topic, ends) > 0]
-    times = [task.source_times_ms.get(f"{topic}-{task.id.partition}") for task, topic in behind]
-    known = [time for time in times if time is not None]
-    return min(known) + max_skew_ms if known and len(behind) > 1 else None
+    if len(behind) < 2:
+        return None
+    times = [task.source_times_ms.get(f"{topic}-{task.id.partition}", BEFORE_ALL_MS) for task, topic in behind]
+    return min(times) + max_skew_ms
 
 
 def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) -> int:

@@ -19,7 +19,7 @@ from state.types import TaskId
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-SLOT_VARIABLE = "WEIR_SLOT"
+SLOT_VARIABLE = "_WEIR_SLOT"
 
 
 def assign(tasks: Sequence[TaskId], slots: int) -> dict[TaskId, int]:

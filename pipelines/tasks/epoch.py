@@ -85,12 +85,15 @@ class EpochRunner:
             stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
             if stored is not None:
                 return msgspec.msgpack.decode(stored, type=Receipt)
+            base = store.base
             settlement = store.settle(generation=plan.state.generation, expected=plan.expected,
                                       committed=plan.committed)
             if settlement is Settlement.NEEDS_RESTORE:
                 return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
                                 f"holds state {store.current} with base {store.base}, but the plan expects "
                                 f"{plan.expected} and the commit log has {plan.committed}")
+            if settlement is Settlement.READY and store.base != base:
+                self._on_step("undo dropped")
             return self._run_settled(plan, store)
         except TaskCorruptedError as error:
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)

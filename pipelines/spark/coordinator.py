@@ -1,0 +1,236 @@
+"""The tasks of an application as the driver sees them: epochs run in stages, receipts accepted, commits made.
+
+Nothing here waits or looks at the clock; when to run an epoch and when to commit is ``pipelines.spark.driver``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pipelines.application import Application
+from pipelines.spark.errors import PartitionCountError, TopologyChangedError
+from pipelines.spark.planner import (
+    Limits,
+    Task,
+    TaskState,
+    TopicPartition,
+    aligned_until,
+    plan_task,
+)
+from pipelines.spark.worker import SettleRequest
+from pipelines.tasks.blobs import remove_blobs, remove_orphans
+from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from state.commit.protocol import Committer, newest_commit
+from state.commit.record import CommitRecord, TaskCommit
+from state.types import StateId, TaskId
+
+log = logging.getLogger("weir.driver")
+
+JOB_ATTEMPTS = 3
+FIRST_INSTANCE = "first"
+
+
+class Slots(Protocol):
+    """Where tasks run; ``pipelines.spark.slots.SlotPool`` fits."""
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
+
+    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
+
+
+@dataclass
+class EpochResult:
+    """What an epoch brought."""
+
+    records_in: int = 0
+    moved: bool = False
+    """Whether there is something new to commit."""
+    bad_record: BadRecord | None = None
+    failures: list[Receipt] = field(default_factory=list)
+    """Receipts with the status ``FAILED`` or ``DISK_FULL``."""
+    to_restore: list[Receipt] = field(default_factory=list)
+
+
+class Coordinator:
+    """One generation of one application."""
+
+    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots,
+                 on_step: Callable[[str], None]) -> None:
+        self.application, self.slots = application, slots
+        self._committer, self._warehouse, self._on_step = committer, warehouse, on_step
+        self._blobs = warehouse / application.id / "_blobs"
+        self.tasks: dict[TaskId, Task] = {}
+        self.generation = self.epoch = self.committed_epoch = self.commits = 0
+        self.has_uncommitted = False
+        self._stages = _stages(application)
+
+    def start(self, source_counts: Mapping[str, int],
+              start_offsets: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]) -> None:
+        """Claim a generation, redo what a dead driver left, and take the tasks up where the log has them.
+
+        ``start_offsets`` says where to begin with topic partitions that no commit knows.
+
+        Raises:
+            TopologyChangedError, PartitionCountError: The committed state does not fit this program.
+            FencedError: Another driver claimed at the same moment.
+        """
+        application, topology = self.application, self.application.topology
+        counts = topology.partition_counts(source_counts)
+        ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
+        committed = newest_commit(self._warehouse, application.id)
+        if committed is not None:
+            if committed.fingerprint != topology.fingerprint:
+                raise TopologyChangedError(application.id, committed.fingerprint, topology.fingerprint)
+            if set(committed.tasks) != {str(task) for task in ids}:
+                topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
+                raise PartitionCountError(application.id, len(committed.tasks), len(ids), topics)
+        claim = self._committer.claim()
+        self.generation = claim.generation
+        record = claim.newest
+        if record is not None:
+            self.epoch = self.committed_epoch = record.epoch
+        for task_id in ids:
+            sub_topology = topology.sub_topologies[task_id.sub_topology]
+            topics_read = tuple(source.topic for source in sub_topology.sources)
+            known = record.tasks[str(task_id)] if record else TaskCommit(state=None, instance=FIRST_INSTANCE)
+            self.tasks[task_id] = _task(task_id, topics_read, known)
+        unknown = [(topic, task.id.partition) for task in self.tasks.values() for topic in task.topics
+                   if task.id.partition not in task.positions.get(topic, {})]
+        for (topic, partition), offset in (start_offsets(unknown) if unknown else {}).items():
+            for task in self.tasks.values():
+                if topic in task.topics and task.id.partition == partition:
+                    task.positions.setdefault(topic, {})[partition] = offset
+        pending = record.pending_blobs if record else ()
+        for blob in pending:
+            self.tasks[TaskId.parse(blob.target)].pending.append(blob)
+        orphans = remove_orphans(self._blobs, pending)
+        log.info("generation %s of %r starts after epoch %s with %s tasks%s", self.generation, application.id,
+                 self.epoch, len(self.tasks), f"; removed {orphans} orphaned blobs" if orphans else "")
+
+    def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> EpochResult | None:
+        """One step of every task that has something to do, stage by stage; None when none has."""
+        running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
+        until_ms = aligned_until(running, ends, limits.max_skew_ms)
+        state = StateId(self.generation, self.epoch + 1)
+        result = None
+        for stage in self._stages:
+            blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
+            plans = [plan for task in running if task.id.sub_topology in stage - blocked
+                     and (plan := plan_task(task, state=state, ends=ends, limits=limits, now_ms=now_ms,
+                                            until_time_ms=until_ms))]
+            if plans:
+                self.epoch = state.epoch
+                result = result or EpochResult()
+                for receipt in self._run(plans):
+                    self._accept(receipt, result)
+        if result is not None:
+            self.has_uncommitted |= result.moved
+        return result
+
+    def commit(self, reason: str) -> None:
+        """Make every accepted epoch durable.
+
+        Raises:
+            FencedError: A newer driver has taken over.
+        """
+        record = CommitRecord(
+            kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
+            fingerprint=self.application.topology.fingerprint, reason=reason,
+            tasks={str(task.id): task.to_commit() for task in self.tasks.values()},
+            files=tuple(file for task in self.tasks.values() for file in task.files),
+            pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
+        self._committer.commit(record)
+        passed = [blob for task in self.tasks.values() for blob in task.consumed]
+        for task in self.tasks.values():
+            task.settled()
+        remove_blobs(self._blobs, passed)
+        self.committed_epoch, self.has_uncommitted = self.epoch, False
+        self.commits += 1
+
+    def settle(self, *, close: bool = False) -> None:
+        """Let tasks that sit idle after a commit drop their undo logs; ``close`` at a clean stop."""
+        requests = [SettleRequest(task=task.id, instance=task.instance, generation=self.generation,
+                                  committed=task.committed, close=close)
+                    for task in self.tasks.values()
+                    if task.committed is not None and task.committed == task.current and (task.has_undo or close)
+                    and task.state is TaskState.RUNNING]
+        for task_id, settled in self.slots.settle(requests) if requests else ():
+            self.tasks[task_id].has_undo = not settled
+
+    @property
+    def needs_settling(self) -> bool:
+        """Whether a task holds the undo log of a commit that it has not heard of."""
+        return any(task.has_undo and task.committed == task.current for task in self.tasks.values())
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """What a rollback would undo, in bytes over all tasks."""
+        return sum(task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values()
+                   if task.current != task.committed)
+
+    def totals(self) -> dict[str, int]:
+        """Counts over all tasks since the application began; ``open_windows`` as of now."""
+        totals: dict[str, int] = {}
+        for task in self.tasks.values():
+            counts = task.to_commit().totals
+            for name, count in counts.items():
+                if name != "records_in" or task.topics:
+                    totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def _run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        """Run ``plans``; a lost Spark job means the same plans again, which repeats nothing (PROTOCOL 8)."""
+        for attempt in range(1, JOB_ATTEMPTS + 1):
+            try:
+                return self.slots.run(plans)
+            except Exception as error:
+                if attempt == JOB_ATTEMPTS:
+                    raise
+                log.warning("epoch %s: Spark lost the job (%s); the same plans run again", plans[0].state,
+                            str(error).splitlines()[0])
+        raise AssertionError("unreachable")
+
+    def _accept(self, receipt: Receipt, result: EpochResult) -> None:
+        task = self.tasks[receipt.task]
+        match receipt.status:
+            case ReceiptStatus.DONE:
+                result.moved |= task.accept(receipt)
+                result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
+                result.bad_record = result.bad_record or receipt.bad_record
+                for blob in receipt.blobs:
+                    self.tasks[TaskId.parse(blob.target)].pending.append(blob)
+            case ReceiptStatus.MAP_FULL:
+                log.info("task %s: %s", task.id, receipt.error)
+            case ReceiptStatus.NEEDS_RESTORE:
+                result.to_restore.append(receipt)
+            case _:
+                result.failures.append(receipt)
+
+    def _is_backed_up(self, index: int, limit: int) -> bool:
+        """Whether a target of the sub-topology has too much waiting for it."""
+        targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out}
+        return any(sum(blob.size_bytes for blob in task.pending) > limit
+                   for task in self.tasks.values() if task.id.sub_topology in targets)
+
+
+def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:
+    totals = {name: count for name, count in known.totals.items() if name != "open_windows"}
+    gauges = {"open_windows": known.totals.get("open_windows", 0)}
+    return Task(id=task_id, instance=known.instance, topics=topics, current=known.state, committed=known.state,
+                positions={topic: dict(offsets) for topic, offsets in known.positions.items()}, clocks=known.clocks,
+                totals=totals, gauges=gauges, next_punctuation_ms=known.next_punctuation_ms)
+
+
+def _stages(application: Application) -> list[set[int]]:
+    """Sub-topologies by distance from the sources: those of one stage run in one Spark job."""
+    depth: dict[int, int] = {}
+    for sub_topology in application.topology.sub_topologies:
+        depth.setdefault(sub_topology.index, 0)
+        for edge in sub_topology.edges_out:
+            depth[edge.target] = max(depth.get(edge.target, 0), depth[sub_topology.index] + 1)
+    return [{index for index, found in depth.items() if found == stage} for stage in range(max(depth.values()) + 1)]

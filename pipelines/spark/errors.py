@@ -1,0 +1,61 @@
+"""Why a run ends other than well; each text names what was found and the way out."""
+
+from __future__ import annotations
+
+from pipelines.tasks.plan import BadRecord
+
+
+class RunError(Exception):
+    """The run stopped; everything before the cause is committed."""
+
+
+class BadRecordError(RunError):
+    """A record could not be read and the application says ``on_error="fail"``."""
+
+    def __init__(self, application: str, record: BadRecord) -> None:
+        super().__init__(application, record)
+        self.application, self.record = application, record
+
+    def __str__(self) -> str:
+        record = self.record
+        return (f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
+                f"offset {record.offset}: {record.reason}; all records before it are committed. Mend the producer "
+                'and start with on_error="dead_letter" to keep such records in the table _dead_letters and go on')
+
+
+class TaskFailedError(RunError):
+    """A task could not carry out its epoch; user code that raises ends here."""
+
+    def __init__(self, application: str, task: str, reason: str) -> None:
+        super().__init__(application, task, reason)
+        self.application, self.task, self.reason = application, task, reason
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r}, task {self.task}: {self.reason}; "
+                "all epochs before are committed, and a new start repeats this one")
+
+
+class TopologyChangedError(RunError):
+    """The commit log was written by another topology."""
+
+    def __init__(self, application: str, committed: str, found: str) -> None:
+        super().__init__(application, committed, found)
+        self.application, self.committed, self.found = application, committed, found
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r} was last committed by another topology (fingerprint "
+                f"{self.committed}, now {self.found}): its stores and tables do not fit; run the old program, give "
+                f"the new one another id, or start over with `weir reset {self.application}`")
+
+
+class PartitionCountError(RunError):
+    """A topic's partition count is not the one the state was built with."""
+
+    def __init__(self, application: str, committed: int, found: int, topics: str) -> None:
+        super().__init__(application, committed, found, topics)
+        self.application, self.committed, self.found, self.topics = application, committed, found, topics
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
+                f"{self.found} ({self.topics}): keys live elsewhere now; start over with `weir reset "
+                f"{self.application}`, or give the program another id and read from the start")
