@@ -1,0 +1,160 @@
+"""Java jars, fetched once by the Ivy command line that ships inside PySpark (``python -m infra.jars [SET ...]``).
+
+A set lies in ``<sys.prefix>/share/weir/jars/<set>/`` with a marker that names the versions it was made from; Ivy's own
+cache is shared by all environments of the user, so that a second set-up downloads nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from infra.java import MissingJavaError, java_executable
+from infra.settings import cache_home
+
+SETS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
+    # Kafka logs through an interface; the second jar prints it.
+    "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+    "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+})
+DEFAULT_SETS = ("delta", "kafka")
+_MARKER = "versions.json"
+_ATTEMPTS = 3
+# Large, and in every PySpark: not worth downloading to be dropped again.
+_EXCLUDED = ("org.apache.hadoop", "org.apache.parquet", "org.scala-lang")
+
+
+class JarsError(Exception):
+    """A set of jars is missing or could not be fetched."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"Java jars {self.name!r}: {self.reason}"
+
+
+def jars(name: str) -> list[Path]:
+    """The jars of a set that was fetched before.
+
+    Raises:
+        JarsError: The set is missing or of other versions; the text names the command that fetches it.
+    """
+    if not _is_complete(name):
+        raise JarsError(name, f"not fetched yet; run `{sys.executable} -m infra.jars {name}` or `make setup`")
+    return sorted(_folder(name).glob("*.jar"))
+
+
+def fetch(name: str) -> list[Path]:
+    """Fetch a set unless it is complete, and return its jars; prints what it does.
+
+    Raises:
+        JarsError: Ivy failed three times; the text holds its last lines.
+        MissingJavaError: No Java.
+    """
+    if name not in SETS:
+        raise JarsError(name, f"no such set; there are {', '.join(SETS)}")
+    if _is_complete(name):
+        print(f"jars {name}: complete", flush=True)
+        return jars(name)
+    target = _folder(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as fresh:
+        _retrieve(name, Path(fresh))
+        if name == "delta":
+            _drop_what_pyspark_has(Path(fresh))
+        (Path(fresh) / _MARKER).write_text(json.dumps(SETS[name]), encoding="utf-8")
+        Path(fresh).chmod(0o755)
+        shutil.rmtree(target, ignore_errors=True)
+        Path(fresh).rename(target)
+        Path(fresh).mkdir()  # what the context manager removes
+    print(f"jars {name}: {len(jars(name))} in {target}", flush=True)
+    return jars(name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        for name in arguments or DEFAULT_SETS:
+            fetch(name)
+    except (JarsError, MissingJavaError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _folder(name: str) -> Path:
+    return Path(sys.prefix) / "share" / "weir" / "jars" / name
+
+
+def _is_complete(name: str) -> bool:
+    marker = _folder(name) / _MARKER
+    return marker.is_file() and tuple(json.loads(marker.read_text(encoding="utf-8"))) == SETS[name]
+
+
+def _pyspark_jars() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarsError("pyspark", "PySpark is not installed in this environment; run `make setup`")
+    return Path(spec.origin).parent / "jars"
+
+
+def _retrieve(name: str, target: Path) -> None:
+    ivy = next(iter(_pyspark_jars().glob("ivy-*.jar")), None)
+    if ivy is None:
+        raise JarsError(name, "this PySpark has no Ivy inside; Weir needs the pip package of PySpark")
+    module = target / "ivy.xml"
+    module.write_text(_ivy_module(name), encoding="utf-8")
+    command = [java_executable(), "-jar", str(ivy), "-ivy", str(module), "-confs", "default",
+               "-types", "jar", "bundle", "-cache", str(cache_home() / "weir" / "ivy"),
+               "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+    print(f"jars {name}: {', '.join(SETS[name])} and what they need", flush=True)
+    for attempt in range(1, _ATTEMPTS + 1):
+        last_lines: list[str] = []
+        downloads = 0
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout or ():
+                last_lines = [*last_lines[-14:], line.rstrip()]
+                if "[SUCCESSFUL ]" in line:
+                    downloads += 1
+                    if downloads % 10 == 0:
+                        print(f"jars {name}: {downloads} downloaded", flush=True)
+        if process.returncode == 0 and any("artifacts copied" in line for line in last_lines):
+            module.unlink()
+            return
+        print(f"jars {name}: attempt {attempt} of {_ATTEMPTS} failed", flush=True)
+    raise JarsError(name, f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `make setup` "
+                          "again. Its last lines:\n" + "\n".join(last_lines))
+
+
+def _ivy_module(name: str) -> str:
+    excluded = "".join(f'<exclude org="{organisation}"/>' for organisation in _EXCLUDED if name == "delta")
+    dependencies = "".join(
+        f'<dependency org="{organisation}" name="{module}" rev="{revision}" conf="default">{excluded}</dependency>'
+        for organisation, module, revision in (coordinate.split(":") for coordinate in SETS[name]))
+    return (f'<ivy-module version="2.0"><info organisation="weir" module="{name}"/>'
+            f"<dependencies>{dependencies}</dependencies></ivy-module>")
+
+
+def _drop_what_pyspark_has(folder: Path) -> None:
+    present = {_artifact(jar) for jar in _pyspark_jars().glob("*.jar")}
+    for jar in folder.glob("*.jar"):
+        if _artifact(jar) in present:
+            jar.unlink()
+
+
+def _artifact(jar: Path) -> str:
+    return re.split(r"-\d", jar.name, maxsplit=1)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

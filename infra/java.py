@@ -1,0 +1,33 @@
+"""Finding Java. Starting something with it belongs to who needs it: the broker, the jars, Spark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from infra.settings import java_home
+
+
+class MissingJavaError(Exception):
+    """There is no Java on this machine."""
+
+    def __str__(self) -> str:
+        return ("no Java found (neither JAVA_HOME nor java on the PATH): run `make setup` as root, or install a "
+                "headless JDK 17, on Debian and Ubuntu with `apt-get install openjdk-17-jdk-headless`")
+
+
+def java_executable(name: str = "java") -> str:
+    """The path of ``java`` (or ``javac``): from ``JAVA_HOME``, else from the ``PATH``.
+
+    Raises:
+        MissingJavaError: There is none.
+    """
+    home = java_home()
+    if home is not None:
+        candidate = Path(home) / "bin" / name
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which(name)
+    if found is None:
+        raise MissingJavaError
+    return found

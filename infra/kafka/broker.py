@@ -1,0 +1,137 @@
+"""The embedded broker: a real Apache Kafka (KRaft, one node, loopback) that belongs to a folder.
+
+Commands hold a shared lock on a file of the folder while they use the broker; the kernel lets go of it even under
+``kill -9``. A supervisor process (``infra.kafka.supervisor``) owns the Java process and ends it once nobody holds the
+lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.jars import jars
+from infra.java import java_executable
+from infra.kafka.files import BrokerFiles, can_lock
+from infra.settings import Settings
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 30.0
+_POLL_S = 0.05
+_PROBES = 5
+
+
+class BrokerStartError(Exception):
+    """The embedded broker did not come up; the text holds the reason and where its log lies."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder, self.reason = folder, reason
+
+    def __str__(self) -> str:
+        return f"the embedded broker in {self.folder} did not start: {self.reason}"
+
+
+@contextlib.contextmanager
+def broker_for(settings: Settings) -> Iterator[str]:
+    """Bootstrap servers to use inside the block: your own, or else the folder's embedded broker, started when needed.
+
+    The embedded broker keeps its address over restarts (unless another program took the port meanwhile) and ends
+    about two seconds after the last user left, ``kafka start`` aside.
+
+    Raises:
+        BrokerStartError: It did not come up within a minute.
+        JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
+    """
+    if settings.bootstrap_servers is not None:
+        yield settings.bootstrap_servers
+        return
+    broker = EmbeddedBroker(settings.kafka_dir)
+    with broker.used() as bootstrap_servers:
+        yield bootstrap_servers
+
+
+class EmbeddedBroker:
+    """The broker of one folder, seen from any process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = BrokerFiles(folder)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[str]:
+        """Hold the broker up for the block; yields its bootstrap servers."""
+        self.files.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.files.users, "a") as users:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield self.ensure_running()
+
+    def ensure_running(self) -> str:
+        """Start the broker unless it runs, and wait until it answers; returns its bootstrap servers.
+
+        Call it with the broker in use; a driver that lost its broker calls it again.
+        """
+        with open(self.files.starters, "a") as starters:
+            fcntl.flock(starters, fcntl.LOCK_EX)
+            return self._wait_until_ready()
+
+    def keep(self) -> str:
+        """``kafka start``: start the broker and leave it up when its users are gone."""
+        with self.used() as bootstrap_servers:
+            self.files.keep.touch()
+            return bootstrap_servers
+
+    def stop(self) -> bool:
+        """``kafka stop``: keep the broker up no longer. True once it has ended (or did not run); False while
+        other commands still use it, with the last of which it ends."""
+        self.files.keep.unlink(missing_ok=True)
+        until = time.monotonic() + STOP_LIMIT_S
+        while self.is_supervised():
+            if self.is_used() or time.monotonic() > until:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def is_supervised(self) -> bool:
+        """Whether a supervisor lives in the folder (the broker runs, starts or ends)."""
+        return not can_lock(self.files.supervisor)
+
+    def is_used(self) -> bool:
+        """Whether a command holds the broker now."""
+        for _ in range(_PROBES):  # the supervisor probes too, for an instant
+            if self.files.read_status().get("state") == "ending" or can_lock(self.files.users):
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
+        jars("kafka")
+        java_executable()
+        self.files.status.unlink(missing_ok=True)
+        with open(self.files.log, "ab") as log:
+            # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker.
+            return subprocess.Popen([sys.executable, "-m", "infra.kafka.supervisor", str(self.files.folder)],
+                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                    cwd=Path(__file__).parents[2])
+
+    def _wait_until_ready(self) -> str:
+        process = None
+        until = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < until:
+            if process is None and not self.is_supervised():
+                process = self._start_supervisor()
+            status = self.files.read_status()
+            if status.get("state") == "ready":
+                return str(status["bootstrap_servers"])
+            if status.get("state") == "failed":
+                raise BrokerStartError(str(self.files.folder), f"{status['reason']} (log: {self.files.log})")
+            if process is not None and process.poll() is not None:
+                raise BrokerStartError(str(self.files.folder),
+                                       f"its supervisor ended with code {process.returncode} (log: {self.files.log})")
+            time.sleep(_POLL_S)
+        raise BrokerStartError(str(self.files.folder),
+                               f"no answer within {START_LIMIT_S:.0f} s (log: {self.files.log})")

@@ -1,0 +1,40 @@
+"""The ``server.properties`` of the embedded broker: one node, loopback, fit for replayed history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def broker_properties(data: Path, port: int, controller_port: int) -> str:
+    """Broker and controller in one process; nothing is deleted by age, topics are created on purpose only."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(data),
+        "auto.create.topics.enable": "false",
+        # Replayed history carries old timestamps, and a record dated far ahead is the reader's business.
+        "log.retention.ms": "-1",
+        "log.message.timestamp.after.max.ms": str(2**63 - 1),
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),
+        # One node cannot replicate; few partitions keep the start quick.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        # After a kill -9 the controller takes the broker back once the old session is over (9 s by default).
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+    }
+    return "".join(f"{key}={value}\n" for key, value in properties.items())

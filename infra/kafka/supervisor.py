@@ -1,0 +1,212 @@
+"""The process that owns an embedded broker's Java process (``python -m infra.kafka.supervisor FOLDER``).
+
+It formats the folder at the first start, starts Kafka, starts it again should it die, and ends it when no command has
+held the folder's users lock for a moment and no keep mark is set, or when the folder is gone. Killed itself, the
+kernel ends Kafka with it. What the broker prints goes to its log, which this process inherits as its own output.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import IO
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from infra.jars import JarsError, jars
+from infra.java import MissingJavaError, java_executable
+from infra.kafka.files import BrokerFiles, write_json
+from infra.kafka.properties import broker_properties
+from infra.process import end_with_parent
+
+IDLE_S = 2.0
+_POLL_S = 0.25
+_READY_LIMIT_S = 50.0
+_STOP_LIMIT_S = 10.0
+_RESTARTS = 3
+_LOG_LIMIT_BYTES = 16 << 20
+_BROKER_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
+_TOOL_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+
+
+class _StartError(Exception):
+    """Kafka did not start; the text says why."""
+
+
+class Supervisor:
+    """One life of one folder's broker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = BrokerFiles(folder)
+        self.kafka: subprocess.Popen[bytes] | None = None
+        self.is_asked_to_end = False
+
+    def run(self) -> int:
+        """Own the broker until nobody needs it; 0 after a clean end, 1 when it could not start."""
+        signal.signal(signal.SIGTERM, self._end)
+        with open(self.files.supervisor, "a") as mine:
+            try:
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return 0  # another supervisor has the folder
+            with open(self.files.users, "a") as users:
+                try:
+                    self._start()
+                    self._watch(users, os.fstat(mine.fileno()).st_ino)
+                except (_StartError, JarsError, MissingJavaError) as error:
+                    self._stop()
+                    self._publish(state="failed", reason=str(error))
+                    return 1
+                self._publish(state="ending")
+                self._stop()
+                with contextlib.suppress(OSError):
+                    self.files.status.unlink()
+                fcntl.flock(mine, fcntl.LOCK_UN)  # before the users' lock: whoever waits for that starts a new one
+        return 0
+
+    def _watch(self, users: IO[str], inode: int) -> None:
+        restarts, idle_since = 0, time.monotonic()
+        while not self.is_asked_to_end and _inode(self.files.supervisor) == inode:
+            if self.kafka is not None and self.kafka.poll() is not None:
+                restarts += 1
+                if restarts > _RESTARTS:
+                    raise _StartError(f"it ended {restarts} times, with code {self.kafka.returncode} at last")
+                print(f"supervisor: Kafka ended with code {self.kafka.returncode}; starting it again", flush=True)
+                self._start()
+            if self.files.keep.exists() or not _lock(users):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > IDLE_S:
+                return  # the users' lock stays held: new users wait for the end, then start a new broker
+            else:
+                fcntl.flock(users, fcntl.LOCK_UN)
+            time.sleep(_POLL_S)
+
+    def _start(self) -> None:
+        self._publish(state="starting")
+        with contextlib.suppress(OSError):
+            if self.files.log.stat().st_size > _LOG_LIMIT_BYTES:
+                os.truncate(self.files.log, 0)
+        port, controller_port = self._ports()
+        self.files.properties.write_text(
+            broker_properties(self.files.data, port, controller_port), encoding="utf-8")
+        if not (self.files.data / "meta.properties").exists():
+            self._format()
+        self.kafka = subprocess.Popen(self._java(_BROKER_OPTIONS, "kafka.Kafka", str(self.files.properties)),
+                                      stdin=subprocess.DEVNULL, preexec_fn=end_with_parent())
+        bootstrap_servers = f"127.0.0.1:{port}"
+        self._wait_until_it_answers(bootstrap_servers)
+        self._publish(state="ready", bootstrap_servers=bootstrap_servers, pid=os.getpid(), kafka_pid=self.kafka.pid)
+
+    def _format(self) -> None:
+        cluster = _random_uuid()
+        done = subprocess.run(
+            self._java(_TOOL_OPTIONS, "kafka.tools.StorageTool", "format", "-t", cluster,
+                       "-c", str(self.files.properties)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            preexec_fn=end_with_parent())
+        if done.returncode != 0:
+            raise _StartError(f"its folder could not be formatted: {done.stdout.strip()[-500:]}")
+
+    def _wait_until_it_answers(self, bootstrap_servers: str) -> None:
+        assert self.kafka is not None
+        client = AdminClient({"bootstrap.servers": bootstrap_servers, "socket.timeout.ms": 2000,
+                              "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0})
+        until = time.monotonic() + _READY_LIMIT_S
+        while time.monotonic() < until and not self.is_asked_to_end:
+            if self.kafka.poll() is not None:
+                raise _StartError(f"Kafka ended with code {self.kafka.returncode}: {self._last_error()}")
+            with contextlib.suppress(KafkaException):
+                if client.list_topics(timeout=0.2).brokers:
+                    return
+        raise _StartError(f"Kafka did not answer on {bootstrap_servers} within {_READY_LIMIT_S:.0f} s")
+
+    def _stop(self) -> None:
+        if self.kafka is None or self.kafka.poll() is not None:
+            return
+        self.kafka.terminate()
+        try:
+            self.kafka.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kafka.kill()
+            self.kafka.wait()
+
+    def _ports(self) -> tuple[int, int]:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            kept = json.loads(self.files.ports.read_text(encoding="utf-8"))
+            if _is_free(kept["port"]) and _is_free(kept["controller_port"]):
+                return kept["port"], kept["controller_port"]
+            print("supervisor: another program took the broker's port; picking new ones", flush=True)
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            second.bind(("127.0.0.1", 0))
+            port, controller_port = first.getsockname()[1], second.getsockname()[1]
+        write_json(self.files.ports, {"port": port, "controller_port": controller_port})
+        return port, controller_port
+
+    def _java(self, options: tuple[str, ...], main_class: str, *arguments: str) -> list[str]:
+        class_path = ":".join(str(jar) for jar in jars("kafka"))
+        return [java_executable(), *options, "-Xshare:auto", "-Djava.awt.headless=true",
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+                "-cp", class_path, main_class, *arguments]
+
+    def _last_error(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self.files.log.read_text(encoding="utf-8", errors="replace").splitlines()[-60:]
+            errors = [line for line in lines if " ERROR " in line or "Exception" in line]
+            return (errors or lines or ["no output"])[-1].strip()
+        return "no output"
+
+    def _publish(self, **status: object) -> None:
+        with contextlib.suppress(OSError):  # the folder may be gone
+            self.files.write_status(**status)
+
+    def _end(self, *_: object) -> None:
+        self.is_asked_to_end = True
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _inode(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_ino
+    return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _random_uuid() -> str:
+    """A cluster id as Kafka writes them: 16 bytes in URL-safe base64, which may not begin with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+if __name__ == "__main__":
+    sys.exit(Supervisor(Path(sys.argv[1])).run())

@@ -1,0 +1,40 @@
+"""Child processes that never outlive their parent, and facts about processes of this host."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(ended_by: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """A ``preexec_fn`` for ``subprocess``: the kernel sends ``ended_by`` to the child when its parent ends.
+
+    The kernel goes by the thread that starts the child, so start it from a thread that lives as long as the process.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def set_signal() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
+        if os.getppid() != parent:  # ended between fork and prctl
+            os._exit(1)
+
+    return set_signal
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is no such process or it is a zombie.
+
+    With the pid this names a process for good, while a pid alone may be given to another later.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat[stat.rindex(")") + 2:].split()
+    return None if state in "ZX" else int(fields[18])

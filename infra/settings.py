@@ -1,0 +1,199 @@
+"""Settings of the place where Weir runs: folder, brokers, slots, limits; ``Application`` has what belongs to a program.
+
+This module alone reads the environment. A value comes from, in this order: a flag (``--dir``, ``--set key=value``),
+a ``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's
+names: ``--set kafka.security.protocol=SASL_SSL``, ``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table.
+Spark properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+CONFIG_FILE = "weir.toml"
+PREFIX = "WEIR_"
+_TABLES = ("kafka", "spark")
+_PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
+_SECRET_PARTS = ("password", "secret", "token", "sasl.", "ssl.key", "oauthbearer", "jaas", "credential")
+
+
+class SettingsError(Exception):
+    """A setting is unknown or has a value that cannot be used; the text names where it was set and the way out."""
+
+
+class Settings(BaseModel):
+    """One place's settings; frozen. Build it with ``Settings.load``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dir: Path = Path(".weir")
+    """Holds everything that a run leaves; made absolute."""
+    bootstrap_servers: str | None = None
+    """``host:port,...`` of your own Kafka; None starts the embedded broker of the folder."""
+    kafka: dict[str, str] = Field(default_factory=dict, repr=False)
+    """librdkafka properties for every client, as SASL and TLS."""
+    slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
+    """Places where tasks run at the same time; the number of cores, at least 2."""
+    max_epoch_records: int = Field(default=1_000_000, ge=1)
+    """Records an epoch reads at most, over all tasks."""
+    max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
+    """Bytes of keys and values an epoch reads at most, over all tasks."""
+    control_url: str = Field(default="", repr=False)
+    """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
+    spark: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Spark properties by full name; they win over Weir's own."""
+
+    @field_validator("dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return Path(os.path.abspath(value.expanduser()))
+
+    @classmethod
+    def load(cls, dir: str | os.PathLike[str] | None = None,
+             overrides: Mapping[str, str] | None = None) -> Settings:
+        """Merge flags, variables, ``weir.toml`` and defaults.
+
+        ``overrides`` holds the flags as ``--set`` takes them: ``slots``, ``kafka.sasl.username``,
+        ``spark.driver.memory``. ``dir`` is the ``--dir`` flag.
+
+        Raises:
+            SettingsError: An unknown key (the nearest known one is named) or a value of the wrong type.
+        """
+        merged: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        flags = dict(overrides or {})
+        if dir is not None:
+            flags["dir"] = os.fspath(dir)
+        for origin, pairs in (
+            (CONFIG_FILE, _file_pairs(Path(CONFIG_FILE))),
+            ("environment variable", _environment_pairs(os.environ)),
+            ("flag", flags.items()),
+        ):
+            for key, value in pairs:
+                table, _, name = key.partition(".")
+                if table in _TABLES and name:
+                    merged.setdefault(table, {})[name if table == "kafka" else key] = _text(value)
+                else:
+                    field = key.replace("-", "_")
+                    _require_known(field, key, origin)
+                    merged[field] = value
+                    origins[field] = origin
+        try:
+            return cls(**merged)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            raise SettingsError(f"{origins.get(field, CONFIG_FILE)}: setting {field!r} cannot be "
+                                f"{first['input']!r}: {first['msg'].lower()}") from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name in _TABLES:
+                value = {key: "***" if is_secret(key) else text for key, text in value.items()}
+            elif name == "control_url":
+                value = mask_url(value)
+            yield name, value
+
+    @property
+    def warehouse(self) -> Path:
+        return self.dir / "warehouse"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.dir / "state"
+
+    @property
+    def logs(self) -> Path:
+        return self.dir / "logs"
+
+    @property
+    def kafka_dir(self) -> Path:
+        return self.dir / "kafka"
+
+    @property
+    def dagster_home(self) -> Path:
+        return self.dir / "dagster"
+
+    @property
+    def tmp(self) -> Path:
+        return self.dir / "tmp"
+
+    @property
+    def control_database_url(self) -> str:
+        """The control database's URL, with the default filled in."""
+        return self.control_url or f"sqlite:///{self.dir / 'control.sqlite'}"
+
+
+def is_secret(key: str) -> bool:
+    """Whether a client property must not be printed."""
+    lowered = key.lower()
+    return lowered not in _PUBLIC_WORDS and any(part in lowered for part in _SECRET_PARTS)
+
+
+def mask_url(url: str) -> str:
+    """A database URL with its password replaced by ``***``."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, login = head.partition("://")
+    return f"{scheme}{slashes}{login.partition(':')[0]}:***@{tail}" if at and ":" in login else url
+
+
+def java_home() -> str | None:
+    """``JAVA_HOME``, where it is set."""
+    return os.environ.get("JAVA_HOME") or None
+
+
+def cache_home() -> Path:
+    """The user's cache folder by the XDG rule: ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _file_pairs(path: Path) -> Iterator[tuple[str, Any]]:
+    if not path.is_file():
+        return
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not a TOML file: {error}") from None
+    yield from _flatten(content)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _environment_pairs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name.startswith("kafka_"):
+            yield "kafka." + name.removeprefix("kafka_").replace("_", "."), value
+        else:
+            yield name, value
+
+
+def _require_known(field: str, key: str, origin: str) -> None:
+    known = [name for name in Settings.model_fields if name not in _TABLES]
+    if field in known:
+        return
+    choices = [*known, *(f"{table}.<property>" for table in _TABLES)]
+    near = difflib.get_close_matches(field, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "known settings are " + ", ".join(choices)
+    shown = f"{PREFIX}{key.upper()}" if origin == "environment variable" else key
+    raise SettingsError(f"{origin}: unknown setting {shown!r}; {hint}")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
