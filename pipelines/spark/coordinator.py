@@ -65,7 +65,8 @@ class Coordinator:
         self._committer, self._warehouse, self._on_step = committer, warehouse, on_step
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
-        self.generation = self.epoch = self.committed_epoch = self.commits = 0
+        self.generation = self.epoch = self.commits = 0
+        self.committed_id = StateId(0, 0)
         self.has_uncommitted = False
         self._stages = _stages(application)
 
@@ -93,7 +94,7 @@ class Coordinator:
         self.generation = claim.generation
         record = claim.newest
         if record is not None:
-            self.epoch = self.committed_epoch = record.epoch
+            self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
             topics_read = tuple(source.topic for source in sub_topology.sources)
@@ -149,7 +150,7 @@ class Coordinator:
         for task in self.tasks.values():
             task.settled()
         remove_blobs(self._blobs, passed)
-        self.committed_epoch, self.has_uncommitted = self.epoch, False
+        self.committed_id, self.has_uncommitted = record.state_id, False
         self.commits += 1
 
     def settle(self, *, close: bool = False) -> None:
@@ -161,6 +162,11 @@ class Coordinator:
                     and task.state is TaskState.RUNNING]
         for task_id, settled in self.slots.settle(requests) if requests else ():
             self.tasks[task_id].has_undo = not settled
+
+    @property
+    def committed_epoch(self) -> int:
+        """The newest durable epoch."""
+        return self.committed_id.epoch
 
     @property
     def needs_settling(self) -> bool:

@@ -51,9 +51,11 @@ class Task:
 
     def accept(self, receipt: Receipt) -> bool:
         """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit."""
-        moved = receipt.positions != self.positions or receipt.clocks != self.clocks or bool(receipt.files)
-        moved = moved or bool(receipt.blobs) or bool(receipt.consumed)
-        self.current, self.positions, self.clocks = receipt.state, receipt.positions, receipt.clocks
+        positions = {topic: {**offsets, **receipt.positions.get(topic, {})}
+                     for topic, offsets in self.positions.items()}
+        moved = (positions != self.positions or receipt.clocks != self.clocks
+                 or bool(receipt.files or receipt.blobs or receipt.consumed))
+        self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         self.source_times_ms.update(receipt.source_times_ms)
         self.files += receipt.files

@@ -1,0 +1,346 @@
+"""The driver's loop: poll requests, run epochs, commit when due, report, stop cleanly.
+
+A commit is due when its interval has passed, when uncommitted bytes reach the limit, when someone asked, and on
+stop (KIP-892). Epochs and commits themselves are ``pipelines.spark.coordinator``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Protocol
+
+from pipelines.spark.coordinator import Coordinator, EpochResult
+from pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
+from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
+from pipelines.spark.restore import Restored, RestoreRequest
+from pipelines.tasks.plan import Receipt, ReceiptStatus
+
+log = logging.getLogger("weir.driver")
+
+IDLE_WAIT_S = 0.02
+ENDS_MAX_AGE_S = 0.2
+REPORT_EVERY_S = 0.5
+REQUESTS_EVERY_S = 0.1
+COMMIT_SHARE = 0.45
+"""An epoch aims at this share of the commit interval, so that commits come in time while input is behind."""
+MIN_EPOCH_RECORDS = 5_000
+DISK_FULL_WAIT_S = 5.0
+
+
+class SourceUnavailableError(Exception):
+    """The brokers cannot be reached now; waiting helps."""
+
+
+class Source(Protocol):
+    """What the driver asks of the brokers."""
+
+    def end_offsets(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Last stable offsets; raises ``SourceUnavailableError`` while the brokers are away."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Something a person or a sensor asked for: commit, pause, resume, stop or restore."""
+
+    id: int
+    kind: str
+    requested_by: str
+    reason: str
+    arguments: Mapping[str, str]
+
+
+class Control(Protocol):
+    """The control database as the driver uses it: its loss never stops a run, so no method raises."""
+
+    def requests(self) -> list[Request]: ...
+
+    def finish(self, request: Request, result: str, *, failed: bool = False) -> None: ...
+
+    def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None: ...
+
+
+class Restores(Protocol):
+    """Restores under way; ``pipelines.spark.restore.RestoreJobs`` fits."""
+
+    def start(self, request: RestoreRequest) -> None: ...
+
+    def finished(self) -> list[Restored]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How a run stands, for people: printed, kept in the control database."""
+
+    application: str
+    generation: int
+    epoch: int
+    committed_epoch: int
+    records_in: int
+    """Read in this run."""
+    lag: int
+    records_per_s: float
+    commit_ms: float
+    """How long the newest commit took."""
+    state: str
+    """starting, running, paused, waiting, stopping, stopped, caught_up."""
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """How a run ended."""
+
+    application: str
+    generation: int
+    epoch: int
+    commits: int
+    records_in: int
+    seconds: float
+    """From the start of the first epoch with input to the end of the last commit."""
+    reason: str
+    """caught_up or stopped."""
+    totals: Mapping[str, int]
+    """Counts since the application began, as records_in, late_records; open_windows as of now."""
+
+
+@dataclass
+class _Clock:
+    """When things happened last, by the monotonic clock."""
+
+    commit: float = field(default_factory=time.monotonic)
+    report: float = 0.0
+    requests: float = 0.0
+    ends: float = 0.0
+    first_input: float | None = None
+    last_commit_end: float = 0.0
+
+
+class Driver:
+    """Runs one generation of an application until it is told to stop or has caught up."""
+
+    def __init__(self, coordinator: Coordinator, source: Source, control: Control, restores: Restores, limits: Limits,
+                 on_progress: Callable[[Progress], None]) -> None:
+        self._coordinator, self._source, self._control, self._restores = coordinator, source, control, restores
+        self._limits, self._on_progress = limits, on_progress
+        application = coordinator.application
+        self._interval_s = application.commit_interval.total_seconds()
+        self._uncommitted_max_bytes = application.uncommitted_max_bytes
+        self._clock = _Clock()
+        self._ends: dict[TopicPartition, int] = {}
+        self._records_in = 0
+        self._rate = self._commit_ms = 0.0
+        self._is_paused = False
+        self._message = ""
+        self._stop_request: Request | None = None
+        self._epoch_records = MIN_EPOCH_RECORDS * 4
+
+    def run(self, stop: Event, *, until_caught_up: bool = False) -> RunSummary:
+        """Loop until ``stop`` is set, or until everything was read that the topics held at the start.
+
+        Raises:
+            BadRecordError, TaskFailedError: A task cannot go on; everything before is committed.
+            FencedError: A newer driver has taken over; nothing more was written.
+        """
+        goal = self._refresh_ends(stop) if until_caught_up else None
+        while not (stop.is_set() or self._stop_request):
+            self._answer_requests()
+            if goal is None and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
+                self._refresh_ends(stop)
+            self._take_up_restored()
+            result = None if self._is_paused else self._run_epoch()
+            if result is not None:
+                self._react(result, stop)
+            self._commit_if_due()
+            self._report("paused" if self._is_paused else "running")
+            if goal is not None and not self._is_paused and self._has_caught_up(result):
+                return self._finish("caught_up")
+            if result is None or not result.records_in:
+                self._idle(stop)
+        return self._finish("stopped")
+
+    def _run_epoch(self) -> EpochResult | None:
+        started = time.monotonic()
+        active = sum(1 for task in self._coordinator.tasks.values() if task.topics)
+        limits = replace(self._limits, max_records=min(self._limits.max_records, self._epoch_records // active + 1))
+        result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000)
+        seconds = time.monotonic() - started
+        if result is None or not result.records_in:
+            self._rate *= 0.8
+            return result
+        if self._clock.first_input is None:
+            self._clock.first_input = started
+        self._records_in += result.records_in
+        self._rate = result.records_in / seconds
+        if result.records_in >= self._epoch_records * 0.8:
+            wanted = self._rate * self._interval_s * COMMIT_SHARE
+            self._epoch_records = int(max(MIN_EPOCH_RECORDS, min(wanted, self._epoch_records * 4)))
+        return result
+
+    def _react(self, result: EpochResult, stop: Event) -> None:
+        application = self._coordinator.application.id
+        if result.to_restore:
+            self._restore(result.to_restore)
+        if result.bad_record is not None:
+            self._commit("bad record")
+            raise BadRecordError(application, result.bad_record)
+        for receipt in result.failures:
+            if receipt.status is ReceiptStatus.FAILED:
+                self._commit("failure")
+                raise TaskFailedError(application, str(receipt.task), receipt.error)
+            self._message = f"task {receipt.task}: {receipt.error}; waiting for space"
+            log.warning(self._message)
+            self._report("waiting", now=True)
+            stop.wait(DISK_FULL_WAIT_S)
+
+    def _restore(self, receipts: list[Receipt]) -> None:
+        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20)."""
+        coordinator = self._coordinator
+        if coordinator.has_uncommitted:
+            self._commit("restore")
+        for receipt in receipts:
+            task = coordinator.tasks[receipt.task]
+            task.state = TaskState.RESTORING
+            instance = f"g{coordinator.generation}-e{coordinator.epoch}"
+            log.warning("task %s: %s; it restores from its changelog into instance %s, the others go on",
+                        task.id, receipt.error, instance)
+            self._restores.start(RestoreRequest(
+                task=task.id, instance=instance, commit=replace(task.to_commit(), state=task.committed),
+                through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error))
+
+    def _take_up_restored(self) -> None:
+        for restored in self._restores.finished():
+            task = self._coordinator.tasks[restored.request.task]
+            task.instance, task.current = restored.request.instance, task.committed
+            task.state, task.visited, task.has_undo = TaskState.RUNNING, False, False
+            log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
+
+    def _commit_if_due(self) -> None:
+        coordinator = self._coordinator
+        if not coordinator.has_uncommitted:
+            return
+        if time.monotonic() - self._clock.commit >= self._interval_s:
+            self._commit("interval")
+        elif 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
+            self._commit("bytes")
+
+    def _commit(self, reason: str) -> None:
+        started = time.monotonic()
+        self._coordinator.commit(reason)
+        self._clock.commit = self._clock.last_commit_end = time.monotonic()
+        self._commit_ms = (self._clock.commit - started) * 1000
+        log.info("commit of epoch %s (%s): %.0f ms, lag %s", self._coordinator.committed_epoch, reason,
+                 self._commit_ms, self._lag())
+
+    def _answer_requests(self) -> None:
+        if time.monotonic() - self._clock.requests < REQUESTS_EVERY_S:
+            return
+        self._clock.requests = time.monotonic()
+        for request in self._control.requests():
+            log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
+            try:
+                self._control.finish(request, self._answer(request))
+            except RunError as error:
+                self._control.finish(request, str(error), failed=True)
+
+    def _answer(self, request: Request) -> str:
+        coordinator = self._coordinator
+        match request.kind:
+            case "commit":
+                if not coordinator.has_uncommitted:
+                    return f"nothing uncommitted; epoch {coordinator.committed_epoch} is the newest"
+                self._commit(f"request by {request.requested_by}")
+                return f"committed epoch {coordinator.committed_epoch}"
+            case "pause":
+                self._is_paused = True
+                if coordinator.has_uncommitted:
+                    self._commit("pause")
+                return f"paused after epoch {coordinator.committed_epoch}"
+            case "resume":
+                self._is_paused = False
+                return "running"
+            case "stop":
+                self._stop_request = request
+                return f"stopping after epoch {coordinator.epoch}"
+            case "restore":
+                return self._restore_on_request(request)
+            case _:
+                raise RunError(f"cannot answer a request of the kind {request.kind!r}")
+
+    def _restore_on_request(self, request: Request) -> str:
+        wanted = request.arguments.get("task", "")
+        task = next((task for task in self._coordinator.tasks.values() if str(task.id) == wanted), None)
+        if task is None:
+            raise RunError(f"there is no task {wanted!r}; tasks are "
+                           + ", ".join(str(task_id) for task_id in self._coordinator.tasks))
+        if task.state is TaskState.RESTORING:
+            return f"task {wanted} restores already"
+        if task.committed is None and not self._coordinator.has_uncommitted:
+            raise RunError(f"task {wanted} has no committed state to restore from yet")
+        self._restore([Receipt(task=task.id, plan_hash="", status=ReceiptStatus.NEEDS_RESTORE,
+                               error=f"asked for by {request.requested_by}: {request.reason or 'no reason given'}")])
+        return f"task {wanted} restores"
+
+    def _refresh_ends(self, stop: Event) -> dict[TopicPartition, int]:
+        """Ask the brokers where their topics end; while they are away, say so and go on with what is known."""
+        wanted = [(topic, task.id.partition) for task in self._coordinator.tasks.values() for topic in task.topics]
+        while not stop.is_set():
+            try:
+                self._ends = dict(self._source.end_offsets(wanted))
+                self._clock.ends = time.monotonic()
+                self._message = ""
+                break
+            except SourceUnavailableError as error:
+                if str(error) != self._message:
+                    log.warning("%s; trying again", error)
+                self._message = str(error)
+                self._commit_if_due()
+                self._report("waiting", now=True)
+                stop.wait(1.0)
+        return self._ends
+
+    def _has_caught_up(self, result: EpochResult | None) -> bool:
+        coordinator = self._coordinator
+        if any(task.state is TaskState.RESTORING or task.pending for task in coordinator.tasks.values()):
+            return False
+        return self._lag() == 0 and (result is None or not result.records_in)
+
+    def _idle(self, stop: Event) -> None:
+        """Nothing to read: let committed undo logs go, then wait a moment."""
+        if self._coordinator.needs_settling and not self._coordinator.has_uncommitted:
+            self._coordinator.settle()
+        else:
+            stop.wait(IDLE_WAIT_S)
+
+    def _finish(self, reason: str) -> RunSummary:
+        """Commit what is there, let the tasks hear of it, and close their stores for good."""
+        coordinator = self._coordinator
+        self._report("stopping", now=True)
+        if any(task.current != task.committed for task in coordinator.tasks.values()):
+            self._commit(reason.replace("stopped", "stop"))
+        coordinator.settle(close=True)
+        self._report(reason, now=True)
+        first = self._clock.first_input
+        return RunSummary(
+            application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
+            commits=coordinator.commits, records_in=self._records_in, reason=reason, totals=coordinator.totals(),
+            seconds=self._clock.last_commit_end - first if first is not None else 0.0)
+
+    def _lag(self) -> int:
+        return total_lag(self._coordinator.tasks.values(), self._ends)
+
+    def _report(self, state: str, *, now: bool = False) -> None:
+        if not now and time.monotonic() - self._clock.report < REPORT_EVERY_S:
+            return
+        self._clock.report = time.monotonic()
+        coordinator = self._coordinator
+        progress = Progress(
+            application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
+            committed_epoch=coordinator.committed_epoch, records_in=self._records_in, lag=self._lag(),
+            records_per_s=self._rate, commit_ms=self._commit_ms, state=state, message=self._message)
+        self._control.report(progress, coordinator.tasks.values(), self._ends)
+        self._on_progress(progress)

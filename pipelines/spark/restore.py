@@ -1,0 +1,90 @@
+"""Restoring tasks whose local state is lost or in doubt: a Spark job each, beside the epochs of the others.
+
+The old folder goes to quarantine, the changelog's newest rows become a new instance (PROTOCOL 19 to 21). Reading
+the changelog belongs to ``state.changelog.restore``; deciding that a task restores, to the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from pipelines.application import load_application
+from pipelines.spark.worker import WorkerSettings
+from pipelines.tasks.epoch import task_rows
+from state.changelog.restore import restore_task
+from state.commit.record import TaskCommit
+from state.engine.instances import TaskFolder
+from state.types import StateId, TaskId
+
+log = logging.getLogger("weir.driver")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest:
+    """Builds ``instance`` of a task as of a commit."""
+
+    task: TaskId
+    instance: str
+    commit: TaskCommit
+    """Where the task stood; its ``instance`` is the folder that goes to quarantine."""
+    through: StateId
+    """The commit whose changelog rows are the newest to count."""
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """How a restore ended."""
+
+    request: RestoreRequest
+    rows: int
+    seconds: float
+
+
+def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
+    """Carry out ``request`` inside a Spark task."""
+    list(rows)
+    started = time.perf_counter()
+    sub_topology = load_application(settings.reference).topology.sub_topologies[request.task.sub_topology]
+    task_folder = TaskFolder(Path(settings.tasks.state_folder), str(request.task))
+    task_folder.quarantine(request.commit.instance, request.reason)
+    store = restore_task(
+        Path(settings.tasks.application_folder), task_folder.instance(request.instance), str(request.task),
+        sub_topology.stores, request.commit, request.through, generation=request.generation,
+        task_rows=task_rows(request.commit.positions, request.commit.clocks))
+    count = sum(store.count(spec.name) for spec in sub_topology.stores)
+    store.close(clean=True)
+    task_folder.set_current(request.instance)
+    return iter([Restored(request=request, rows=count, seconds=time.perf_counter() - started)])
+
+
+class RestoreJobs:
+    """Restores under way, each its own Spark job in a thread of its own."""
+
+    def __init__(self, spark_context: SparkContext, settings: WorkerSettings) -> None:
+        self._context, self._settings = spark_context, settings
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="restore")
+        self._running: dict[TaskId, Future[Restored]] = {}
+
+    def start(self, request: RestoreRequest) -> None:
+        """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
+        job = self._context.parallelize([0], 1).mapPartitions(partial(run_restore, self._settings, request))
+        job._jrdd  # noqa: B018
+        self._running[request.task] = self._threads.submit(lambda: job.collect()[0])
+
+    def finished(self) -> list[Restored]:
+        """Those that ended since the last call; raises what a failed one raised."""
+        done = [task for task, future in self._running.items() if future.done()]
+        return [self._running.pop(task).result() for task in done]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
