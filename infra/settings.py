@@ -31,7 +31,7 @@ class SettingsError(Exception):
 class Settings(BaseModel):
     """One place's settings; frozen. Build it with ``Settings.load``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     dir: Path = Path(".weir")
     """Holds everything that a run leaves; made absolute."""
