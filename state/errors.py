@@ -53,3 +53,94 @@ class FormatVersionError(StateError):
     def __str__(self) -> str:
         return (f"{self.where} has format version {self.found}, this Weir reads {self.wanted}; "
                 "run the version that wrote it, or reset the application")
+
+
+class FencedStoreError(StateError):
+    """A newer generation has settled this store: this process belongs to an older driver and stops (PROTOCOL 6)."""
+
+    def __init__(self, task_id: str, mine: int, found: int) -> None:
+        super().__init__(task_id, mine, found)
+        self.task_id, self.mine, self.found = task_id, mine, found
+
+    def __str__(self) -> str:
+        return (f"task {self.task_id}: the plan is of generation {self.mine}, but the local store was settled by "
+                f"generation {self.found}: a newer driver has taken over, so nothing is written")
+
+
+class MapFullError(StateError):
+    """The LMDB map has no room for an epoch's writes; nothing was written. Grow the map and apply again."""
+
+    def __init__(self, task_id: str, map_bytes: int) -> None:
+        super().__init__(task_id, map_bytes)
+        self.task_id, self.map_bytes = task_id, map_bytes
+
+    def __str__(self) -> str:
+        return (f"task {self.task_id}: the store's map of {self.map_bytes} bytes is full; "
+                "nothing was written, the map grows and the epoch runs again")
+
+
+class DiskFullError(StateError):
+    """The disk has no room for an epoch's writes; nothing was written (PROTOCOL 18)."""
+
+    def __init__(self, task_id: str, folder: str, needed: int, free: int) -> None:
+        super().__init__(task_id, folder, needed, free)
+        self.task_id, self.folder, self.needed, self.free = task_id, folder, needed, free
+
+    def __str__(self) -> str:
+        return (f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free and the epoch may need "
+                f"{self.needed}; nothing was written: free some space and the epoch runs again")
+
+
+class NetworkFileSystemError(StateError):
+    """Local state was put on a file system whose memory maps other hosts can change."""
+
+    def __init__(self, folder: str, kind: str) -> None:
+        super().__init__(folder, kind)
+        self.folder, self.kind = folder, kind
+
+    def __str__(self) -> str:
+        return (f"{self.folder} is on a network file system ({self.kind}), which cannot hold local state safely; "
+                "choose a state folder on a local disk")
+
+
+class UnknownStoreError(StateError):
+    """A store was asked for that the task does not have."""
+
+    def __init__(self, store: str, known: tuple[str, ...]) -> None:
+        super().__init__(store, known)
+        self.store, self.known = store, known
+
+    def __str__(self) -> str:
+        return f"there is no store {self.store!r} here; the task has {', '.join(map(repr, self.known)) or 'none'}"
+
+
+class KeyTooLongError(StateError):
+    """A key's bytes are longer than the local store can hold (PROTOCOL 18)."""
+
+    def __init__(self, columns: tuple[str, ...], size_bytes: int, limit_bytes: int, start: str) -> None:
+        super().__init__(columns, size_bytes, limit_bytes, start)
+        self.columns, self.size_bytes, self.limit_bytes, self.start = columns, size_bytes, limit_bytes, start
+
+    def __str__(self) -> str:
+        return (f"a key of {', '.join(self.columns)} takes {self.size_bytes} bytes, and a store's key holds "
+                f"{self.limit_bytes} at most (it starts {self.start!r}); "
+                "select a shorter key, a hash of the long column for instance")
+
+
+class RowFormatError(StateError):
+    """Stored bytes do not fit the declared schema, which has changed since they were written."""
+
+    def __init__(self, columns: tuple[str, ...], reason: str) -> None:
+        super().__init__(columns, reason)
+        self.columns, self.reason = columns, reason
+
+    def __str__(self) -> str:
+        return (f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; "
+                "run the version that wrote them, or give the store a new name")
+
+
+class TransactionClosedError(StateError):
+    """A session was read after it had ended."""
+
+    def __str__(self) -> str:
+        return "the session has ended and its snapshot is gone; begin a new one with TaskStore.session()"

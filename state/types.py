@@ -103,6 +103,9 @@ class TableSpec:
     schema: pl.Schema
     """All columns, partition columns included, in order."""
     partition_by: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """Set for a table of updates: the newest row (by ``_epoch``, ``_seq``) per these columns stands.
+    Empty for facts, where every row counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

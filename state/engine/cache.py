@@ -1,0 +1,54 @@
+"""Open task stores by folder, one cache a process: LMDB environments are opened after Spark's fork.
+
+A cached store is safe to lose; it is used only while its folder still holds the files it was opened on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from state.engine.task_store import TaskStore
+from state.errors import TaskCorruptedError
+
+
+class TaskStoreCache:
+    """The task stores that this process has open."""
+
+    _open: ClassVar[dict[Path, tuple[TaskStore, tuple[int, int]]]] = {}
+    _pid: ClassVar[int] = 0
+
+    @classmethod
+    def get(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
+        """The open store of an instance folder, opened on first use; raises as ``TaskStore.open``."""
+        if cls._pid != os.getpid():  # environments of a parent process must not be used, nor closed, after a fork
+            cls._open, cls._pid = {}, os.getpid()
+        try:
+            files = os.stat(folder / "data.mdb")
+        except FileNotFoundError:
+            cls.discard(folder)
+            raise TaskCorruptedError(task_id, str(folder), "the folder is missing or holds no data") from None
+        identity = (files.st_dev, files.st_ino)
+        cached = cls._open.get(folder)
+        if cached is not None and cached[1] == identity and cached[0].has_stores(stores):
+            return cached[0]
+        cls.discard(folder)
+        store = TaskStore.open(folder, task_id, stores)
+        cls._open[folder] = (store, identity)
+        return store
+
+    @classmethod
+    def discard(cls, folder: Path) -> None:
+        """Close a folder's store, if it is open: after an error, or when the task has moved away."""
+        cached = cls._open.pop(folder, None)
+        if cached is not None and cls._pid == os.getpid():
+            cached[0].close()
+
+    @classmethod
+    def close_all(cls, *, clean: bool = False) -> None:
+        """Close every store of this process; ``clean`` as in ``TaskStore.close``."""
+        for store, _ in cls._open.values():
+            store.close(clean=clean)
+        cls._open = {}

@@ -1,0 +1,190 @@
+"""An instance folder and the LMDB environment in it: may the files be trusted, and how they are opened.
+
+The rules of trust are PROTOCOL 19: a crash of a process loses nothing, a restart of the machine may,
+unless a clean stop left a synced mark. What lies inside the environment belongs to
+``state.engine.task_store``, the names of folders to ``state.engine.instances``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from state.errors import NetworkFileSystemError, TaskCorruptedError
+
+FORMAT_VERSION = 1
+INITIAL_MAP_BYTES = 64 << 20
+PAGE_BYTES = 4096
+MAX_DATABASES = 256
+MAX_FAILED_OPENS = 3
+
+_IDENTITY = "instance.json"
+_OPENING = "opening"
+_DATA = "data.mdb"
+_NETWORK_FILE_SYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
+                         "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+_META = struct.Struct("<16xII8xQ96xQQ")
+"""A page header, then LMDB's magic, data version, map size, last page and transaction id."""
+_MAGIC = 0xBEEFC0DE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Where and since when an instance has been written, kept beside its environment."""
+
+    format_version: int
+    boot_id: str
+    device: int
+    clean_txn: int | None = None
+    """The transaction that a clean stop synced to disk; None while the instance is in use."""
+
+
+def boot_id() -> str:
+    """The kernel's id of this start of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def refuse_network_file_system(folder: Path) -> None:
+    """Raise ``NetworkFileSystemError`` when ``folder`` (or its nearest existing parent) is on one."""
+    where = folder.resolve()
+    while not where.exists():
+        where = where.parent
+    device = os.stat(where).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if fields.split()[2] == wanted:
+            kind = rest.split()[0]
+            if kind in _NETWORK_FILE_SYSTEMS:
+                raise NetworkFileSystemError(str(folder), kind)
+
+
+def create_environment(folder: Path) -> lmdb.Environment:
+    """Make a new instance folder, which must not exist, with an empty environment."""
+    refuse_network_file_system(folder)
+    folder.mkdir(parents=True)
+    write_identity(folder, clean_txn=None)
+    return lmdb.open(str(folder), map_size=INITIAL_MAP_BYTES, max_dbs=MAX_DATABASES, sync=False, writemap=True)
+
+
+@contextmanager
+def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment]:
+    """Open an existing instance for writing; the caller checks its contents inside the ``with``.
+
+    A process that dies in there has met files that kill it: after three such deaths in a row the
+    instance counts as corrupted. On any error the environment is closed again.
+
+    Raises:
+        TaskCorruptedError: By the rules of PROTOCOL 19, or LMDB refuses the files.
+        NetworkFileSystemError: Another host may be writing here.
+    """
+    def corrupted(reason: str) -> TaskCorruptedError:
+        return TaskCorruptedError(task_id, str(folder), reason)
+
+    if not (folder / _DATA).is_file():
+        raise corrupted("the folder is missing or holds no data")
+    refuse_network_file_system(folder)
+    identity = _read_identity(folder, task_id)
+    if identity.clean_txn is None:
+        if identity.boot_id != boot_id():
+            raise corrupted("the machine has restarted since it was written, without a clean stop")
+        if identity.device != os.stat(folder).st_dev:
+            raise corrupted("it was moved from another device")
+    if reason := _damage(folder / _DATA):
+        raise corrupted(reason)
+    opening = folder / _OPENING
+    failed = len(opening.read_bytes()) if opening.exists() else 0
+    if failed >= MAX_FAILED_OPENS:
+        raise corrupted(f"{failed} processes died while opening it")
+    opening.write_bytes(b"x" * (failed + 1))
+    environment = None
+    try:
+        size = max(INITIAL_MAP_BYTES, (folder / _DATA).stat().st_size)
+        environment = lmdb.open(str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True,
+                                create=False)
+        last = environment.info()["last_txnid"]
+        if identity.clean_txn is not None and identity.boot_id != boot_id() and identity.clean_txn != last:
+            raise corrupted(f"it was written after its clean stop (transaction {last}, marked {identity.clean_txn})")
+        environment.reader_check()
+        yield environment
+        if identity.clean_txn is not None:
+            write_identity(folder, clean_txn=None)
+    except lmdb.Error as error:
+        if environment is not None:
+            environment.close()
+        raise corrupted(f"LMDB: {error}") from error
+    except BaseException:
+        if environment is not None:
+            environment.close()
+        raise
+    finally:
+        opening.unlink(missing_ok=True)
+
+
+def write_identity(folder: Path, *, clean_txn: int | None) -> None:
+    """Put the instance's identity down, synced, by an atomic replace."""
+    identity = Identity(format_version=FORMAT_VERSION, boot_id=boot_id(), device=os.stat(folder).st_dev,
+                        clean_txn=clean_txn)
+    replace_file(folder / _IDENTITY, msgspec.json.encode(identity))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a small file so that readers and crashes see the old or the new content, never a part."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction:
+    """Begin a transaction, following the map when another process has grown it (PROTOCOL 18)."""
+    try:
+        return environment.begin(write=write)
+    except lmdb.MapResizedError:
+        environment.set_mapsize(0)
+        return environment.begin(write=write)
+
+
+def _read_identity(folder: Path, task_id: str) -> Identity:
+    try:
+        identity = msgspec.json.decode((folder / _IDENTITY).read_bytes(), type=Identity)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TaskCorruptedError(task_id, str(folder), f"{_IDENTITY} cannot be read ({error})") from error
+    if identity.format_version != FORMAT_VERSION:
+        raise TaskCorruptedError(task_id, str(folder), f"it has format version {identity.format_version}, "
+                                                       f"and this Weir reads {FORMAT_VERSION}")
+    return identity
+
+
+def _damage(data: Path) -> str:
+    """What is wrong with the data file before LMDB maps it, which would end the process; empty if nothing."""
+    size = data.stat().st_size
+    with data.open("rb") as file:
+        pages = [file.read(PAGE_BYTES) for _ in range(2)]
+    metas = [_META.unpack_from(page) for page in pages if len(page) == PAGE_BYTES]
+    metas = [meta for meta in metas if meta[0] == _MAGIC]
+    if not metas:
+        return f"{data.name} has no LMDB header"
+    last_page = max(metas, key=lambda meta: meta[4])[3]
+    if size < (last_page + 1) * PAGE_BYTES:
+        return f"{data.name} has {size} bytes, and {(last_page + 1) * PAGE_BYTES} were written"
+    return ""

@@ -1,0 +1,59 @@
+"""The folders of a task's local state: ``<state_dir>/<application>/<task>/<instance>/`` (PROTOCOL 20).
+
+A restore builds a new instance beside the old; plans name the instance, and the small ``CURRENT`` file
+tells queries which one it is. Instances that cannot be trusted move to ``quarantine``, never to nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from state.engine.environment import replace_file, sync_folder
+
+_CURRENT = "CURRENT"
+_QUARANTINE = "quarantine"
+_REASON = "reason.txt"
+
+
+def task_folder(state_dir: Path, application: str, task_id: str) -> Path:
+    """Where the instances of a task lie."""
+    return state_dir / application / task_id
+
+
+def new_instance() -> str:
+    """A name that no instance has had."""
+    return uuid.uuid4().hex[:12]
+
+
+def set_current(task: Path, instance: str) -> None:
+    """Name the instance that serves queries; readers see the old name or the new."""
+    task.mkdir(parents=True, exist_ok=True)
+    replace_file(task / _CURRENT, instance.encode())
+
+
+def current_instance(task: Path) -> Path | None:
+    """The folder of the instance that serves queries, or None before there is one."""
+    try:
+        return task / (task / _CURRENT).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def quarantine(folder: Path, reason: str) -> Path | None:
+    """Move an instance that cannot be trusted aside, with the reason in ``reason.txt``.
+
+    Returns its new place, or None when there is no such folder. Nothing is deleted, ever.
+    """
+    if not folder.exists():
+        return None
+    parent = folder.parent / _QUARANTINE
+    parent.mkdir(exist_ok=True)
+    number, target = 1, parent / folder.name
+    while target.exists():
+        number += 1
+        target = parent / f"{folder.name}-{number}"
+    folder.rename(target)
+    (target / _REASON).write_text(reason + "\n")
+    sync_folder(parent)
+    return target

@@ -1,0 +1,61 @@
+"""The meta record of a task's store: which state it holds, who settled it, and the last receipt.
+
+One checksummed value, rewritten in every transaction that changes the store, so it is always as new
+as the rows beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import msgspec
+
+from state.types import StateId
+
+_CHECKSUM_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncommitted:
+    """What the store holds beyond its committed state (KIP-892)."""
+
+    bytes: int = 0
+    """Keys and values written since the last commit, repeats counted."""
+    records: int = 0
+    """Distinct keys touched since the last commit: entries of the undo log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """What is known about the rows in an environment."""
+
+    stores: dict[str, int]
+    """Store ids by name, fixed for the instance's life: undo keys begin with them."""
+    generation: int = 0
+    """The newest generation that settled here; older ones are refused."""
+    current: StateId | None = None
+    base: StateId | None = None
+    """What rolling back leads to; equal to ``current`` when nothing is uncommitted."""
+    plan_hash: str = ""
+    receipt: bytes = b""
+    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    rows: dict[str, int] = field(default_factory=dict)
+    committed_rows: dict[str, int] = field(default_factory=dict)
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """Checksum, then the record."""
+    payload = msgspec.msgpack.encode(meta)
+    return _checksum(payload) + payload
+
+
+def decode_meta(data: bytes | None) -> Meta | None:
+    """The record, or None when it is absent or its checksum does not fit."""
+    if data is None or _checksum(data[_CHECKSUM_BYTES:]) != data[:_CHECKSUM_BYTES]:
+        return None
+    return msgspec.msgpack.decode(data[_CHECKSUM_BYTES:], type=Meta)
+
+
+def _checksum(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=_CHECKSUM_BYTES).digest()

@@ -1,0 +1,420 @@
+"""A task's local store: all its stores, an undo log and the meta record in one LMDB environment.
+
+An epoch's effects are one write transaction; a commit drops the undo log, a roll back puts its images
+back (DESIGN 5, PROTOCOL 5 to 7 and 17 to 19). Trusting and opening files is ``state.engine.environment``,
+typed rows are ``state.stores``, durable truth is ``state.commit`` and ``state.changelog``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import lmdb
+
+from state.engine.contract import Settlement, StateReader
+from state.engine.environment import (
+    MAX_DATABASES,
+    PAGE_BYTES,
+    begin,
+    create_environment,
+    trusted_environment,
+    write_identity,
+)
+from state.engine.meta import Meta, Uncommitted, decode_meta, encode_meta
+from state.engine.session import EpochSession
+from state.engine.views import ABSENT, PRESENT, CommittedReader, NewestReader, rows_between, undo_prefix
+from state.errors import DiskFullError, FencedStoreError, MapFullError, TaskCorruptedError
+from state.types import IsolationLevel, StateId
+
+TASK_STORE = "_task"
+"""The reserved store of a task's positions and stream times, which roll back with everything else."""
+MAX_KEY_BYTES = 509
+"""LMDB's 511, less the store id that undo keys begin with."""
+FREE_DISK_RESERVE_BYTES = 32 << 20
+
+_META_KEY = b"meta"
+_BULK_ROWS = 10_000
+
+
+class TaskStore:
+    """The stores of one task instance, opened for writing.
+
+    Several processes may hold one open (LMDB lets one write at a time); a process opens it once. Nothing
+    about the state is remembered between calls: every transaction reads the meta record anew.
+    """
+
+    def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
+        """Use ``create`` or ``open``."""
+        self.folder, self.task_id = folder, task_id
+        self._environment = environment
+        self._meta_db = environment.open_db(b"_meta")
+        self._undo_db = environment.open_db(b"_undo")
+        self._databases: dict[str, lmdb._Database] = {}
+        self._open_reads = 0
+
+    @classmethod
+    def create(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
+        """Make a new instance in ``folder``, which must not exist yet: no rows, state None.
+
+        Raises:
+            FileExistsError: The folder is there already.
+            NetworkFileSystemError: The folder is not on a local disk.
+        """
+        store = cls(folder, task_id, create_environment(folder))
+        with store._changing() as txn:
+            store._write_meta(txn, Meta(stores={}))
+        store._add_stores(stores)
+        return store
+
+    @classmethod
+    def open(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
+        """Open an existing instance; stores that it lacks are added empty.
+
+        Raises:
+            TaskCorruptedError: The folder is missing, of another format version, was written before a restart
+                of the machine or on another device without a clean stop, or its contents fail their checks.
+            NetworkFileSystemError: The folder is not on a local disk.
+        """
+        with trusted_environment(folder, task_id) as environment:
+            store = cls(folder, task_id, environment)
+            store._open_databases()
+            store._check()
+            store._add_stores(stores)
+        return store
+
+    @property
+    def current(self) -> StateId | None:
+        """The state that the store holds."""
+        return self._meta().current
+
+    @property
+    def base(self) -> StateId | None:
+        """The state that rolling back leads to: the last commit that the store knows of."""
+        return self._meta().base
+
+    @property
+    def generation(self) -> int:
+        """The newest generation that has settled the store."""
+        return self._meta().generation
+
+    @property
+    def uncommitted(self) -> Uncommitted:
+        """What the store holds beyond ``base``."""
+        return self._meta().uncommitted
+
+    def has_stores(self, stores: Sequence[str]) -> bool:
+        """Whether this handle knows all of these stores."""
+        return self._databases.keys() >= set(stores)
+
+    def stored_receipt(self, plan_hash: str) -> bytes | None:
+        """The receipt of the epoch that led to the current state, if its plan was this one (PROTOCOL 7).
+
+        Ask this before settling: a plan that is already carried out does not settle again.
+        """
+        meta = self._meta()
+        return meta.receipt if meta.plan_hash == plan_hash and plan_hash else None
+
+    def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement:
+        """Bring the store to ``expected``, or say that it cannot be (PROTOCOL 5).
+
+        Holding ``expected``, it goes on, and drops the undo log when that is the committed state. Holding more
+        than the committed state when the committed state is expected, it rolls back. In all other cases rows
+        stay as they are. The generation is written first, so that older ones are refused from now on.
+
+        Raises:
+            FencedStoreError: A newer generation has settled the store; nothing is changed.
+        """
+        self._open_databases()
+        self._grow_if_half_full()
+        while True:
+            try:
+                with self._changing() as txn:
+                    return self._settle(txn, generation, expected, committed)
+            except MapFullError:
+                self.grow()
+
+    @contextmanager
+    def session(self) -> Iterator[EpochSession]:
+        """One epoch's view of the store; its snapshot ends with the ``with``, or at ``apply``."""
+        with self._lmdb_errors():
+            txn = begin(self._environment)
+            self._open_reads += 1
+
+            def end() -> None:
+                txn.abort()
+                self._open_reads -= 1
+
+            session = EpochSession(txn, self._databases, end)
+            try:
+                session.state = self._read_meta(txn).current
+                yield session
+            finally:
+                session.close()
+
+    def apply(self, session: EpochSession, *, state: StateId, expected: StateId | None, generation: int,
+              plan_hash: str, make_receipt: Callable[[Uncommitted], bytes]) -> bytes | None:
+        """Put an epoch's writes and its receipt down in one transaction, and return the receipt (PROTOCOL 6).
+
+        ``make_receipt`` gets what is uncommitted after this epoch and is called once, inside the transaction.
+        Ends the session's snapshot; what the session wrote stays in it, so ``apply`` may be called again after
+        an error.
+
+        Returns:
+            None when the store does not hold ``expected``, or a newer generation has settled it: no effect.
+
+        Raises:
+            MapFullError: No effect; call ``grow`` and apply again.
+            DiskFullError: No effect; the disk must be given room first.
+        """
+        changes = {store: session.changes(store) for store in session.changed_stores()}
+        before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
+        session.close()
+        self._check_free_disk(sum(map(len, changes.values())))
+        with self._changing() as txn:
+            meta = self._read_meta(txn)
+            if session.state != expected or meta.current != expected or meta.generation > generation:
+                return None
+            written_bytes, rows = 0, dict(meta.rows)
+            for store, written in changes.items():
+                written_bytes += self._write_rows(txn, store, written, before[store], meta)
+                rows[store] = txn.stat(self._databases[store])["entries"]
+            uncommitted = Uncommitted(bytes=meta.uncommitted.bytes + written_bytes,
+                                      records=txn.stat(self._undo_db)["entries"])
+            receipt = make_receipt(uncommitted)
+            self._write_meta(txn, replace(meta, generation=generation, current=state, plan_hash=plan_hash,
+                                          receipt=receipt, uncommitted=uncommitted, rows=rows))
+            return receipt
+
+    def grow(self) -> None:
+        """Double the map. No session or reader of this process may be open (PROTOCOL 18)."""
+        if self._open_reads:
+            raise RuntimeError("a store cannot grow while one of its sessions or readers is open")
+        self._environment.set_mapsize(0)
+        self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+
+    @contextmanager
+    def reader(self, isolation: IsolationLevel) -> Iterator[StateReader]:
+        """A snapshot for queries from this process. Hold it for less than a second: it stops page reuse."""
+        with self._reading() as txn:
+            yield _view(txn, self._databases, self._read_meta(txn), self._undo_db, isolation)
+
+    def bulk_load(self, rows: Mapping[str, Iterable[tuple[bytes, bytes]]], *, state: StateId | None,
+                  generation: int) -> None:
+        """Fill a new instance with the rows of each store, sorted by key; they count as committed at ``state``.
+
+        Raises:
+            ValueError: The instance holds rows or a state already, or rows are out of order.
+        """
+        meta = self._meta()
+        if meta.current is not None or any(meta.rows.values()):
+            raise ValueError(f"task {self.task_id}: rows are loaded in bulk into a new instance only")
+        self._add_stores(list(rows))
+        for store, of_store in rows.items():
+            part: list[tuple[bytes, bytes]] = []
+            for row in of_store:
+                part.append(row)
+                if len(part) == _BULK_ROWS:
+                    self._append(store, part)
+                    part = []
+            self._append(store, part)
+        with self._changing() as txn:
+            counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
+            self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
+                                          rows=counts, committed_rows=counts))
+
+    def close(self, *, clean: bool = False) -> None:
+        """Close the environment; ``clean`` syncs it first and marks it good beyond a restart of the machine."""
+        if clean:
+            self._environment.sync(True)
+            write_identity(self.folder, clean_txn=self._environment.info()["last_txnid"])
+        self._environment.close()
+
+    # inside a transaction
+
+    def _settle(self, txn: lmdb.Transaction, generation: int, expected: StateId | None,
+                committed: StateId | None) -> Settlement:
+        meta = self._read_meta(txn)
+        if meta.generation > generation:
+            raise FencedStoreError(self.task_id, generation, meta.generation)
+        settled = replace(meta, generation=generation)
+        if meta.current == expected:
+            outcome = Settlement.READY
+            if expected == committed and meta.base != committed:
+                txn.drop(self._undo_db, delete=False)
+                settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
+        elif expected == committed and meta.base == committed:
+            outcome = Settlement.ROLLED_BACK
+            self._put_images_back(txn, meta)
+            settled = replace(settled, current=committed, plan_hash="", receipt=b"", uncommitted=Uncommitted(),
+                              rows=meta.committed_rows)
+        else:
+            outcome = Settlement.NEEDS_RESTORE
+        if settled != meta:
+            self._write_meta(txn, settled)
+        return outcome
+
+    def _write_rows(self, txn: lmdb.Transaction, store: str, written: Mapping[bytes, bytes | None],
+                    before: Sequence[bytes | None], meta: Meta) -> int:
+        prefix = undo_prefix(meta.stores[store])
+        with txn.cursor(self._undo_db) as cursor:  # what is there already is older, and stays (first touch)
+            cursor.putmulti([(prefix + key, ABSENT if image is None else PRESENT + image)
+                             for key, image in zip(written, before, strict=True)], overwrite=False)
+        deleted = [key for key, value in written.items() if value is None]
+        puts = written.items() if not deleted else [row for row in written.items() if row[1] is not None]
+        with txn.cursor(self._databases[store]) as cursor:
+            cursor.putmulti(puts)
+        for key in deleted:
+            txn.delete(key, db=self._databases[store])
+        return sum(map(len, written)) + sum(len(value) for value in written.values() if value is not None)
+
+    def _put_images_back(self, txn: lmdb.Transaction, meta: Meta) -> None:
+        for store, store_id in meta.stores.items():
+            prefix, end = undo_prefix(store_id), undo_prefix(store_id + 1)
+            restored = []
+            for key, image in rows_between(txn, self._undo_db, prefix, end, False):
+                if image == ABSENT:
+                    txn.delete(key[len(prefix):], db=self._databases[store])
+                else:
+                    restored.append((key[len(prefix):], image[1:]))
+            with txn.cursor(self._databases[store]) as cursor:
+                cursor.putmulti(restored)
+        txn.drop(self._undo_db, delete=False)
+
+    def _read_meta(self, txn: lmdb.Transaction) -> Meta:
+        meta = decode_meta(txn.get(_META_KEY, db=self._meta_db))
+        if meta is None:
+            raise TaskCorruptedError(self.task_id, str(self.folder), "the meta record is missing or damaged")
+        return meta
+
+    def _write_meta(self, txn: lmdb.Transaction, meta: Meta) -> None:
+        txn.put(_META_KEY, encode_meta(meta), db=self._meta_db)
+
+    # around a transaction
+
+    def _meta(self) -> Meta:
+        with self._reading() as txn:
+            return self._read_meta(txn)
+
+    @contextmanager
+    def _reading(self) -> Iterator[lmdb.Transaction]:
+        with self._lmdb_errors():
+            txn = begin(self._environment)
+            self._open_reads += 1
+            try:
+                yield txn
+            finally:
+                self._open_reads -= 1
+                txn.abort()
+
+    @contextmanager
+    def _changing(self) -> Iterator[lmdb.Transaction]:
+        with self._lmdb_errors(), begin(self._environment, write=True) as txn:
+            yield txn
+
+    @contextmanager
+    def _lmdb_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.MapFullError as error:
+            raise MapFullError(self.task_id, self._environment.info()["map_size"]) from error
+        except lmdb.Error as error:
+            raise TaskCorruptedError(self.task_id, str(self.folder), f"LMDB: {error}") from error
+
+    def _open_databases(self) -> None:
+        """Open what the instance has and this handle has not; never inside a transaction, whose end would close it."""
+        for store in self._meta().stores.keys() - self._databases.keys():
+            self._databases[store] = self._environment.open_db(store.encode(), create=False)
+
+    def _add_stores(self, stores: Sequence[str]) -> None:
+        missing = [store for store in dict.fromkeys([TASK_STORE, *stores]) if store not in self._databases]
+        if not missing:
+            return
+        with self._changing() as txn:
+            meta = self._read_meta(txn)
+            ids = dict(meta.stores)
+            for store in missing:
+                self._environment.open_db(store.encode(), txn=txn)
+                ids.setdefault(store, len(ids) + 1)
+            self._write_meta(txn, replace(meta, stores=ids))
+        self._open_databases()
+
+    def _append(self, store: str, rows: list[tuple[bytes, bytes]]) -> None:
+        while True:
+            try:
+                with self._changing() as txn, txn.cursor(self._databases[store]) as cursor:
+                    _, added = cursor.putmulti(rows, append=True)
+                    if added != len(rows):
+                        raise ValueError(f"store {store!r}: rows to load in bulk must be sorted by key, each key once")
+                    return
+            except MapFullError:
+                self.grow()
+
+    def _check(self) -> None:
+        meta = self._meta()
+        with self._reading() as txn:
+            for store, database in self._databases.items():
+                found, wanted = txn.stat(database)["entries"], meta.rows.get(store, 0)
+                if found != wanted:
+                    raise TaskCorruptedError(self.task_id, str(self.folder), f"store {store!r} holds {found} rows, "
+                                                                             f"and {wanted} were written")
+            found = txn.stat(self._undo_db)["entries"]
+            if found != meta.uncommitted.records:
+                raise TaskCorruptedError(self.task_id, str(self.folder), f"the undo log holds {found} entries, "
+                                                                         f"and {meta.uncommitted.records} were written")
+
+    def _check_free_disk(self, records: int) -> None:
+        """A full disk under a write map ends the process (SIGBUS), so room for the worst case is asked for first."""
+        data = os.stat(self.folder / "data.mdb")
+        room = max(0, self._environment.info()["map_size"] - data.st_blocks * 512)
+        needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES)
+        disk = os.statvfs(self.folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free < needed:
+            raise DiskFullError(self.task_id, str(self.folder), needed, free)
+
+    def _grow_if_half_full(self) -> None:
+        info = self._environment.info()
+        if not self._open_reads and info["last_pgno"] * PAGE_BYTES * 2 > info["map_size"]:
+            self.grow()
+
+
+@contextmanager
+def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader]:
+    """A snapshot of an instance that another process may be writing; it never blocks the writer.
+
+    Hold it for less than a second: an open snapshot stops page reuse (PROTOCOL 18).
+
+    Raises:
+        TaskCorruptedError: The folder holds no readable instance.
+    """
+    def corrupted(reason: str) -> TaskCorruptedError:
+        return TaskCorruptedError(folder.parent.name, str(folder), reason)
+
+    try:
+        environment = lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False)
+    except lmdb.Error as error:
+        raise corrupted(f"LMDB: {error}") from error
+    try:
+        with begin(environment) as txn:
+            meta_db = environment.open_db(b"_meta", txn=txn, create=False)
+            meta = decode_meta(txn.get(_META_KEY, db=meta_db))
+            if meta is None:
+                raise corrupted("the meta record is missing or damaged")
+            undo_db = environment.open_db(b"_undo", txn=txn, create=False)
+            databases = {store: environment.open_db(store.encode(), txn=txn, create=False) for store in meta.stores}
+            yield _view(txn, databases, meta, undo_db, isolation)
+    except lmdb.Error as error:
+        raise corrupted(f"LMDB: {error}") from error
+    finally:
+        environment.close()
+
+
+def _view(txn: lmdb.Transaction, databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
+          isolation: IsolationLevel) -> StateReader:
+    if isolation is IsolationLevel.READ_COMMITTED:
+        return CommittedReader(txn, databases, meta, undo_db)
+    return NewestReader(txn, databases, meta)
