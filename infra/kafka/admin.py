@@ -1,0 +1,199 @@
+"""Questions to a Kafka cluster and the creation of topics: one kept client, a time limit on every call, few errors.
+
+Reading records belongs to ``infra.kafka.reader``, the embedded broker to ``infra.kafka.broker``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+TIME_LIMIT_S = 10.0
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_UNREACHABLE = frozenset({
+    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._WAIT_COORD,
+    KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
+})
+
+
+class KafkaAdminError(Exception):
+    """The cluster refused a request for a reason that trying again does not change."""
+
+
+class BrokerUnreachableError(KafkaAdminError):
+    """No broker answered in time, or the cluster is electing a leader: try again."""
+
+    def __init__(self, bootstrap_servers: str, reason: str) -> None:
+        super().__init__(bootstrap_servers, reason)
+        self.bootstrap_servers, self.reason = bootstrap_servers, reason
+
+    def __str__(self) -> str:
+        return (f"no answer from Kafka at {self.bootstrap_servers} ({self.reason}); check that it runs and that "
+                "the address is right")
+
+
+class UnknownTopicError(KafkaAdminError):
+    """A topic does not exist, or lacks a partition."""
+
+    def __init__(self, topic: str, bootstrap_servers: str, partition: int | None = None) -> None:
+        super().__init__(topic, bootstrap_servers, partition)
+        self.topic, self.bootstrap_servers, self.partition = topic, bootstrap_servers, partition
+
+    def __str__(self) -> str:
+        what = f"topic {self.topic!r}" if self.partition is None else f"partition {self.partition} of {self.topic!r}"
+        return f"{what} does not exist at {self.bootstrap_servers}; create it, or correct the name"
+
+
+class KafkaAdmin:
+    """A kept admin client. Not for use across a fork; threads may share it."""
+
+    def __init__(self, bootstrap_servers: str, properties: Mapping[str, str] | None = None,
+                 *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        """``properties`` are librdkafka's, as ``Settings.kafka``.
+
+        Raises:
+            KafkaAdminError: A client property is unknown or has a value that cannot be used.
+        """
+        self.bootstrap_servers, self.time_limit_s = bootstrap_servers, time_limit_s
+        try:
+            self._client = AdminClient({
+                "log_level": 2, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000,
+                **(properties or {}), "bootstrap.servers": bootstrap_servers})
+        except KafkaException as error:
+            raise KafkaAdminError(f"Kafka client properties: {_reason(error)}; "
+                                  "correct them under [kafka], WEIR_KAFKA_* or --set kafka.*") from None
+
+    def check_reachable(self, time_limit_s: float | None = None) -> None:
+        """Return once a broker has answered.
+
+        Raises:
+            BrokerUnreachableError: None did within the limit.
+        """
+        try:
+            self._client.list_topics(timeout=time_limit_s or self.time_limit_s)
+        except KafkaException as error:
+            raise self._translated(error) from None
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each existing topic of ``topics`` has; those that do not exist are left out.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        try:
+            known = self._client.list_topics(timeout=self.time_limit_s).topics
+        except KafkaException as error:
+            raise self._translated(error) from None
+        return {topic: len(known[topic].partitions) for topic in topics
+                if topic in known and known[topic].error is None}
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+            UnknownTopicError: It does not exist.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        count = self.partition_counts([topic]).get(topic)
+        if count is None:
+            raise UnknownTopicError(topic, self.bootstrap_servers)
+        return count
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
+        """Create a topic with the cluster's default replication and wait until its partitions can be read;
+        False when it exists already.
+
+        Raises:
+            KafkaAdminError: The cluster refused (its words are in the text).
+            BrokerUnreachableError: No broker answered in time.
+        """
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+        future = self._client.create_topics([new], operation_timeout=self.time_limit_s,
+                                            request_timeout=self.time_limit_s)[topic]
+        try:
+            future.result(self.time_limit_s + 1)
+        except (KafkaException, FutureTimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise self._translated(error, topic) from None
+        self._wait_for_leaders(topic, partitions)
+        return True
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and its records.
+
+        Raises:
+            UnknownTopicError: It does not exist.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        future = self._client.delete_topics([topic], operation_timeout=self.time_limit_s,
+                                            request_timeout=self.time_limit_s)[topic]
+        try:
+            future.result(self.time_limit_s + 1)
+        except (KafkaException, FutureTimeoutError) as error:
+            raise self._translated(error, topic) from None
+
+    def end_offsets(self, partitions: Sequence[tuple[str, int]], *,
+                    is_committed: bool = True) -> dict[tuple[str, int], int]:
+        """The offset after the last record of each (topic, partition), in one round of requests.
+
+        With ``is_committed`` the last stable offset: what ``read_committed`` consumers may read up to.
+
+        Raises:
+            UnknownTopicError: A topic or partition does not exist.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        return self._offsets(partitions, OffsetSpec.latest(), is_committed)
+
+    def beginning_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The oldest offset still kept of each (topic, partition); errors as ``end_offsets``."""
+        return self._offsets(partitions, OffsetSpec.earliest(), False)
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        until = time.monotonic() + self.time_limit_s
+        while True:
+            try:
+                self.end_offsets([(topic, partition) for partition in range(partitions)])
+                return
+            except (BrokerUnreachableError, UnknownTopicError):
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.02)
+
+    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec,
+                 is_committed: bool) -> dict[tuple[str, int], int]:
+        if not partitions:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._client.list_offsets({TopicPartition(*wanted): spec for wanted in partitions},
+                                            isolation_level=level, request_timeout=self.time_limit_s)
+        found = {}
+        for partition, future in futures.items():
+            try:
+                found[partition.topic, partition.partition] = future.result(self.time_limit_s + 1).offset
+            except (KafkaException, FutureTimeoutError) as error:
+                raise self._translated(error, partition.topic, partition.partition) from None
+        return found
+
+    def _translated(self, error: KafkaException | FutureTimeoutError, topic: str = "",
+                    partition: int | None = None) -> KafkaAdminError:
+        if isinstance(error, FutureTimeoutError):
+            return BrokerUnreachableError(self.bootstrap_servers, f"no answer within {self.time_limit_s:.0f} s")
+        code = error.args[0].code()
+        if code in _UNKNOWN:
+            return UnknownTopicError(topic, self.bootstrap_servers, partition)
+        if code in _UNREACHABLE or error.args[0].retriable():
+            return BrokerUnreachableError(self.bootstrap_servers, _reason(error))
+        return KafkaAdminError(f"Kafka at {self.bootstrap_servers} refused"
+                               f"{f' (topic {topic!r})' if topic else ''}: {_reason(error)}")
+
+
+def _reason(error: KafkaException) -> str:
+    return str(error.args[0].str()).rstrip(".")
