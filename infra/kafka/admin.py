@@ -179,8 +179,20 @@ class KafkaAdmin:
             try:
                 found[partition.topic, partition.partition] = future.result(self.time_limit_s + 1).offset
             except (KafkaException, FutureTimeoutError) as error:
+                if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
+                    raise self._leaderless(partitions) from None
                 raise self._translated(error, partition.topic, partition.partition) from None
         return found
+
+    def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:
+        """librdkafka's answer when none of the partitions has a leader: it does not exist, or is being elected."""
+        counts = self.partition_counts(topic for topic, _ in partitions)
+        for topic, partition in partitions:
+            if topic not in counts:
+                return UnknownTopicError(topic, self.bootstrap_servers)
+            if partition >= counts[topic]:
+                return UnknownTopicError(topic, self.bootstrap_servers, partition)
+        return BrokerUnreachableError(self.bootstrap_servers, "no partition has a leader yet")
 
     def _translated(self, error: KafkaException | FutureTimeoutError, topic: str = "",
                     partition: int | None = None) -> KafkaAdminError:

@@ -1,0 +1,155 @@
+"""Spark sessions: one whose slots run epochs, one that reads Delta tables by SQL.
+
+Both are local, speak over loopback only, write nothing outside the folder of the settings but a short-lived folder
+for sockets (Unix socket paths are limited to 108 bytes), print nothing, and end with the Python process that began
+them, ``kill -9`` included: the Java process reads the end of its standard input, its workers the end of theirs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from infra.jars import jars
+from infra.java import java_executable
+from infra.settings import Settings
+
+DRIVER_MEMORY = "700m"
+TASK_TRIES = 4
+_SOCKETS_PREFIX = "weir-sockets-"
+_LOCK = "owner.lock"
+_LOG4J = """\
+status = error
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.1
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
+rootLogger.level = error
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+def slot_session(settings: Settings, application_id: str) -> SparkSession:
+    """The session that runs an application's epochs: ``settings.slots`` task threads, each task tried four times.
+
+    Restores may run beside the epochs in a FAIR pool of their own. The Java process takes about a second and a half
+    to come up; there is one a Python process, so a session that runs already must be stopped first.
+
+    Raises:
+        MissingJavaError: No Java.
+    """
+    return _session(settings, f"weir-{application_id}", {
+        "spark.master": f"local[{settings.slots},{TASK_TRIES}]",
+        "spark.scheduler.mode": "FAIR",
+        "spark.speculation": "false",
+        # Half the floor of an epoch: 32 ms in place of 76 ms.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A cancelled task must not live on beside its successor (PROTOCOL 6).
+        "spark.python.task.killTimeout": "0",
+        "spark.python.worker.reuse": "true",
+        # A slot belongs where its state is (PROTOCOL 27).
+        "spark.locality.wait.process": "1d",
+    })
+
+
+def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
+    """A session with Delta's jars and extensions, for reading tables by SQL, compaction and vacuum.
+
+    Raises:
+        JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
+    """
+    return _session(settings, f"weir-{name}", {
+        "spark.master": f"local[{settings.slots}]",
+        "spark.jars": ",".join(str(jar) for jar in jars("delta")),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # The default of 50 costs 15 s a query on a laptop.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": str(settings.slots),
+    })
+
+
+def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> SparkSession:
+    if SparkContext._active_spark_context is not None:
+        raise RuntimeError("a Spark session runs in this process already; stop it before starting another")
+    java_executable()
+    for folder in (settings.tmp, settings.logs, settings.dir / "spark"):
+        folder.mkdir(parents=True, exist_ok=True)
+    sockets = _sockets_folder()
+    logging = settings.tmp / "log4j2.properties"
+    logging.write_text(_LOG4J.format(log=settings.logs / "spark.log"), encoding="utf-8")
+    os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+                       "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(settings.tmp)})
+    java_options = " ".join((
+        f"-Dlog4j2.configurationFile={logging.as_uri()}", f"-Djava.io.tmpdir={sockets}",
+        f"-Dderby.system.home={settings.dir / 'spark'}", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+        "-XX:+ExitOnOutOfMemoryError"))
+    conf = SparkConf().setAppName(name).setAll([
+        ("spark.driver.memory", DRIVER_MEMORY),
+        ("spark.driver.host", "127.0.0.1"),
+        ("spark.driver.bindAddress", "127.0.0.1"),
+        ("spark.driver.extraJavaOptions", java_options),
+        ("spark.ui.enabled", "false"),
+        ("spark.ui.showConsoleProgress", "false"),
+        ("spark.log.level", "ERROR"),
+        ("spark.local.dir", str(settings.tmp)),
+        ("spark.python.unix.domain.socket.dir", str(sockets)),
+        ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
+        ("spark.sql.session.timeZone", "UTC"),
+        ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
+        ("spark.executorEnv.PYTHONPATH", _worker_path()),
+        *properties.items(),
+        *settings.spark.items(),
+    ])
+    with open(settings.logs / "spark.out", "ab") as output:
+        # A session of its own: Ctrl-C in a terminal is the driver's to answer, in its own time.
+        gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
+    return SparkSession(SparkContext(gateway=gateway, conf=conf))
+
+
+def _worker_path() -> str:
+    """What the driver can import beyond the environment's own packages, the workers can too: the folder it runs in."""
+    own = tuple({os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
+    entries = (os.path.abspath(entry or os.getcwd()) for entry in ("", *sys.path))
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))
+
+
+def _sockets_folder() -> Path:
+    """A fresh folder in the system's temporary folder, removed at exit; those of killed processes are removed too.
+
+    The lock's file stays open for the life of the process; the kernel lets go of it whatever ends the process.
+    """
+    base = Path(tempfile.gettempdir())
+    for left in base.glob(f"{_SOCKETS_PREFIX}*"):
+        _remove_unless_owned(left)
+    folder = Path(tempfile.mkdtemp(prefix=_SOCKETS_PREFIX, dir=base))
+    owner = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _remove_unless_owned(folder: Path) -> None:
+    try:
+        with open(folder / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # owned, or not one of ours
+        return
