@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
 
+from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
@@ -31,15 +32,11 @@ MIN_EPOCH_RECORDS = 5_000
 DISK_FULL_WAIT_S = 5.0
 
 
-class SourceUnavailableError(Exception):
-    """The brokers cannot be reached now; waiting helps."""
-
-
 class Source(Protocol):
     """What the driver asks of the brokers."""
 
-    def end_offsets(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Last stable offsets; raises ``SourceUnavailableError`` while the brokers are away."""
+    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Last stable offsets; raises ``BrokerUnreachableError`` while the brokers are away."""
         ...
 
 
@@ -294,7 +291,7 @@ class Driver:
                 self._clock.ends = time.monotonic()
                 self._message = ""
                 break
-            except SourceUnavailableError as error:
+            except BrokerUnreachableError as error:
                 if str(error) != self._message:
                     log.warning("%s; trying again", error)
                 self._message = str(error)

@@ -6,7 +6,6 @@ the changelog belongs to ``state.changelog.restore``; deciding that a task resto
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,10 +20,8 @@ from pipelines.spark.worker import WorkerSettings
 from pipelines.tasks.epoch import task_rows
 from state.changelog.restore import restore_task
 from state.commit.record import TaskCommit
-from state.engine.instances import TaskFolder
-from state.types import StateId, TaskId
-
-log = logging.getLogger("weir.driver")
+from state.engine.instances import quarantine, set_current
+from state.types import IsolationLevel, StateId, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +52,16 @@ def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterabl
     list(rows)
     started = time.perf_counter()
     sub_topology = load_application(settings.reference).topology.sub_topologies[request.task.sub_topology]
-    task_folder = TaskFolder(Path(settings.tasks.state_folder), str(request.task))
-    task_folder.quarantine(request.commit.instance, request.reason)
+    folder = Path(settings.tasks.state_folder, str(request.task))
+    quarantine(folder / request.commit.instance, request.reason)
     store = restore_task(
-        Path(settings.tasks.application_folder), task_folder.instance(request.instance), str(request.task),
+        Path(settings.tasks.application_folder), folder / request.instance, str(request.task),
         sub_topology.stores, request.commit, request.through, generation=request.generation,
         task_rows=task_rows(request.commit.positions, request.commit.clocks))
-    count = sum(store.count(spec.name) for spec in sub_topology.stores)
+    with store.reader(IsolationLevel.READ_COMMITTED) as reader:
+        count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close(clean=True)
-    task_folder.set_current(request.instance)
+    set_current(folder, request.instance)
     return iter([Restored(request=request, rows=count, seconds=time.perf_counter() - started)])
 
 

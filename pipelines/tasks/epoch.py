@@ -26,14 +26,14 @@ from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from state.commit.files import write_file
 from state.engine.cache import TaskStoreCache
 from state.engine.contract import Settlement, StateSession
-from state.engine.task_store import DiskFullError, MapFullError, TaskStore, Uncommitted
-from state.errors import TaskCorruptedError
+from state.engine.instances import set_current
+from state.engine.meta import Uncommitted
+from state.engine.task_store import TASK_STORE, TaskStore
+from state.errors import DiskFullError, MapFullError, TaskCorruptedError
 from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
 
-TASK_STORE = "_task"
-"""The reserved store that keeps positions and stream times, so that they roll back with everything else."""
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 
 
@@ -73,7 +73,6 @@ class EpochRunner:
     def __init__(self, topology: Topology, settings: TaskSettings, reader: Callable[[str, int], Reader],
                  on_step: Callable[[str], None]) -> None:
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
-        self._stores = TaskStoreCache()
         self._folder = Path(settings.application_folder)
         self._tables = {spec.name: spec for spec in topology.table_specs()}
         self._processors = [TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies]
@@ -96,6 +95,7 @@ class EpochRunner:
                 self._on_step("undo dropped")
             return self._run_settled(plan, store)
         except TaskCorruptedError as error:
+            TaskStoreCache.discard(self._folder_of(plan.task, plan.instance))
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
         except MapFullError:
             self._store(plan.task, plan.instance, is_new=False).grow()
@@ -117,15 +117,20 @@ class EpochRunner:
         except TaskCorruptedError:
             return False
         if close:
-            self._stores.close(store, clean=True)
+            store.close(clean=True)
+            TaskStoreCache.discard(store.folder)
         return settled is Settlement.READY
 
     def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
-        folder = Path(self._settings.state_folder, str(task), instance)
+        folder = self._folder_of(task, instance)
         names = [spec.name for spec in self._sub_topology(task).stores]
         if is_new and not folder.exists():
             TaskStore.create(folder, str(task), names).close()
-        return self._stores.get(folder, str(task), names)
+            set_current(folder.parent, instance)
+        return TaskStoreCache.get(folder, str(task), names)
+
+    def _folder_of(self, task: TaskId, instance: str) -> Path:
+        return Path(self._settings.state_folder, str(task), instance)
 
     def _sub_topology(self, task: TaskId) -> SubTopology:
         return self._topology.sub_topologies[task.sub_topology]
