@@ -1,0 +1,97 @@
+"""Planning is pure: positions, ends and limits in, plans out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipelines.spark.planner import Limits, Task, aligned_until, partition_lag, plan_task, total_lag
+from pipelines.tasks.plan import Receipt, ReceiptStatus
+from state.types import BlobRef, FileEntry, StateId, TaskId
+
+LIMITS = Limits(max_records=100, max_bytes=1 << 20, max_skew_ms=None)
+STATE = StateId(3, 8)
+
+
+def source_task(partition: int = 0, position: int = 10, *, visited: bool = True) -> Task:
+    return Task(id=TaskId(0, partition), instance="first", topics=("in",), current=StateId(3, 7),
+                committed=StateId(3, 5), positions={"in": {partition: position}}, visited=visited)
+
+
+def plan(task: Task, end: int, now_ms: int = 0):
+    return plan_task(task, state=STATE, ends={("in", task.id.partition): end}, limits=LIMITS, now_ms=now_ms,
+                     until_time_ms=None)
+
+
+def receipt(task: Task, **changes) -> Receipt:
+    return replace(Receipt(task=task.id, plan_hash="h", status=ReceiptStatus.DONE, state=STATE,
+                           positions=task.positions), **changes)
+
+
+@pytest.mark.parametrize(("end", "planned"), [(11, 11), (110, 110), (500, 110)])
+def test_a_range_goes_to_the_end_but_takes_no_more_records_than_the_limit(end, planned):
+    found = plan(source_task(), end)
+    assert [(read.start, read.end) for read in found.ranges] == [(10, planned)]
+    assert (found.expected, found.committed, found.state) == (StateId(3, 7), StateId(3, 5), STATE)
+
+
+def test_a_task_without_input_gets_no_plan_unless_something_is_due():
+    task = source_task()
+    assert plan(task, 10) is None
+    assert plan(source_task(visited=False), 10) is not None, "the first epoch of a generation visits every task"
+    task.next_punctuation_ms = 1_000
+    assert plan(task, 10, now_ms=999) is None
+    assert plan(task, 10, now_ms=1_000) is not None
+
+
+def test_pending_blobs_alone_are_a_reason_to_run():
+    task = Task(id=TaskId(1, 0), instance="first", topics=(), visited=True)
+    assert plan(task, 0) is None
+    blob = BlobRef(source="0_0", target="1_0", edge="e", state=STATE, path="b", rows=1, size_bytes=10)
+    task.pending.append(blob)
+    assert plan(task, 0).blobs == (blob,)
+
+
+def test_nobody_runs_ahead_of_the_furthest_behind_by_more_than_the_skew():
+    slow, fast = source_task(0), source_task(1)
+    slow.source_times_ms, fast.source_times_ms = {"in-0": 1_000}, {"in-1": 9_000}
+    ends = {("in", 0): 50, ("in", 1): 50}
+    assert aligned_until([slow, fast], ends, 500) == 1_500
+    assert aligned_until([slow, fast], ends, None) is None
+    assert aligned_until([slow, fast], {("in", 0): 10, ("in", 1): 50}, 500) is None, "who has caught up holds no one"
+
+
+def test_while_one_partition_was_never_read_each_takes_a_single_record():
+    known, unread = source_task(0), source_task(1)
+    known.source_times_ms = {"in-0": 1_000}
+    assert aligned_until([known, unread], {("in", 0): 50, ("in", 1): 50}, 500) < 0
+
+
+def test_accepting_a_receipt_moves_the_task_and_settling_forgets_what_is_durable():
+    task = source_task()
+    file = FileEntry(table="out", path="f", size_bytes=1, rows=1)
+    moved = task.accept(receipt(task, positions={"in": {0: 20}}, files=(file,), counts={"records_in": 10}))
+    assert moved
+    assert (task.current, task.positions, task.files, task.totals) == (STATE, {"in": {0: 20}}, [file],
+                                                                       {"records_in": 10})
+    task.settled()
+    assert (task.committed, task.files) == (STATE, [])
+
+
+def test_an_epoch_that_changed_nothing_is_no_reason_to_commit():
+    task = source_task()
+    assert not task.accept(receipt(task))
+    assert not task.accept(receipt(task, positions={})), "a fresh store knows no positions yet"
+    assert task.positions == {"in": {0: 10}}
+
+
+def test_lag_counts_offsets_and_is_never_negative():
+    task = source_task()
+    assert partition_lag(task, "in", {("in", 0): 4}) == 0
+    assert total_lag([task, source_task(1, 5)], {("in", 0): 30, ("in", 1): 6}) == 21
+
+
+def test_the_plan_hash_names_the_plan():
+    one, other = plan(source_task(), 20), plan(source_task(), 21)
+    assert one.plan_hash == plan(source_task(), 20).plan_hash != other.plan_hash
