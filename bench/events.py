@@ -1,0 +1,109 @@
+"""Makes the benchmark's input: JSON events of a given size in a topic of four partitions.
+
+Event ``i`` has the timestamp ``START_MS + i // 10``, so four million are 400 s of event time, in order.
+The same numbers give the same bytes at every call, so a topic that is complete is used again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+START_MS = 1_790_000_000_000
+KEYS = 50_000
+PARTITIONS = 4
+SMALL_BYTES, LARGE_BYTES = 68, 400
+BATCH = 50_000
+AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+
+
+def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Events ``[start, stop)`` as ``key``, ``value`` (JSON of exactly ``event_bytes``) and ``timestamp``."""
+    at = np.arange(start, stop)
+    lot = at.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # a multiplicative hash; it wraps
+    lot ^= lot >> np.uint64(32)
+    session = pl.Series(lot).cast(pl.String).str.zfill(20)
+    events = pl.DataFrame(
+        {
+            "user": pl.Series(lot % KEYS).cast(pl.String).str.zfill(6),
+            "amount": 10 + at % 90,
+            "page": 100 + at % 877,
+            "ts": START_MS + at // 10,
+        }
+    ).with_columns(user="u" + pl.col("user"), page="/item/" + pl.col("page").cast(pl.String))
+    wide = events.with_columns(
+        session=session,
+        agent=pl.lit(AGENT),
+        position=pl.struct(latitude=pl.col("amount") / 4, longitude=pl.col("amount") / 8),
+        tags=pl.concat_list(pl.lit(session.str.head(4)), pl.lit(session.str.tail(4))),
+        note=pl.lit(""),
+    )
+    if event_bytes > SMALL_BYTES:
+        short = event_bytes - wide.select(pl.struct(pl.all()).struct.json_encode().str.len_bytes()).to_series()
+        events = wide.with_columns(note=pl.lit("x" * event_bytes).str.slice(0, short))
+    return events.select(
+        key="user",
+        value=pl.struct(pl.all()).struct.json_encode(),
+        timestamp="ts",
+    )
+
+
+def ensure_events(bootstrap_servers: str, topic: str, events: int, event_bytes: int) -> None:
+    """Fill the topic with the first ``events`` events, unless it holds them already.
+
+    Raises:
+        RuntimeError: The topic holds another number of records.
+    """
+    if not create_topic(bootstrap_servers, topic):
+        found = record_count(bootstrap_servers, topic)
+        if found == events:
+            return
+        if found:
+            raise RuntimeError(f"topic {topic!r} holds {found} records, not {events}; give the bench another --dir")
+    settings: dict[str, Any] = {
+        "bootstrap.servers": bootstrap_servers,
+        "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "linger.ms": 50,
+        "batch.num.messages": 10_000,
+        "queue.buffering.max.messages": 3 * BATCH,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "log_level": 3,
+    }
+    producer = Producer(settings)
+    for start in range(0, events, BATCH):
+        for key, value, timestamp in event_frame(start, min(start + BATCH, events), event_bytes).iter_rows():
+            producer.produce(topic, value, key, timestamp=timestamp)
+        while len(producer) > BATCH:
+            producer.poll(0.05)
+    producer.flush()
+    if (found := record_count(bootstrap_servers, topic)) != events:
+        raise RuntimeError(f"topic {topic!r} holds {found} records after {events} were sent")
+
+
+def create_topic(bootstrap_servers: str, topic: str) -> bool:
+    """Create the topic; False if it is there already."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
+    try:
+        admin.create_topics([new], operation_timeout=30)[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise
+    return True
+
+
+def record_count(bootstrap_servers: str, topic: str) -> int:
+    """Records in the topic, over all partitions; right for topics without transactions only."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "weir-bench"})
+    try:
+        ends = (consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in range(PARTITIONS))
+        return sum(end - start for start, end in ends)
+    finally:
+        consumer.close()
