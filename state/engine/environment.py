@@ -155,7 +155,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction:
+def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:
     """Begin a transaction, following the map when another process has grown it (PROTOCOL 18)."""
     try:
         return environment.begin(write=write)

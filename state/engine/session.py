@@ -21,9 +21,9 @@ class EpochSession:
     What was read stays in memory until the session ends: it is the before-image of what is written.
     """
 
-    def __init__(self, txn: lmdb.Transaction, databases: Mapping[str, lmdb._Database],
+    def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database],
                  end: Callable[[], None]) -> None:
-        self._txn: lmdb.Transaction | None = txn
+        self._txn: lmdb.Transaction[bytes] | None = txn
         self._databases, self._end = databases, end
         self.state: StateId | None = None
         """The state id of the snapshot."""
@@ -110,7 +110,7 @@ class EpochSession:
         except KeyError:
             raise UnknownStoreError(store, tuple(sorted(self._databases))) from None
 
-    def _txn_open(self) -> lmdb.Transaction:
+    def _txn_open(self) -> lmdb.Transaction[bytes]:
         if self._txn is None:
             raise TransactionClosedError()
         return self._txn

@@ -235,7 +235,7 @@ class TaskStore:
 
     # inside a transaction
 
-    def _settle(self, txn: lmdb.Transaction, generation: int, expected: StateId | None,
+    def _settle(self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None,
                 committed: StateId | None) -> Settlement:
         meta = self._read_meta(txn)
         if meta.generation > generation:
@@ -257,7 +257,7 @@ class TaskStore:
             self._write_meta(txn, settled)
         return outcome
 
-    def _write_rows(self, txn: lmdb.Transaction, store: str, written: Mapping[bytes, bytes | None],
+    def _write_rows(self, txn: lmdb.Transaction[bytes], store: str, written: Mapping[bytes, bytes | None],
                     before: Sequence[bytes | None], meta: Meta) -> int:
         prefix = undo_prefix(meta.stores[store])
         with txn.cursor(self._undo_db) as cursor:  # what is there already is older, and stays (first touch)
@@ -271,7 +271,7 @@ class TaskStore:
             txn.delete(key, db=self._databases[store])
         return sum(map(len, written)) + sum(len(value) for value in written.values() if value is not None)
 
-    def _put_images_back(self, txn: lmdb.Transaction, meta: Meta) -> None:
+    def _put_images_back(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
         for store, store_id in meta.stores.items():
             prefix, end = undo_prefix(store_id), undo_prefix(store_id + 1)
             restored = []
@@ -284,13 +284,13 @@ class TaskStore:
                 cursor.putmulti(restored)
         txn.drop(self._undo_db, delete=False)
 
-    def _read_meta(self, txn: lmdb.Transaction) -> Meta:
+    def _read_meta(self, txn: lmdb.Transaction[bytes]) -> Meta:
         meta = decode_meta(txn.get(_META_KEY, db=self._meta_db))
         if meta is None:
             raise TaskCorruptedError(self.task_id, str(self.folder), "the meta record is missing or damaged")
         return meta
 
-    def _write_meta(self, txn: lmdb.Transaction, meta: Meta) -> None:
+    def _write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
         txn.put(_META_KEY, encode_meta(meta), db=self._meta_db)
 
     # around a transaction
@@ -300,7 +300,7 @@ class TaskStore:
             return self._read_meta(txn)
 
     @contextmanager
-    def _reading(self) -> Iterator[lmdb.Transaction]:
+    def _reading(self) -> Iterator[lmdb.Transaction[bytes]]:
         with self._lmdb_errors():
             txn = begin(self._environment)
             self._open_reads += 1
@@ -311,7 +311,7 @@ class TaskStore:
                 txn.abort()
 
     @contextmanager
-    def _changing(self) -> Iterator[lmdb.Transaction]:
+    def _changing(self) -> Iterator[lmdb.Transaction[bytes]]:
         with self._lmdb_errors(), begin(self._environment, write=True) as txn:
             yield txn
 
@@ -413,7 +413,7 @@ def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader
         environment.close()
 
 
-def _view(txn: lmdb.Transaction, databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
+def _view(txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
           isolation: IsolationLevel) -> StateReader:
     if isolation is IsolationLevel.READ_COMMITTED:
         return CommittedReader(txn, databases, meta, undo_db)

@@ -24,7 +24,7 @@ def undo_prefix(store_id: int) -> bytes:
     return store_id.to_bytes(2, "big")
 
 
-def rows_between(txn: lmdb.Transaction, database: lmdb._Database, lower: bytes, upper: bytes | None,
+def rows_between(txn: lmdb.Transaction[bytes], database: lmdb._Database, lower: bytes, upper: bytes | None,
                  reverse: bool) -> Iterator[Row]:
     """Rows with ``lower <= key < upper``, in key order or against it."""
     with txn.cursor(database) as cursor:
@@ -65,7 +65,7 @@ def overlaid(below: Iterable[Row], above: Iterable[tuple[bytes, bytes | None]], 
 class NewestReader:
     """The newest applied values: READ_UNCOMMITTED."""
 
-    def __init__(self, txn: lmdb.Transaction, databases: Mapping[str, lmdb._Database], meta: Meta) -> None:
+    def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta) -> None:
         self._txn, self._databases, self._meta = txn, databases, meta
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -91,7 +91,7 @@ class NewestReader:
 class CommittedReader(NewestReader):
     """The values of the last commit that the store knows of: the undo log first, then the newest values."""
 
-    def __init__(self, txn: lmdb.Transaction, databases: Mapping[str, lmdb._Database], meta: Meta,
+    def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta,
                  undo: lmdb._Database) -> None:
         super().__init__(txn, databases, meta)
         self._undo = undo

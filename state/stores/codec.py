@@ -1,0 +1,316 @@
+"""Rows as bytes: order-preserving keys, and values packed a whole batch at a time.
+
+Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a
+flag (null or present) and its bytes: eight big-endian bytes for numbers and times, the text itself for
+strings. Which keys a store reads and writes is ``state.stores.typed``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from state.engine.task_store import MAX_KEY_BYTES
+from state.errors import KeyTooLongError, RowFormatError
+
+_NULL, _PRESENT = b"\x01", b"\x02"
+_END, _ESCAPED = b"\x00", b"\x00\xff"
+"""A string that something follows ends with a zero byte; a zero byte inside it is followed by 0xff."""
+_SIGN = np.uint64(1 << 63)
+_TIME_BYTES = 8
+
+
+class KeyCodec:
+    """Key columns to bytes and back.
+
+    With ``is_windowed`` the last two columns are ``window_start`` and ``window_end``; the bytes then begin
+    with the start and end with the end, so that all windows that started before a time are one range.
+    """
+
+    def __init__(self, schema: pl.Schema, is_windowed: bool = False) -> None:
+        self.schema, self.is_windowed = schema, is_windowed
+        columns = list(schema.items())
+        self._columns = columns[:-2] if is_windowed else columns
+        for name, dtype in self._columns:
+            if not (_is_text(dtype) or _is_fixed(dtype)):
+                raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, numbers, "
+                                "booleans, dates and times; convert the column first")
+        last = len(self._columns) - 1
+        self._has_end = [is_windowed or index < last for index in range(len(self._columns))]
+
+    def encode(self, frame: pl.DataFrame) -> list[bytes]:
+        """Keys in the order of the rows; other columns are ignored.
+
+        Raises:
+            KeyTooLongError: A key takes more than ``MAX_KEY_BYTES``.
+        """
+        if frame.is_empty():
+            return []
+        parts: list[pl.Series | np.ndarray] = []
+        if self.is_windowed:
+            parts.append(_number_bytes(frame["window_start"].cast(self.schema["window_start"])))
+        for (name, dtype), has_end in zip(self._columns, self._has_end, strict=True):
+            column = frame[name].cast(dtype)
+            parts.append(_text_part(column, has_end) if _is_text(dtype) else _fixed_part(column))
+        if self.is_windowed:
+            parts.append(_number_bytes(frame["window_end"].cast(self.schema["window_end"])))
+        keys = _joined(parts)
+        longest = int(keys.bin.size().max())  # type: ignore[arg-type]
+        if longest > MAX_KEY_BYTES:
+            worst = keys.gather([keys.bin.size().arg_max()])[0]
+            raise KeyTooLongError(tuple(self.schema), longest, MAX_KEY_BYTES, repr(worst[:40]))
+        return keys.to_list()
+
+    def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
+        """The key columns of each key, in order."""
+        if not keys:
+            return pl.DataFrame(schema=self.schema)
+        body = pl.Series("key", keys, dtype=pl.Binary)
+        columns: dict[str, pl.Series] = {}
+        if self.is_windowed:
+            start, end = body.bin.slice(0, _TIME_BYTES), body.bin.tail(_TIME_BYTES)
+            columns["window_start"] = _numbers(start, self.schema["window_start"])
+            columns["window_end"] = _numbers(end, self.schema["window_end"])
+            body = _middle(body, _TIME_BYTES, _TIME_BYTES)
+        columns |= self._decode_body(body)
+        return pl.DataFrame([columns[name].alias(name) for name in self.schema])
+
+    def window_upper(self, start_ms: int) -> bytes:
+        """The bound below which lie all keys with ``window_start < start_ms`` (windowed keys only)."""
+        return (start_ms + (1 << 63)).to_bytes(_TIME_BYTES, "big")
+
+    def _decode_body(self, body: pl.Series) -> dict[str, pl.Series]:
+        """Cut columns of known width off both ends; what is left in the middle is text, or is parsed by row."""
+        columns: dict[str, pl.Series] = {}
+        left, first, last = 0, 0, len(self._columns)
+        while first < last and _is_fixed(self._columns[first][1]):
+            name, dtype = self._columns[first]
+            columns[name] = _fixed_column(body.bin.slice(left, 1 + _width(dtype)), dtype)
+            left, first = left + 1 + _width(dtype), first + 1
+        right = 0
+        while first < last and _is_fixed(self._columns[last - 1][1]):
+            name, dtype = self._columns[last - 1]
+            right, last = right + 1 + _width(dtype), last - 1
+            columns[name] = _fixed_column(_middle(body, body.bin.size() - right, right - 1 - _width(dtype)), dtype)
+        if first == last:
+            return columns
+        texts = self._columns[first:last]
+        middle = _middle(body, left, right + self._has_end[last - 1])
+        if not middle.bin.contains(_ESCAPED).any():
+            if len(texts) == 1:
+                return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
+            if all(dtype == pl.String for _, dtype in texts):
+                fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
+                return columns | {name: _text_column(field.cast(pl.Binary), pl.String)
+                                  for (name, _), field in zip(texts, fields, strict=True)}
+        rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
+        for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
+            columns[name] = pl.Series(name, values, dtype=pl.Binary if _is_text(dtype) else None)
+            columns[name] = columns[name].cast(dtype) if _is_text(dtype) else _fixed_column(columns[name], dtype)
+        return columns
+
+    def _parse(self, key: bytes, first: int, last: int) -> list[bytes | None]:
+        """One key's components: text without its escapes, numbers with their flag."""
+        parts: list[bytes | None] = []
+        position = 0
+        for index in range(first, last):
+            dtype = self._columns[index][1]
+            if _is_fixed(dtype):
+                parts.append(key[position:position + 1 + _width(dtype)])
+                position += 1 + _width(dtype)
+                continue
+            end = len(key)
+            if self._has_end[index]:
+                end = key.index(_END, position)
+                while key[end:end + 2] == _ESCAPED:
+                    end = key.index(_END, end + 2)
+            is_null = key[position:position + 1] == _NULL
+            parts.append(None if is_null else key[position + 1:end].replace(_ESCAPED, _END))
+            position = end + 1
+        return parts
+
+
+class RowCodec:
+    """Value columns and ``_ts`` (Int64, ms) to bytes and back.
+
+    Rows of numbers, booleans and times have a fixed width (a null bitmap, then the columns) and are packed
+    by numpy; rows with anything else are msgpack arrays. ``_ts`` comes first in both.
+    """
+
+    def __init__(self, schema: pl.Schema) -> None:
+        self.schema = pl.Schema({"_ts": pl.Int64, **schema})
+        self._row: np.dtype | None = None
+        if all(_is_fixed(dtype) for dtype in schema.values()):
+            bitmap = (len(self.schema) + 7) // 8
+            self._row = np.dtype([("_nulls", "u1", (bitmap,)),
+                                  *((f"c{index}", _numpy_type(dtype)) for index, dtype in
+                                    enumerate(self.schema.values()))])
+            self._absent = b"\xff" * bitmap + bytes(self._row.itemsize - bitmap)
+        else:
+            self._absent = msgspec.msgpack.encode([None] * len(self.schema))
+
+    def encode(self, frame: pl.DataFrame) -> list[bytes]:
+        """One value a row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
+        if frame.is_empty():
+            return []
+        columns = [frame[name].cast(dtype).to_physical() for name, dtype in self.schema.items()]
+        if self._row is None:
+            return list(map(msgspec.msgpack.Encoder().encode, zip(*(column.to_list() for column in columns),
+                                                                   strict=True)))
+        rows = np.zeros(frame.height, self._row)
+        for index, column in enumerate(columns):
+            if column.null_count():
+                rows["_nulls"][:, index // 8] |= column.is_null().to_numpy().astype(np.uint8) << (index % 8)
+                column = column.fill_null(False if column.dtype == pl.Boolean else 0)
+            rows[f"c{index}"] = column.to_numpy()
+        return rows.view(f"V{self._row.itemsize}").tolist()
+
+    def decode(self, values: Sequence[bytes | None]) -> pl.DataFrame:
+        """Value columns, then ``_ts``; a row for None is null in all of them.
+
+        Raises:
+            RowFormatError: The bytes were written under another schema.
+        """
+        if not values:
+            return self._ordered(pl.DataFrame(schema=self.schema))
+        packed = b"".join([self._absent if value is None else value for value in values])
+        return self._ordered(self._unpack_objects(packed, len(values)) if self._row is None
+                             else self._unpack_numbers(packed, len(values), self._row))
+
+    def _unpack_numbers(self, packed: bytes, count: int, row: np.dtype) -> pl.DataFrame:
+        if len(packed) != count * row.itemsize:
+            raise self._format_error(f"{count} rows take {len(packed)} bytes, not {count * row.itemsize}")
+        rows = np.frombuffer(packed, row)
+        columns = []
+        for index, (name, dtype) in enumerate(self.schema.items()):
+            column = pl.Series(name, np.ascontiguousarray(rows[f"c{index}"])).cast(dtype)
+            is_null = (rows["_nulls"][:, index // 8] >> np.uint8(index % 8)) & 1
+            columns.append(column.set(pl.Series(is_null.astype(bool)), None) if is_null.any() else column)
+        return pl.DataFrame(columns)
+
+    def _unpack_objects(self, packed: bytes, count: int) -> pl.DataFrame:
+        try:
+            rows = msgspec.msgpack.decode(struct.pack(">BI", 0xDD, count) + packed, type=list[list[Any]])
+            columns = [pl.Series(name, column, dtype=_physical(dtype)).cast(dtype) for (name, dtype), column
+                       in zip(self.schema.items(), zip(*rows, strict=True), strict=True)]
+        except (msgspec.MsgspecError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
+            raise self._format_error(str(error)) from error
+        return pl.DataFrame(columns)
+
+    def _ordered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.select(*(name for name in self.schema if name != "_ts"), "_ts")
+
+    def _format_error(self, reason: str) -> RowFormatError:
+        return RowFormatError(tuple(self.schema), reason)
+
+
+def _is_text(dtype: pl.DataType) -> bool:
+    return dtype in (pl.String, pl.Binary)
+
+
+def _is_fixed(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
+
+
+def _width(dtype: pl.DataType) -> int:
+    """Bytes of a fixed component in a key, its flag aside."""
+    return 1 if dtype == pl.Boolean else 8
+
+
+def _physical(dtype: pl.DataType) -> pl.DataType:
+    return pl.Series([], dtype=dtype).to_physical().dtype
+
+
+def _numpy_type(dtype: pl.DataType) -> np.dtype:
+    return pl.Series([], dtype=dtype).to_physical().to_numpy().dtype.newbyteorder("<")
+
+
+def _joined(parts: list[pl.Series | np.ndarray]) -> pl.Series:
+    """Concatenate the components of each row; neighbours of fixed width first, by numpy."""
+    merged: list[pl.Series | np.ndarray] = []
+    for part in parts:
+        if merged and isinstance(part, np.ndarray) and isinstance(merged[-1], np.ndarray):
+            merged[-1] = np.concatenate([merged[-1], part], axis=1)
+        else:
+            merged.append(part)
+    columns = [part if isinstance(part, pl.Series) else _binary(part) for part in merged]
+    if not columns:
+        raise ValueError("a key needs one column at least")
+    keys = columns[0]
+    for column in columns[1:]:
+        keys = keys + column
+    return keys
+
+
+def _binary(rows: np.ndarray) -> pl.Series:
+    packed = np.ascontiguousarray(rows)
+    return pl.Series(packed.view(f"V{packed.shape[1]}").ravel().tolist(), dtype=pl.Binary)
+
+
+def _text_part(column: pl.Series, has_end: bool) -> pl.Series:
+    text = column.cast(pl.Binary)
+    if has_end and text.bin.contains(_END).any():
+        text = pl.Series([None if value is None else value.replace(_END, _ESCAPED) for value in text.to_list()],
+                         dtype=pl.Binary)
+    end = _END if has_end else b""
+    part = pl.lit(_PRESENT) + pl.col("text") + pl.lit(end)
+    return pl.DataFrame({"text": text}).select(part.fill_null(pl.lit(_NULL + end))).to_series()
+
+
+def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The text of components without an end and without escapes."""
+    text = part.bin.slice(1)
+    is_null = part.bin.starts_with(_NULL)
+    return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
+
+
+def _fixed_part(column: pl.Series) -> np.ndarray:
+    flags = np.where(column.is_null().to_numpy(), _NULL[0], _PRESENT[0]).astype(np.uint8)
+    return np.concatenate([flags[:, None], _number_bytes(column)], axis=1)
+
+
+def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
+    is_null = part.bin.starts_with(_NULL)
+    column = _numbers(part.bin.slice(1), dtype)
+    return column.set(is_null, None) if is_null.any() else column
+
+
+def _number_bytes(column: pl.Series) -> np.ndarray:
+    """Big-endian bytes that sort as the numbers do; shape (rows, width), nulls as zero."""
+    values = column.to_physical()
+    if values.dtype == pl.Boolean:
+        return values.fill_null(False).to_numpy().astype(np.uint8)[:, None]
+    if values.dtype.is_float():
+        floats = values.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # one zero, and below one NaN
+        bits = np.where(np.isnan(floats), np.nan, floats).view(np.uint64)
+        bits = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    elif values.dtype == pl.UInt64:
+        bits = values.fill_null(0).to_numpy()
+    else:
+        bits = values.cast(pl.Int64).fill_null(0).to_numpy().view(np.uint64) ^ _SIGN
+    return bits.astype(">u8").view(np.uint8).reshape(-1, 8)
+
+
+def _numbers(part: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The inverse of ``_number_bytes``."""
+    packed = b"".join(part.to_list())
+    if dtype == pl.Boolean:
+        return pl.Series(np.frombuffer(packed, np.uint8) == 1)
+    bits = np.frombuffer(packed, ">u8").astype(np.uint64)
+    if dtype == pl.UInt64:
+        return pl.Series(bits)
+    if dtype.is_float():
+        return pl.Series(np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float64)).cast(dtype)
+    return pl.Series((bits ^ _SIGN).view(np.int64)).cast(_physical(dtype)).cast(dtype)
+
+
+def _middle(body: pl.Series, left: int | pl.Series, right: int) -> pl.Series:
+    """What is left of each value without its first ``left`` and its last ``right`` bytes."""
+    frame = pl.DataFrame({"body": body})
+    start = pl.lit(left)
+    return frame.select(pl.col("body").bin.slice(start, pl.col("body").bin.size() - start - right)).to_series()

@@ -1,0 +1,58 @@
+"""A store's typed rows over the bytes of a session or reader: gather keys, fetch, compute on columns, write.
+
+Bytes and their order are ``state.stores.codec``; transactions are ``state.engine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import polars as pl
+
+from state.engine.contract import StateReader, StateSession
+from state.stores.codec import KeyCodec, RowCodec
+from state.types import StoreSpec
+
+
+class TypedStore:
+    """One store as columns. Rows are the value columns and ``_ts`` (Int64, ms)."""
+
+    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+        self.spec = spec
+        self.keys = KeyCodec(spec.key, spec.is_windowed)
+        self.rows = RowCodec(spec.value)
+        self._view = view
+
+    def fetch(self, keys: Sequence[bytes]) -> pl.DataFrame:
+        """Rows aligned with ``keys``: value columns, ``_ts``, ``_found`` (Boolean); null where not found."""
+        values = self._view.get_many(self.spec.name, keys)
+        found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
+        return self.rows.decode(values).with_columns(found)
+
+    def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
+        """Put one row a key (value columns and ``_ts``); needs a session."""
+        self._session.put_many(self.spec.name, keys, self.rows.encode(rows))
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Delete rows; absent keys are harmless. Needs a session."""
+        self._session.delete_many(self.spec.name, keys)
+
+    def scan(self, lower: bytes = b"", upper: bytes | None = None) -> tuple[list[bytes], pl.DataFrame]:
+        """Keys with ``lower <= key < upper`` in order, and their rows: value columns and ``_ts``."""
+        pairs = list(self._view.scan(self.spec.name, lower, upper))
+        return [key for key, _ in pairs], self.rows.decode([value for _, value in pairs])
+
+    def get(self, **key: Any) -> dict[str, Any] | None:
+        """The row of one key, given by its columns: value columns and ``_ts``; None where there is none."""
+        frame = pl.DataFrame({name: [value] for name, value in key.items()}, schema=self.spec.key)
+        row = self.fetch(self.keys.encode(frame)).row(0, named=True)
+        return row if row.pop("_found") else None
+
+    def count(self) -> int:
+        """Rows in the store."""
+        return self._view.count(self.spec.name)
+
+    @property
+    def _session(self) -> StateSession:
+        return cast(StateSession, self._view)
