@@ -59,10 +59,9 @@ class EpochResult:
 class Coordinator:
     """One generation of one application."""
 
-    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots,
-                 on_step: Callable[[str], None]) -> None:
+    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots) -> None:
         self.application, self.slots = application, slots
-        self._committer, self._warehouse, self._on_step = committer, warehouse, on_step
+        self._committer, self._warehouse = committer, warehouse
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
         self.generation = self.epoch = self.commits = 0

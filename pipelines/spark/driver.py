@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
 
+from infra.control.rows import RequestRow
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
@@ -40,23 +41,12 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """Something a person or a sensor asked for: commit, pause, resume, stop or restore."""
-
-    id: int
-    kind: str
-    requested_by: str
-    reason: str
-    arguments: Mapping[str, str]
-
-
 class Control(Protocol):
     """The control database as the driver uses it: its loss never stops a run, so no method raises."""
 
-    def requests(self) -> list[Request]: ...
+    def requests(self) -> list[RequestRow]: ...
 
-    def finish(self, request: Request, result: str, *, failed: bool = False) -> None: ...
+    def finish(self, request_id: int, result: str, *, failed: bool = False) -> None: ...
 
     def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None: ...
 
@@ -133,7 +123,7 @@ class Driver:
         self._rate = self._commit_ms = 0.0
         self._is_paused = False
         self._message = ""
-        self._stop_request: Request | None = None
+        self._stop_request: RequestRow | None = None
         self._epoch_records = MIN_EPOCH_RECORDS * 4
 
     def run(self, stop: Event, *, until_caught_up: bool = False) -> RunSummary:
@@ -201,7 +191,7 @@ class Driver:
             self._commit("restore")
         for receipt in receipts:
             task = coordinator.tasks[receipt.task]
-            task.state = TaskState.RESTORING
+            task.state, task.reason = TaskState.RESTORING, receipt.error
             instance = f"g{coordinator.generation}-e{coordinator.epoch}"
             log.warning("task %s: %s; it restores from its changelog into instance %s, the others go on",
                         task.id, receipt.error, instance)
@@ -213,7 +203,7 @@ class Driver:
         for restored in self._restores.finished():
             task = self._coordinator.tasks[restored.request.task]
             task.instance, task.current = restored.request.instance, task.committed
-            task.state, task.visited, task.has_undo = TaskState.RUNNING, False, False
+            task.state, task.reason, task.visited, task.has_undo = TaskState.RUNNING, "", False, False
             log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
 
     def _commit_if_due(self) -> None:
@@ -240,11 +230,11 @@ class Driver:
         for request in self._control.requests():
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
-                self._control.finish(request, self._answer(request))
+                self._control.finish(request.id, self._answer(request))
             except RunError as error:
-                self._control.finish(request, str(error), failed=True)
+                self._control.finish(request.id, str(error), failed=True)
 
-    def _answer(self, request: Request) -> str:
+    def _answer(self, request: RequestRow) -> str:
         coordinator = self._coordinator
         match request.kind:
             case "commit":
@@ -268,7 +258,7 @@ class Driver:
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
-    def _restore_on_request(self, request: Request) -> str:
+    def _restore_on_request(self, request: RequestRow) -> str:
         wanted = request.arguments.get("task", "")
         task = next((task for task in self._coordinator.tasks.values() if str(task.id) == wanted), None)
         if task is None:

@@ -31,6 +31,8 @@ class Task:
     topics: tuple[str, ...]
     """Topics it reads; of each the partition of its own number."""
     state: TaskState = TaskState.RUNNING
+    reason: str = ""
+    """Why it is not running."""
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)

@@ -1,0 +1,59 @@
+"""The driver's word to the control database: how the run and each of its tasks stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from infra.control.guard import DriverControl
+from infra.control.rows import MetricRow, RequestRow, TaskStatusRow
+from pipelines.spark.driver import Progress
+from pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
+from state.types import TaskId
+
+STATES = {"caught_up": "stopping"}
+"""Progress states that the control database knows by another name."""
+
+
+class ControlPanel:
+    """Turns tasks and progress into the rows of the control database; fits ``pipelines.spark.driver.Control``."""
+
+    def __init__(self, control: DriverControl, assignment: Mapping[TaskId, int]) -> None:
+        self._control, self._assignment = control, assignment
+
+    def requests(self) -> list[RequestRow]:
+        return self._control.requests()
+
+    def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
+        self._control.finish(request_id, result, failed=failed)
+
+    def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
+        state = STATES.get(progress.state, progress.state)
+        self._control.heartbeat(state, progress.generation)
+        self._control.report(
+            [self._row(task, ends, is_paused=state == "paused") for task in tasks],
+            MetricRow(epoch=progress.epoch, committed_epoch=progress.committed_epoch, records_in=progress.records_in,
+                      records_per_s=progress.records_per_s, lag=progress.lag, commit_ms=progress.commit_ms))
+
+    def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
+        is_uncommitted = task.current != task.committed
+        return TaskStatusRow(
+            task=str(task.id), slot=self._assignment[task.id], state=str(task.current) if task.current else None,
+            status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
+            positions=task.positions, lag=total_lag([task], ends),
+            stream_time_ms=max(task.clocks.values(), default=None),
+            uncommitted_bytes=task.gauges.get("uncommitted_bytes", 0) if is_uncommitted else 0,
+            uncommitted_records=task.gauges.get("uncommitted_records", 0) if is_uncommitted else 0,
+            open_windows=task.gauges.get("open_windows", 0), late_records=task.totals.get("late_records", 0),
+            records_in=task.totals.get("records_in", 0), reason=task.reason)
+
+
+@contextmanager
+def lease(control: DriverControl) -> Iterator[None]:
+    """Give the lease back at the end of the block, with the error that ended it."""
+    try:
+        yield
+    except BaseException as error:
+        control.release("failed", str(error) or type(error).__name__)
+        raise
+    control.release()

@@ -1,0 +1,158 @@
+"""Runs one generation of one application: checks the place, takes the lease, starts Spark, drives, cleans up.
+
+The loop is ``pipelines.spark.driver``; this module only puts the parts together and takes them apart again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from infra.control.guard import DriverControl
+from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
+from infra.kafka.broker import EmbeddedBroker
+from infra.settings import Settings
+from infra.spark.session import slot_session
+from pipelines.application import Application, load_application
+from pipelines.spark.control import ControlPanel, lease
+from pipelines.spark.coordinator import Coordinator
+from pipelines.spark.driver import Driver, Progress, RunSummary
+from pipelines.spark.planner import Limits, TopicPartition
+from pipelines.spark.restore import RestoreJobs
+from pipelines.spark.slots import SlotPool, assign
+from pipelines.spark.worker import WorkerSettings, load_step_hook
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from pipelines.tasks.epoch import TaskSettings
+from state.commit.protocol import Committer
+from state.types import TaskId
+
+log = logging.getLogger("weir.driver")
+
+RETRY_S = 1.0
+
+
+def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
+        take_over: bool = False, owner: str = "weir run", stop: Event | None = None,
+        on_progress: Callable[[Progress], None] | None = None, on_step: str | None = None,
+        spark: SparkSession | None = None) -> RunSummary:
+    """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
+
+    Blocks. ``stop`` ends it after the epoch at hand, with a commit. ``take_over`` starts although another driver
+    holds the lease; the other one is fenced at its next commit. ``owner`` is the name the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
+    called with the name of each step of the commit protocol, here and in the workers. ``spark`` lends a session
+    that stays open afterwards; without it one is started and stopped.
+
+    Raises:
+        UnknownTopicError: A source topic does not exist.
+        LeaseHeldError: Another driver runs the application; the text names it.
+        TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
+        BadRecordError, TaskFailedError: A task cannot go on; everything before is committed.
+        FencedError: A newer driver has taken over.
+    """
+    application = load_application(reference)
+    stop = stop or Event()
+    brokers = Brokers(settings, bootstrap_servers, application)
+    control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
+    with lease(control), ExitStack() as stack:
+        report = on_progress or (lambda progress: None)
+        counts = brokers.partition_counts(stop, lambda message: report(_starting(application, message)))
+        if counts is None:
+            return _stopped_early(application)
+        partition_counts = application.topology.partition_counts(counts)
+        report(_starting(application, "starting Spark"))
+        session = spark or stack.enter_context(_session(settings, application))
+        worker = WorkerSettings(
+            reference=reference,
+            kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+            on_step=on_step,
+            tasks=TaskSettings(
+                application_folder=str(settings.warehouse / application.id),
+                state_folder=str(settings.state_dir / application.id),
+                partition_counts=partition_counts, on_error=application.on_error))
+        tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
+        assignment = assign(tasks, settings.slots)
+        pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
+        restores = RestoreJobs(session.sparkContext, worker)
+        stack.callback(restores.close)
+        step = load_step_hook(on_step)
+        committer = Committer(settings.warehouse, application.id, [*application.topology.table_specs(), DEAD_LETTERS],
+                              fingerprint=application.topology.fingerprint, on_step=step)
+        coordinator = Coordinator(application, settings.warehouse, committer, pool)
+        coordinator.start(counts, brokers.start_offsets)
+        limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
+                        max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
+                        max_skew_ms=application.max_skew_ms)
+        driver = Driver(coordinator, brokers, ControlPanel(control, assignment), restores, limits, report)
+        return driver.run(stop, until_caught_up=until_caught_up)
+
+
+class Brokers:
+    """The Kafka cluster as a run uses it; an embedded broker that died is started again."""
+
+    def __init__(self, settings: Settings, bootstrap_servers: str, application: Application) -> None:
+        self._admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+        self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
+        self._application = application
+
+    def partition_counts(self, stop: Event, on_wait: Callable[[str], None]) -> dict[str, int] | None:
+        """Partitions of each source topic, waiting for brokers that are away; None when told to stop meanwhile.
+
+        Raises:
+            UnknownTopicError: A topic does not exist.
+        """
+        topics = sorted(self._application.topology.topics())
+        while not stop.is_set():
+            try:
+                counts = self._admin.partition_counts(topics)
+            except BrokerUnreachableError as error:
+                log.warning("%s; trying again", error)
+                on_wait(f"{error}; trying again")
+                self._revive()
+                stop.wait(RETRY_S)
+                continue
+            for topic in topics:
+                if topic not in counts:
+                    raise UnknownTopicError(topic, self._admin.bootstrap_servers)
+            return counts
+        return None
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with what was never read: the oldest record kept, or the end for ``start="latest"``."""
+        wanted = list(partitions)
+        if self._application.start == "latest":
+            return self._admin.end_offsets(wanted)
+        return self._admin.beginning_offsets(wanted)
+
+    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        try:
+            return self._admin.end_offsets(topic_partitions)
+        except BrokerUnreachableError:
+            self._revive()
+            raise
+
+    def _revive(self) -> None:
+        if self._embedded is not None:
+            self._embedded.ensure_running()
+
+
+@contextmanager
+def _session(settings: Settings, application: Application) -> Iterator[SparkSession]:
+    session = slot_session(settings, application.id)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _starting(application: Application, message: str) -> Progress:
+    return Progress(application=application.id, generation=0, epoch=0, committed_epoch=0, records_in=0, lag=0,
+                    records_per_s=0.0, commit_ms=0.0, state="starting", message=message)
+
+
+def _stopped_early(application: Application) -> RunSummary:
+    return RunSummary(application=application.id, generation=0, epoch=0, commits=0, records_in=0, seconds=0.0,
+                      reason="stopped", totals={})
