@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from pipelines.application import load_application
+from pipelines.application import Application, load_application
 from pipelines.spark.worker import WorkerSettings
-from pipelines.tasks.epoch import task_rows
+from pipelines.tasks.epoch import TaskSettings, task_rows
 from state.changelog.restore import restore_task
 from state.commit.record import TaskCommit
 from state.engine.instances import quarantine, set_current
@@ -47,22 +47,27 @@ class Restored:
     seconds: float
 
 
-def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
-    """Carry out ``request`` inside a Spark task."""
-    list(rows)
+def restore(application: Application, settings: TaskSettings, request: RestoreRequest) -> Restored:
+    """Carry out ``request`` on this host."""
     started = time.perf_counter()
-    sub_topology = load_application(settings.reference).topology.sub_topologies[request.task.sub_topology]
-    folder = Path(settings.tasks.state_folder, str(request.task))
+    sub_topology = application.topology.sub_topologies[request.task.sub_topology]
+    folder = Path(settings.state_folder, str(request.task))
     quarantine(folder / request.commit.instance, request.reason)
     store = restore_task(
-        Path(settings.tasks.application_folder), folder / request.instance, str(request.task),
+        Path(settings.application_folder), folder / request.instance, str(request.task),
         sub_topology.stores, request.commit, request.through, generation=request.generation,
         task_rows=task_rows(request.commit.positions, request.commit.clocks))
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close(clean=True)
     set_current(folder, request.instance)
-    return iter([Restored(request=request, rows=count, seconds=time.perf_counter() - started)])
+    return Restored(request=request, rows=count, seconds=time.perf_counter() - started)
+
+
+def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
+    """``restore`` inside a Spark task."""
+    list(rows)
+    return iter([restore(load_application(settings.reference), settings.tasks, request)])
 
 
 class RestoreJobs:

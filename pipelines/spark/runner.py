@@ -42,9 +42,9 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
 
     Blocks. ``stop`` ends it after the epoch at hand, with a commit. ``take_over`` starts although another driver
-    holds the lease; the other one is fenced at its next commit. ``owner`` is the name the lease shows. ``on_step`` names a ``MODULE:FUNCTION`` that is
-    called with the name of each step of the commit protocol, here and in the workers. ``spark`` lends a session
-    that stays open afterwards; without it one is started and stopped.
+    holds the lease; the other one is fenced at its next commit. ``owner`` is the name the lease shows. ``on_step``
+    names a ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the
+    workers. ``spark`` lends a session that stays open afterwards; without it one is started and stopped.
 
     Raises:
         UnknownTopicError: A source topic does not exist.

@@ -1,0 +1,164 @@
+"""The driver without Spark and without a broker: topics in memory, tasks run in this process.
+
+Everything else is real: the operators, the local stores, the files, the Delta tables, the commit protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+
+from infra.control.rows import RequestRow
+from infra.kafka.reader import RawRecords
+from pipelines.application import Application
+from pipelines.spark.coordinator import Coordinator
+from pipelines.spark.driver import Driver, Progress, RunSummary
+from pipelines.spark.planner import Limits, Task, TopicPartition
+from pipelines.spark.restore import Restored, RestoreRequest, restore
+from pipelines.spark.worker import SettleRequest
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from pipelines.tasks.epoch import EpochRunner, TaskSettings
+from pipelines.tasks.plan import Receipt, TaskPlan
+from state.commit.protocol import Committer
+from state.types import TaskId
+
+Row = tuple[bytes | None, bytes | None, int]
+"""Key, value, timestamp in ms."""
+
+
+@dataclass
+class Topics:
+    """Topic partitions as lists of rows; the index is the offset."""
+
+    rows: dict[TopicPartition, list[Row]] = field(default_factory=dict)
+
+    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {wanted: len(self.rows[wanted]) for wanted in topic_partitions}
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def partition_counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for topic, _ in self.rows:
+            counts[topic] = counts.get(topic, 0) + 1
+        return counts
+
+    def reader(self, topic: str, partition: int) -> _Reader:
+        return _Reader(topic, partition, self.rows[topic, partition])
+
+
+@dataclass
+class _Reader:
+    topic: str
+    partition: int
+    rows: list[Row]
+
+    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> RawRecords:
+        taken = self.rows[start:end]
+        if until_time_ms is not None:
+            beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
+            taken = taken[:max(beyond[0], 1)] if beyond else taken
+        return RawRecords(self.topic, self.partition, [row[0] for row in taken], [row[1] for row in taken],
+                          np.array([row[2] for row in taken], np.int64),
+                          np.arange(start, start + len(taken), dtype=np.int64), start + len(taken))
+
+
+@dataclass
+class InlineSlots:
+    """Runs plans in this process, one after another."""
+
+    runner: EpochRunner
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
+        return [self.runner.run(plan) for plan in plans]
+
+    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
+        return [(request.task, self.runner.settle(request.task, request.instance, generation=request.generation,
+                                                  committed=request.committed, close=request.close))
+                for request in requests]
+
+
+@dataclass
+class InlineRestores:
+    """Restores at once, when asked what has finished."""
+
+    application: Application
+    settings: TaskSettings
+    waiting: list[RestoreRequest] = field(default_factory=list)
+    done: list[Restored] = field(default_factory=list)
+
+    def start(self, request: RestoreRequest) -> None:
+        self.waiting.append(request)
+
+    def finished(self) -> list[Restored]:
+        found = [restore(self.application, self.settings, request) for request in self.waiting]
+        self.waiting.clear()
+        self.done += found
+        return found
+
+
+@dataclass
+class Desk:
+    """Stands where the control database stands; ``asked`` are requests that wait."""
+
+    asked: list[RequestRow] = field(default_factory=list)
+    answers: dict[int, tuple[str, bool]] = field(default_factory=dict)
+
+    def ask(self, kind: str, **arguments: str) -> int:
+        number = len(self.asked) + len(self.answers) + 1
+        self.asked.append(RequestRow(id=number, application="", kind=kind, arguments=arguments, requested_by="a test",
+                                     reason="", requested_at_ms=0, state="pending", result="", finished_at_ms=None))
+        return number
+
+    def requests(self) -> list[RequestRow]:
+        return [request for request in self.asked if request.id not in self.answers]
+
+    def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
+        self.answers[request_id] = (result, failed)
+
+    def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None:
+        pass
+
+
+@dataclass
+class Place:
+    """Where an application runs in a test: its topics and its folder."""
+
+    application: Application
+    topics: Topics
+    folder: Path
+    max_records: int = 50
+    desk: Desk = field(default_factory=Desk)
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    @property
+    def settings(self) -> TaskSettings:
+        counts = self.application.topology.partition_counts(self.topics.partition_counts())
+        return TaskSettings(application_folder=str(self.warehouse / self.application.id),
+                            state_folder=str(self.folder / "state"), partition_counts=counts,
+                            on_error=self.application.on_error)
+
+    def driver(self, on_step: Callable[[str], None] = lambda name: None,
+               on_progress: Callable[[Progress], None] = lambda progress: None) -> Driver:
+        """A new generation, claimed."""
+        application = self.application
+        runner = EpochRunner(application.topology, self.settings, self.topics.reader, on_step)
+        committer = Committer(self.warehouse, application.id, [*application.topology.table_specs(), DEAD_LETTERS],
+                              fingerprint=application.topology.fingerprint, on_step=on_step)
+        coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
+        coordinator.start(self.topics.partition_counts(), self.topics.start_offsets)
+        self.restores = InlineRestores(application, self.settings)
+        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=application.max_skew_ms)
+        return Driver(coordinator, self.topics, self.desk, self.restores, limits, on_progress)
+
+    def run(self, on_step: Callable[[str], None] = lambda name: None) -> RunSummary:
+        """A new generation, run until it has caught up."""
+        return self.driver(on_step).run(Event(), until_caught_up=True)
