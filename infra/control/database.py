@@ -1,0 +1,319 @@
+"""The control database: who drives which application, how its tasks stand, and what it was asked to do.
+
+SQLite in the folder by default, PostgreSQL by URL. Durable truth never lives here: the tables are made when they are
+missing, so losing the database loses history only. Methods raise ``ControlDatabaseError`` when the database fails;
+the driver goes through ``infra.control.guard``, which logs that and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, NullPool, Row, create_engine, delete, event, select, update
+from sqlalchemy import insert as plain_insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from infra.control.models import FORMAT_VERSION, METRICS_KEPT_MS, Base, Format, Instance, Metric, Request, TaskStatus
+from infra.control.rows import ApplicationStatus, Lease, MetricRow, RequestKind, RequestRow, TaskStatusRow
+from infra.process import start_ticks
+from infra.settings import mask_url
+
+_POLL_S = 0.05
+_PRUNE_EVERY_MS = 60_000
+
+
+class ControlDatabaseError(Exception):
+    """The control database cannot be read or written now."""
+
+
+class LeaseHeldError(Exception):
+    """Another process drives the application."""
+
+    def __init__(self, application: str, owner: str, host: str, pid: int, started_at_ms: int) -> None:
+        super().__init__(application, owner, host, pid, started_at_ms)
+        self.application, self.owner, self.host, self.pid = application, owner, host, pid
+        self.started_at_ms = started_at_ms
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_at_ms / 1000))
+        return (f"application {self.application!r} is driven already, by {self.owner} (process {self.pid} on "
+                f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or take over")
+
+
+class ControlDatabase:
+    """All access to one control database. Threads may share it; a forked child makes its own."""
+
+    def __init__(self, url: str, *, busy_timeout_s: float = 5.0) -> None:
+        """Opens nothing yet. ``busy_timeout_s`` bounds the wait for a locked or absent database.
+
+        Raises:
+            ControlDatabaseError: The URL cannot be read, or its driver is not installed.
+        """
+        self._shown_url = mask_url(url)
+        self._tables_in: int | None = None
+        """The inode of the file whose tables were looked at; 1 once a server's were."""
+        try:
+            parsed = make_url(url)
+            if parsed.get_backend_name() == "sqlite":
+                # A connection a call: a file that was deleted or replaced meanwhile is noticed.
+                self._engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": busy_timeout_s})
+                self._file = Path(parsed.database) if parsed.database else None
+                event.listen(self._engine, "connect", _prepare_sqlite)
+                event.listen(self._engine, "begin", _begin_sqlite)
+            else:
+                self._engine = create_engine(parsed, pool_pre_ping=True,
+                                             connect_args={"connect_timeout": max(2, round(busy_timeout_s))})
+                self._file = None
+        except (SQLAlchemyError, ImportError) as error:
+            raise ControlDatabaseError(f"control database {self._shown_url}: {error}") from None
+
+    def acquire_lease(self, application: str, *, owner: str, pid: int, host: str, ttl_s: float,
+                      take_over: bool = False) -> Lease:
+        """Become the application's driver on record, in state ``starting``.
+
+        A lease is free when nobody holds it, when its time is over, or when it was this host's and its process
+        has ended. ``take_over`` takes it from a living holder too (the commit log fences that one).
+
+        Raises:
+            LeaseHeldError: Another process holds it.
+        """
+        now = _now_ms()
+        try:
+            with self._writing() as connection:
+                holder = _open_instance(connection, application)
+                if holder is not None:
+                    if not take_over and _is_alive(holder, host, now):
+                        raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms)
+                    ended = {"ended_at_ms": now, "state": "failed", "error": f"replaced by {owner} ({host}, {pid})"}
+                    connection.execute(update(Instance).where(Instance.id == holder.id).values(ended))
+                connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
+                return _open_lease(connection, application, owner, pid, host, now, ttl_s)
+        except IntegrityError:  # somebody opened one between our look and our insert
+            with self._reading() as connection:
+                holder = _open_instance(connection, application)
+            if holder is None:
+                raise ControlDatabaseError(f"the lease of {application!r} changed hands twice at once") from None
+            raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms) from None
+
+    def heartbeat(self, lease: Lease, *, state: str, generation: int | None = None) -> bool:
+        """Prolong the lease by its time to live; False when another driver has taken it.
+
+        A lease that the database has lost is written anew.
+        """
+        now = _now_ms()
+        values = {"state": state, "heartbeat_at_ms": now, "lease_until_ms": now + round(lease.ttl_s * 1000)}
+        if generation is not None:
+            values["generation"] = generation
+        mine = _is_of(lease)
+        try:
+            with self._writing() as connection:
+                if connection.execute(update(Instance).where(*mine, Instance.ended_at_ms.is_(None))
+                                      .values(values)).rowcount:
+                    return True
+                if connection.execute(select(Instance.id).where(*mine)).first() is not None:
+                    return False  # ended by who took it over
+                connection.execute(plain_insert(Instance).values(
+                    application=lease.application, owner=lease.owner, host=lease.host, pid=lease.pid,
+                    process_start=start_ticks(lease.pid), started_at_ms=lease.started_at_ms, **values))
+                return True
+        except IntegrityError:  # another one is open
+            return False
+
+    def release(self, lease: Lease, *, state: str = "stopped", error: str | None = None) -> None:
+        """End the lease; ``state`` is stopped or failed. Harmless when it was taken meanwhile."""
+        with self._writing() as connection:
+            connection.execute(update(Instance).where(*_is_of(lease), Instance.ended_at_ms.is_(None))
+                               .values(state=state, error=error, ended_at_ms=_now_ms()))
+
+    def report_tasks(self, application: str, rows: Sequence[TaskStatusRow]) -> None:
+        """Replace the status rows of these tasks, in one statement."""
+        if not rows:
+            return
+        now = _now_ms()
+        values = [{"application": application, **asdict(row), "updated_at_ms": now} for row in rows]
+        insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+        statement: Any = insert(TaskStatus)
+        changed = {field.name: statement.excluded[field.name] for field in fields(TaskStatusRow)
+                   if field.name != "task"}
+        statement = statement.on_conflict_do_update(index_elements=["application", "task"], set_=changed)
+        with self._writing() as connection:
+            connection.execute(statement, values)
+
+    def add_metric(self, application: str, row: MetricRow) -> None:
+        """Append a reading; readings older than an hour are dropped now and then."""
+        now = _now_ms()
+        with self._writing() as connection:
+            connection.execute(plain_insert(Metric).values(**{"application": application, **asdict(row), "at_ms": now}))
+            if now % _PRUNE_EVERY_MS < _PRUNE_EVERY_MS // 60:
+                connection.execute(delete(Metric).where(Metric.at_ms < now - METRICS_KEPT_MS))
+
+    def request(self, application: str, kind: RequestKind, *, by: str, reason: str = "",
+                arguments: Mapping[str, str] | None = None) -> int:
+        """Ask the application's driver for something; returns the request's id."""
+        with self._writing() as connection:
+            return int(connection.execute(plain_insert(Request).values(
+                application=application, kind=kind, arguments=dict(arguments or {}), requested_by=by, reason=reason,
+                requested_at_ms=_now_ms(), state="pending", result="").returning(Request.id)).scalar_one())
+
+    def pending_requests(self, application: str) -> list[RequestRow]:
+        """Requests that nobody has answered, oldest first; cheap enough for every 100 ms."""
+        with self._reading() as connection:
+            found = connection.execute(select(Request.__table__).where(
+                Request.application == application, Request.state == "pending").order_by(Request.id))
+            return [RequestRow(**row) for row in found.mappings()]
+
+    def finish_request(self, request_id: int, result: str, *, failed: bool = False) -> None:
+        """Answer a request."""
+        with self._writing() as connection:
+            connection.execute(update(Request).where(Request.id == request_id).values(
+                state="failed" if failed else "done", result=result, finished_at_ms=_now_ms()))
+
+    def wait_request(self, request_id: int, timeout_s: float) -> RequestRow:
+        """The request once it is answered, or as it stands (``pending``) when the time is over.
+
+        Raises:
+            ControlDatabaseError: There is no such request.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            with self._reading() as connection:
+                row = connection.execute(select(Request.__table__).where(Request.id == request_id)).mappings().first()
+            if row is None:
+                raise ControlDatabaseError(f"control database {self._shown_url} has no request {request_id}")
+            if row["state"] != "pending" or time.monotonic() > until:
+                return RequestRow(**row)
+            time.sleep(_POLL_S)
+
+    def is_running(self, application: str, host: str | None = None) -> bool:
+        """Whether a living driver holds the lease."""
+        status = self.application_status(application, host)
+        return status is not None and status.is_running
+
+    def application_status(self, application: str, host: str | None = None) -> ApplicationStatus | None:
+        """The newest life of an application, or None when the database knows of none."""
+        with self._reading() as connection:
+            life = connection.execute(select(Instance.__table__).where(Instance.application == application)
+                                      .order_by(Instance.id.desc()).limit(1)).first()
+            if life is None:
+                return None
+            tasks = connection.execute(select(TaskStatus.__table__).where(TaskStatus.application == application))
+            task_rows = [TaskStatusRow(**{key: row[key] for key in row if key != "application"})
+                         for row in tasks.mappings()]
+            metric = connection.execute(select(Metric.__table__).where(Metric.application == application)
+                                        .order_by(Metric.at_ms.desc(), Metric.id.desc()).limit(1)).mappings().first()
+        is_running = life.ended_at_ms is None and _is_alive(life, host or this_host(), _now_ms())
+        return ApplicationStatus(
+            application=application, state="dead" if life.ended_at_ms is None and not is_running else life.state,
+            is_running=is_running, generation=life.generation, owner=life.owner, host=life.host, pid=life.pid,
+            started_at_ms=life.started_at_ms, heartbeat_at_ms=life.heartbeat_at_ms, ended_at_ms=life.ended_at_ms,
+            error=life.error, tasks=tuple(sorted(task_rows, key=lambda row: tuple(map(int, row.task.split("_"))))),
+            metric=None if metric is None else MetricRow(
+                **{field.name: metric[field.name] for field in fields(MetricRow)}))
+
+    def applications(self) -> list[str]:
+        """The ids of all applications on record, sorted."""
+        with self._reading() as connection:
+            return sorted(connection.execute(select(Instance.application).distinct()).scalars())
+
+    def forget(self, application: str) -> None:
+        """Delete all that is on record about an application."""
+        with self._writing() as connection:
+            for model in (Instance, TaskStatus, Request, Metric):
+                connection.execute(delete(model).where(model.application == application))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            self._ensure_tables()
+            with self._engine.connect() as connection:
+                yield connection
+        except (SQLAlchemyError, OSError) as error:
+            raise self._translated(error) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            self._ensure_tables()
+            with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
+                yield connection
+        except IntegrityError:
+            raise
+        except (SQLAlchemyError, OSError) as error:
+            raise self._translated(error) from error
+
+    def _ensure_tables(self) -> None:
+        found = self._file.stat().st_ino if self._file is not None and self._file.exists() else 0
+        if self._tables_in == (found if self._file is not None else 1):
+            return
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
+            Base.metadata.create_all(connection)
+            version = connection.execute(select(Format.version)).scalar_one_or_none()
+            if version is None:
+                connection.execute(plain_insert(Format).values(version=FORMAT_VERSION))
+            elif version != FORMAT_VERSION:
+                raise ControlDatabaseError(
+                    f"control database {self._shown_url} has format version {version}, this Weir reads "
+                    f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)")
+        self._tables_in = self._file.stat().st_ino if self._file is not None else 1
+
+    def _translated(self, error: SQLAlchemyError | OSError) -> ControlDatabaseError:
+        cause = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
+        return ControlDatabaseError(f"control database {self._shown_url}: {cause[0] if cause else error!r}")
+
+
+def this_host() -> str:
+    """The name that leases of this machine carry."""
+    return socket.gethostname()
+
+
+def _open_lease(connection: Connection, application: str, owner: str, pid: int, host: str, now: int,
+                ttl_s: float) -> Lease:
+    connection.execute(plain_insert(Instance).values(
+        application=application, state="starting", owner=owner, host=host, pid=pid, process_start=start_ticks(pid),
+        started_at_ms=now, heartbeat_at_ms=now, lease_until_ms=now + round(ttl_s * 1000)))
+    return Lease(application=application, owner=owner, host=host, pid=pid, started_at_ms=now, ttl_s=ttl_s)
+
+
+def _is_of(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+    return (Instance.application == lease.application, Instance.host == lease.host, Instance.pid == lease.pid,
+            Instance.started_at_ms == lease.started_at_ms)
+
+
+def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
+    return connection.execute(select(Instance.__table__).where(
+        Instance.application == application, Instance.ended_at_ms.is_(None))).first()
+
+
+def _is_alive(holder: Row[Any], host: str, now_ms: int) -> bool:
+    if holder.lease_until_ms < now_ms:
+        return False
+    if holder.host != host:
+        return True
+    started = start_ticks(holder.pid)
+    return started is not None and holder.process_start in (None, started)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin below, as told, not as the driver guesses
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A writer that begins as a reader fails at once when another wrote in between; taken at the start, it waits.
+    is_writing = connection.get_execution_options().get("weir_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

@@ -1,0 +1,133 @@
+"""The driver's way into the control database: nothing here but a held lease ever stops or stalls the ingest.
+
+A call that fails is logged (at most every half minute) and skipped, and the database is left alone for a few
+seconds, so that one that is locked or away costs the driver a quarter of a second each time and not more. Answers
+to requests are kept and sent when it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
+from infra.control.rows import Lease, MetricRow, RequestRow, TaskStatusRow
+
+log = logging.getLogger("weir.control")
+
+LEASE_TTL_S = 15.0
+HEARTBEAT_EVERY_S = 2.0
+BUSY_TIMEOUT_S = 0.25
+REST_S = 5.0
+LOG_EVERY_S = 30.0
+Answer = TypeVar("Answer")
+
+
+class DriverControl:
+    """One driver's lease, heartbeat, reports and requests. Not for several threads at once."""
+
+    def __init__(self, url: str, application: str, *, owner: str, take_over: bool = False) -> None:
+        """Take the lease in the name of this process.
+
+        Raises:
+            LeaseHeldError: A living driver holds it and ``take_over`` is false.
+        """
+        self.application = application
+        self._owner, self._take_over = owner, take_over
+        self._database: ControlDatabase | None = None
+        self._lease: Lease | None = None
+        self._reported: tuple[str, int | None] = ("starting", None)
+        self._rest_until = self._log_after = self._beat_after = 0.0
+        self._unsent: list[tuple[int, str, bool]] = []
+        try:
+            self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
+        except ControlDatabaseError as error:
+            log.warning("%s; the run goes on without it", error)
+        self._acquire()
+
+    def heartbeat(self, state: str, generation: int | None = None) -> None:
+        """Say that the driver lives, and how; call it as often as you like, it writes every two seconds and on change.
+        """
+        if self._lease is None:
+            self._acquire_quietly()
+        lease, now = self._lease, time.monotonic()
+        if lease is None or (now < self._beat_after and (state, generation) == self._reported):
+            return
+        self._beat_after = now + HEARTBEAT_EVERY_S
+        is_mine = self._try(True, lambda database: database.heartbeat(lease, state=state, generation=generation))
+        self._reported = (state, generation)
+        if not is_mine:
+            log.warning("another driver holds the lease of %s; the commit log decides which of the two goes on",
+                        self.application)
+
+    def requests(self) -> list[RequestRow]:
+        """Pending requests, oldest first, without those answered already; empty while the database is away."""
+        self._send_answers()
+        answered = {request_id for request_id, _, _ in self._unsent}
+        nothing: list[RequestRow] = []
+        found = self._try(nothing, lambda database: database.pending_requests(self.application))
+        return [request for request in found if request.id not in answered]
+
+    def finish(self, request_id: int, result: str, *, failed: bool = False) -> None:
+        """Answer a request, now or once the database is back."""
+        self._unsent.append((request_id, result, failed))
+        self._send_answers()
+
+    def report(self, tasks: Sequence[TaskStatusRow], metric: MetricRow) -> None:
+        """Write the tasks' status and one reading."""
+        def write(database: ControlDatabase) -> None:
+            database.report_tasks(self.application, tasks)
+            database.add_metric(self.application, metric)
+
+        self._try(None, write)
+
+    def release(self, state: str = "stopped", error: str | None = None) -> None:
+        """End the lease; call it last."""
+        self._rest_until = 0.0
+        self._send_answers()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._try(None, lambda database: database.release(lease, state=state, error=error))
+
+    def _acquire(self) -> None:
+        def acquire(database: ControlDatabase) -> Lease:
+            return database.acquire_lease(self.application, owner=self._owner, pid=os.getpid(), host=this_host(),
+                                          ttl_s=LEASE_TTL_S, take_over=self._take_over)
+
+        self._lease = self._try(None, acquire)
+        self._beat_after = time.monotonic() + HEARTBEAT_EVERY_S
+
+    def _acquire_quietly(self) -> None:
+        """The database was away at the start: take the lease now, unless somebody has it."""
+        try:
+            self._acquire()
+        except LeaseHeldError as error:
+            log.warning("%s; the commit log decides which of the two goes on", error)
+            self._rest_until = time.monotonic() + REST_S
+
+    def _send_answers(self) -> None:
+        def send(database: ControlDatabase) -> bool:
+            database.finish_request(request_id, result, failed=failed)
+            return True
+
+        while self._unsent:
+            request_id, result, failed = self._unsent[0]
+            if not self._try(False, send):
+                return
+            self._unsent.pop(0)
+
+    def _try(self, default: Answer, call: Callable[[ControlDatabase], Answer]) -> Answer:
+        now = time.monotonic()
+        if self._database is None or now < self._rest_until:
+            return default
+        try:
+            return call(self._database)
+        except ControlDatabaseError as error:
+            self._rest_until = now + REST_S
+            if now >= self._log_after:
+                self._log_after = now + LOG_EVERY_S
+                log.warning("%s; the run goes on without it", error)
+            return default

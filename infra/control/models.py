@@ -1,0 +1,103 @@
+"""The control database's tables. Times are milliseconds since 1970, UTC; JSON columns hold plain values only."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, Index, Integer, Text, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+FORMAT_VERSION = 1
+METRICS_KEPT_MS = 3_600_000
+
+
+class Base(DeclarativeBase):
+    """Every integer is 64 bits wide; every text is unbounded."""
+
+    type_annotation_map: ClassVar = {int: BigInteger().with_variant(Integer, "sqlite"), str: Text}
+
+
+class Format(Base):
+    """One row: the version of these tables."""
+
+    __tablename__ = "weir_format"
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Instance(Base):
+    """One life of an application's driver; the open one (``ended_at_ms`` null) holds the lease."""
+
+    __tablename__ = "weir_instances"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    generation: Mapped[int | None]
+    state: Mapped[str]
+    owner: Mapped[str]
+    host: Mapped[str]
+    pid: Mapped[int]
+    process_start: Mapped[int | None]
+    """Clock ticks after boot; with the pid it names a process for good."""
+    started_at_ms: Mapped[int]
+    heartbeat_at_ms: Mapped[int]
+    lease_until_ms: Mapped[int]
+    ended_at_ms: Mapped[int | None]
+    error: Mapped[str | None]
+    __table_args__ = (
+        Index("weir_one_lease", "application", unique=True, sqlite_where=text("ended_at_ms IS NULL"),
+              postgresql_where=text("ended_at_ms IS NULL")),
+        Index("weir_instances_by_application", "application", "id"),
+    )
+
+
+class TaskStatus(Base):
+    """How one task stood when its driver reported last."""
+
+    __tablename__ = "weir_task_status"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    task: Mapped[str] = mapped_column(primary_key=True)
+    slot: Mapped[int]
+    status: Mapped[str]
+    state: Mapped[str | None]
+    positions: Mapped[dict[str, Any]] = mapped_column(JSON)
+    lag: Mapped[int]
+    stream_time_ms: Mapped[int | None]
+    uncommitted_bytes: Mapped[int]
+    uncommitted_records: Mapped[int]
+    open_windows: Mapped[int]
+    late_records: Mapped[int]
+    records_in: Mapped[int]
+    reason: Mapped[str]
+    updated_at_ms: Mapped[int]
+
+
+class Request(Base):
+    """Something a person or a sensor asked the driver for, kept with its answer."""
+
+    __tablename__ = "weir_requests"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    kind: Mapped[str]
+    arguments: Mapped[dict[str, str]] = mapped_column(JSON)
+    requested_by: Mapped[str]
+    reason: Mapped[str]
+    requested_at_ms: Mapped[int]
+    state: Mapped[str]
+    result: Mapped[str]
+    finished_at_ms: Mapped[int | None]
+    __table_args__ = (Index("weir_requests_by_state", "application", "state", "id"),)
+
+
+class Metric(Base):
+    """One reading of a running application; the newest hour is kept."""
+
+    __tablename__ = "weir_metrics"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    at_ms: Mapped[int]
+    epoch: Mapped[int]
+    committed_epoch: Mapped[int]
+    records_in: Mapped[int]
+    records_per_s: Mapped[float]
+    lag: Mapped[int]
+    commit_ms: Mapped[float]
+    __table_args__ = (Index("weir_metrics_by_time", "application", "at_ms"),)

@@ -1,0 +1,96 @@
+"""What goes into the control database and comes out of it, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+RequestKind = Literal["commit", "restore", "pause", "resume", "stop"]
+InstanceState = Literal["starting", "running", "waiting", "paused", "stopping", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The right to drive an application, as far as people and sensors go by it (PROTOCOL 2: never a guard)."""
+
+    application: str
+    owner: str
+    host: str
+    pid: int
+    started_at_ms: int
+    ttl_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatusRow:
+    """How one task stands."""
+
+    task: str
+    slot: int
+    status: str
+    """running, restoring, paused, failed."""
+    state: str | None = None
+    """The state id, ``generation.epoch``."""
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    """Topic to partition to next offset; JSON makes the partitions text."""
+    lag: int = 0
+    stream_time_ms: int | None = None
+    uncommitted_bytes: int = 0
+    uncommitted_records: int = 0
+    open_windows: int = 0
+    late_records: int = 0
+    records_in: int = 0
+    reason: str = ""
+    updated_at_ms: int = 0
+    """Set by the database's writer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRow:
+    """A request and, once ``state`` is done or failed, its answer in ``result``."""
+
+    id: int
+    application: str
+    kind: str
+    arguments: Mapping[str, str]
+    requested_by: str
+    reason: str
+    requested_at_ms: int
+    state: str
+    result: str
+    finished_at_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """One reading of a running application."""
+
+    epoch: int
+    committed_epoch: int
+    records_in: int
+    records_per_s: float
+    lag: int
+    commit_ms: float
+    at_ms: int = 0
+    """Set by the database's writer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationStatus:
+    """The newest life of an application with its tasks and newest reading."""
+
+    application: str
+    state: str
+    """As reported; ``dead`` where the lease is open but its process is gone or its time is over."""
+    is_running: bool
+    generation: int | None
+    owner: str
+    host: str
+    pid: int
+    started_at_ms: int
+    heartbeat_at_ms: int
+    ended_at_ms: int | None
+    error: str | None
+    tasks: tuple[TaskStatusRow, ...]
+    metric: MetricRow | None

@@ -1,0 +1,89 @@
+"""What suites share: one embedded broker and one Spark session a run, topics named after their test, no leftovers."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.kafka.admin import KafkaAdmin
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+
+LEFTOVER_LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the run when a process that it started, or one that works in its temporary folder, outlives it."""
+    base = str(tmp_path_factory.getbasetemp())
+    before = set(psutil.pids())
+    yield
+    until = time.monotonic() + LEFTOVER_LIMIT_S
+    while (left := _left(base, before)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left, "processes outlived the tests: " + "; ".join(left)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Bootstrap servers of a real broker in a folder of its own, up until the run ends."""
+    with broker_for(Settings(dir=tmp_path_factory.mktemp("broker"))) as bootstrap_servers:
+        yield bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def kafka_admin(broker: str) -> KafkaAdmin:
+    return KafkaAdmin(broker)
+
+
+@pytest.fixture
+def topic(kafka_admin: KafkaAdmin, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """``topic(partitions=1, **config)`` creates a topic named after the test and returns its name."""
+    def create(partitions: int = 1, **config: str) -> str:
+        name = f"{re.sub(r'[^A-Za-z0-9_]+', '_', request.node.name)[:80]}-{uuid.uuid4().hex[:8]}"
+        kafka_admin.create_topic(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
+        return name
+
+    return create
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of a fresh folder with two slots, whatever the environment says."""
+    return Settings(dir=tmp_path / "weir", slots=2)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """A session with two slots, as an application's driver has it."""
+    from infra.spark.session import slot_session
+
+    session = slot_session(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")
+    yield session
+    session.stop()
+
+
+def _left(base: str, before: set[int]) -> list[str]:
+    """Descendants of this process, and new processes with ``base`` in their command line."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    own = {os.getpid()}
+    if gateway is not None:  # one Java process a Python process, which ends with it
+        java = psutil.Process(gateway.proc.pid)
+        own |= {java.pid, *(child.pid for child in java.children(recursive=True))}
+    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+        pid, command = process.info["pid"], " ".join(process.info["cmdline"] or ())
+        is_ours = pid in children or (pid not in before and base in command)
+        if is_ours and pid not in own and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(f"{pid} {command[:160]}")
+    return found

@@ -1,0 +1,219 @@
+"""The control database over SQLite, and over PostgreSQL where pgserver is installed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from infra.control import (
+    ControlDatabase,
+    ControlDatabaseError,
+    DriverControl,
+    LeaseHeldError,
+    MetricRow,
+    TaskStatusRow,
+    this_host,
+)
+
+METRIC = MetricRow(epoch=7, committed_epoch=5, records_in=100, records_per_s=12.5, lag=3, commit_ms=8.25)
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory):
+    pgserver = pytest.importorskip("pgserver")
+    server = pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
+    yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}" if request.param == "sqlite" else (
+        request.getfixturevalue("postgresql"))
+    database = ControlDatabase(url)
+    for application in database.applications():
+        database.forget(application)
+    return database
+
+
+def acquire(database, *, owner="one", pid=None, host=None, ttl_s=60.0, take_over=False):
+    return database.acquire_lease("app", owner=owner, pid=pid or os.getpid(), host=host or this_host(), ttl_s=ttl_s,
+                                  take_over=take_over)
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_held_lease_is_refused_and_names_its_holder(database):
+    acquire(database, owner="weir run")
+    with pytest.raises(LeaseHeldError, match=rf"weir run \(process {os.getpid()} on {this_host()}, since 20"):
+        acquire(database, owner="two")
+
+
+def test_a_lease_of_an_ended_process_of_this_host_is_free(database):
+    acquire(database, pid=ended_pid())
+    assert not database.is_running("app")
+    assert database.application_status("app").state == "dead"
+    acquire(database, owner="two")
+    assert database.application_status("app").owner == "two"
+
+
+def test_a_pid_given_to_another_process_does_not_hold_the_lease(database):
+    lease = acquire(database)
+    with database._writing() as connection:
+        connection.exec_driver_sql("UPDATE weir_instances SET process_start = process_start - 1")
+    acquire(database, owner="two")
+    assert not database.heartbeat(lease, state="running")
+
+
+def test_a_lease_of_another_host_is_free_only_once_its_time_is_over(database):
+    acquire(database, host="elsewhere", ttl_s=60.0)
+    with pytest.raises(LeaseHeldError):
+        acquire(database)
+    acquire(database, host="elsewhere", ttl_s=-1.0, take_over=True)
+    acquire(database)
+
+
+def test_a_heartbeat_after_a_take_over_says_that_the_lease_is_lost(database):
+    first = acquire(database)
+    assert database.heartbeat(first, state="running", generation=3)
+    second = acquire(database, owner="two", take_over=True)
+    assert not database.heartbeat(first, state="running")
+    database.release(first, state="failed", error="fenced")  # touches nothing of the second's
+    status = database.application_status("app")
+    assert (status.owner, status.state, status.is_running) == ("two", "starting", True)
+    assert database.heartbeat(second, state="running", generation=4)
+    database.release(second)
+    status = database.application_status("app")
+    assert (status.state, status.is_running, status.generation) == ("stopped", False, 4)
+
+
+def test_of_many_that_acquire_at_once_one_gets_the_lease(database):
+    outcomes: list[str] = []
+    barrier = threading.Barrier(6)
+
+    def try_it() -> None:
+        barrier.wait()
+        try:
+            acquire(database)
+            outcomes.append("held")
+        except LeaseHeldError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=try_it) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["held"] + ["refused"] * 5
+
+
+def test_task_rows_are_replaced_by_task_and_read_back_as_written(database):
+    acquire(database)
+    row = TaskStatusRow(task="0_2", slot=1, status="running", state="3.7", positions={"flights": {"2": 41}}, lag=9,
+                        stream_time_ms=1_000, uncommitted_bytes=10, uncommitted_records=2, open_windows=4,
+                        late_records=1, records_in=41, reason="")
+    database.report_tasks("app", [row, TaskStatusRow(task="0_10", slot=0, status="restoring", reason="lost disk")])
+    database.report_tasks("app", [TaskStatusRow(task="0_10", slot=0, status="running", records_in=2**40)])
+    database.add_metric("app", METRIC)
+    status = database.application_status("app")
+    assert [task.task for task in status.tasks] == ["0_2", "0_10"]
+    read = status.tasks[0]
+    assert read.positions == {"flights": {"2": 41}}
+    assert read.updated_at_ms >= status.started_at_ms
+    assert (status.tasks[1].status, status.tasks[1].reason, status.tasks[1].records_in) == ("running", "", 2**40)
+    assert (status.metric.records_per_s, status.metric.commit_ms, status.metric.lag) == (12.5, 8.25, 3)
+
+
+def test_a_request_waits_until_the_driver_answers_it(database):
+    first = database.request("app", "commit", by="someone", reason="bytes", arguments={"why": "now"})
+    second = database.request("app", "pause", by="someone")
+    database.request("other", "stop", by="someone")
+    assert [row.id for row in database.pending_requests("app")] == [first, second]
+    assert database.wait_request(first, timeout_s=0).state == "pending"
+    database.finish_request(first, "committed 2.9")
+    database.finish_request(second, "no such task", failed=True)
+    assert database.pending_requests("app") == []
+    answer = database.wait_request(first, timeout_s=5)
+    assert (answer.state, answer.result, answer.arguments) == ("done", "committed 2.9", {"why": "now"})
+    assert database.wait_request(second, timeout_s=5).state == "failed"
+
+
+def test_forget_leaves_nothing_of_one_application(database):
+    acquire(database)
+    database.request("app", "stop", by="someone")
+    database.add_metric("app", METRIC)
+    database.forget("app")
+    assert database.applications() == []
+    assert database.application_status("app") is None
+    assert database.pending_requests("app") == []
+
+
+def test_a_database_deleted_under_a_running_driver_is_made_anew_with_its_lease(tmp_path):
+    file = tmp_path / "control.sqlite"
+    control = DriverControl(f"sqlite:///{file}", "app", owner="weir run")
+    for left in tmp_path.glob("control.sqlite*"):
+        left.unlink()
+    control.heartbeat("running", 3)
+    status = ControlDatabase(f"sqlite:///{file}").application_status("app")
+    assert (status.is_running, status.state, status.generation, status.owner) == (True, "running", 3, "weir run")
+
+
+def test_a_locked_database_delays_the_driver_by_a_moment_and_loses_no_answer(tmp_path, caplog):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    control, other = DriverControl(url, "app", owner="weir run"), ControlDatabase(url)
+    request = other.request("app", "commit", by="someone")
+    assert [row.id for row in control.requests()] == [request]
+    locker = sqlite3.connect(tmp_path / "control.sqlite", isolation_level=None)
+    locker.execute("BEGIN EXCLUSIVE")
+    control.finish(request, "committed 1.4")
+    control.report([TaskStatusRow(task="0_0", slot=0, status="running")], METRIC)
+    control.heartbeat("running", 1)
+    assert [record.message for record in caplog.records if "goes on without it" in record.message]
+    locker.execute("ROLLBACK")
+    locker.close()
+    assert other.wait_request(request, timeout_s=0).state == "pending"
+    control.release()
+    assert other.wait_request(request, timeout_s=0).result == "committed 1.4"
+    assert not other.is_running("app")
+
+
+def test_a_driver_without_its_database_goes_on_but_a_held_lease_stops_it(tmp_path, caplog):
+    folder = tmp_path / "folder"
+    folder.write_text("a file where the folder should be")
+    lonely = DriverControl(f"sqlite:///{folder / 'control.sqlite'}", "app", owner="weir run")
+    lonely.heartbeat("running", 1)
+    lonely.finish(1, "done")
+    assert lonely.requests() == []
+    lonely.release()
+    assert any("goes on without it" in record.message for record in caplog.records)
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    DriverControl(url, "app", owner="one")
+    with pytest.raises(LeaseHeldError):
+        DriverControl(url, "app", owner="two")
+    DriverControl(url, "app", owner="three", take_over=True)
+
+
+def test_another_format_version_is_refused_with_the_way_out(tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    assert ControlDatabase(url).applications() == []
+    with sqlite3.connect(tmp_path / "control.sqlite") as connection:
+        connection.execute("UPDATE weir_format SET version = 99")
+    with pytest.raises(ControlDatabaseError, match="format version 99, this Weir reads 1; point control_url at"):
+        ControlDatabase(url).applications()
+
+
+def test_a_password_in_the_url_is_never_shown():
+    database = ControlDatabase("postgresql+psycopg://weir:hunter2@127.0.0.1:1/weir", busy_timeout_s=1)
+    with pytest.raises(ControlDatabaseError) as caught:
+        database.applications()
+    assert "hunter2" not in str(caught.value)
+    assert "weir:***@127.0.0.1:1" in str(caught.value)
