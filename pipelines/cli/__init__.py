@@ -1,0 +1,5 @@
+"""The ``weir`` command line: each module holds the commands of one kind, ``app`` puts them together."""
+
+from pipelines.cli.app import main
+
+__all__ = ["main"]

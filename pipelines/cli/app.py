@@ -1,0 +1,74 @@
+"""Puts the ``weir`` commands together and decides how an error looks: one sentence, and the trace with --debug."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from pipelines.cli import control, demo, inspect, query, run, status
+from pipelines.cli.options import DEBUG
+from pipelines.cli.render import notices
+
+_OWN_PACKAGES = ("state", "pipelines", "infra", "orchestration", "bench")
+
+
+def _sentence(error: Exception) -> str:
+    """Errors of the project say what to do; any other gets its type and a way to more."""
+    text = " ".join(str(error).split())
+    if type(error).__module__.partition(".")[0] in _OWN_PACKAGES and text:
+        return text
+    return f"unexpected {type(error).__name__}: {text or 'no text'}; run it again with --debug for the stack trace"
+
+
+class CommandGroup(TyperGroup):
+    """Turns whatever a command raises into one line on standard error and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.TyperException, typer.Exit, typer.Abort, KeyboardInterrupt, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.meta.get(DEBUG):
+                traceback.print_exception(error)
+            notices.print("weir:", style="bold red", end=" ")
+            notices.print(_sentence(error), markup=False, soft_wrap=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    name="weir", cls=CommandGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Event-time stream processing: run applications, look at their state and tables, steer them.",
+    epilog="Start here: weir demo")
+
+for name, command, example in (
+    ("demo", demo.demo, "weir demo --no-ui"),
+    ("run", run.run, "weir run pipelines.examples.flights:app --until-caught-up --set slots=2"),
+    ("describe", inspect.describe, "weir describe pipelines.examples.flights:app"),
+    ("status", status.status, "weir status --json"),
+    ("logs", inspect.logs, "weir logs flights --lines 100"),
+    ("show", inspect.show, "weir show flights carrier_totals --limit 16"),
+    ("query", query.query, "weir query flights by_carrier UA --isolation read_uncommitted"),
+    ("commit", control.commit, "weir commit flights"),
+    ("pause", control.pause, "weir pause flights"),
+    ("resume", control.resume, "weir resume flights"),
+    ("stop", control.stop, "weir stop flights"),
+    ("reset", control.reset, "weir reset flights --yes"),
+    ("bench", run.bench, "weir bench --quick --json"),
+):
+    app.command(name, epilog=f"Example: {example}")(command)
+
+kafka = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog="Example: weir kafka start",
+                    help="The embedded Kafka broker of the folder.")
+kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
+kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
+app.add_typer(kafka, name="kafka")
+
+
+def main() -> None:
+    """The entry point of the ``weir`` command."""
+    app(prog_name="weir")

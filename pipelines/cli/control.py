@@ -1,0 +1,140 @@
+"""Commands that steer: requests to a running application, removing what one left, and the folder's broker."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
+from pipelines.cli.render import console, notices
+
+if TYPE_CHECKING:
+    from infra.control.rows import RequestKind
+    from infra.settings import Settings
+
+ANSWER_LIMIT_S = 60.0
+END_LIMIT_S = 30.0
+LOOK_EVERY_S = 1.0
+RESET_TTL_S = 600.0
+
+
+def ask(settings: Settings, application: str, kind: RequestKind) -> str:
+    """Leave a request for the application's driver and wait until it has been followed; returns the driver's answer.
+
+    Raises:
+        CommandError: No driver runs, it did not answer within a minute, or it could not do what was asked.
+    """
+    from infra.control import ControlDatabase, this_host
+    from pipelines.cli.registry import require
+
+    require(settings, application)
+    database = ControlDatabase(settings.control_database_url)
+    if not database.is_running(application):
+        raise CommandError(f"{application} is not running; start it with `weir run MODULE:APP`")
+    request = database.request(application, kind, by=f"{getpass.getuser()}@{this_host()}", reason="command line")
+    until = time.monotonic() + ANSWER_LIMIT_S
+    with notices.status(f"{kind}: waiting for the driver of {application}"):
+        while (answer := database.wait_request(request, LOOK_EVERY_S)).state == "pending":
+            if not database.is_running(application):
+                if kind == "stop":
+                    return "has ended"
+                raise CommandError(f"the driver of {application} ended before it could {kind}; "
+                                   f"`weir logs {application}` says why")
+            if time.monotonic() > until:
+                raise CommandError(f"the driver of {application} has not answered within {ANSWER_LIMIT_S:.0f} s; "
+                                   f"`weir logs {application}` shows what it is doing, and the request stands")
+    if answer.state == "failed":
+        raise CommandError(f"{kind} of {application} failed: {answer.result}")
+    return answer.result
+
+
+def commit(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Make a running application commit now."""
+    console.print(f"{application}: {ask(load_settings(directory), application, 'commit')}", markup=False)
+
+
+def pause(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Make a running application commit and read no more until it is resumed."""
+    console.print(f"{application}: {ask(load_settings(directory), application, 'pause')}", markup=False)
+
+
+def resume(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Let a paused application go on."""
+    console.print(f"{application}: {ask(load_settings(directory), application, 'resume')}", markup=False)
+
+
+def stop(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Make a running application finish its epoch, commit and end; returns when it has ended."""
+    from infra.control import ControlDatabase
+
+    settings = load_settings(directory)
+    answer = ask(settings, application, "stop")
+    database, until = ControlDatabase(settings.control_database_url), time.monotonic() + END_LIMIT_S
+    with notices.status(f"stop: {answer}"):
+        while database.is_running(application):
+            if time.monotonic() > until:
+                raise CommandError(f"{application} is still ending after {END_LIMIT_S:.0f} s; "
+                                   f"`weir logs {application}` shows what it is doing")
+            time.sleep(0.1)
+    console.print(f"{application}: stopped", markup=False)
+
+
+def reset(application: AppArgument,
+          yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+          directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Delete an application's state and tables, so that its next run starts from the beginning.
+
+    Topics stay as they are. A running application has to be stopped first.
+    """
+    from infra.control import ControlDatabase, this_host
+    from pipelines.cli.registry import forget, require
+
+    settings = load_settings(directory)
+    require(settings, application)
+    state, tables = settings.state_dir / application, settings.warehouse / application
+    if not yes:
+        typer.confirm(f"Delete {application}'s tables in {tables} and its state in {state}?", abort=True, err=True)
+    database = ControlDatabase(settings.control_database_url)
+    database.acquire_lease(application, owner="weir reset", pid=os.getpid(), host=this_host(), ttl_s=RESET_TTL_S)
+    # The state goes first: tables without local state are restored from, state without tables is not trusted.
+    for folder in (state, tables):
+        _remove(folder, settings.tmp)
+    forget(settings, application)
+    database.forget(application)
+    console.print(f"{application}: tables and state are deleted; its next run starts from the beginning", markup=False)
+
+
+def _remove(folder: Path, scratch: Path) -> None:
+    """Take a folder away in one step, so that killed half-way nobody meets half of it, then delete it."""
+    if not folder.exists():
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    aside = scratch / f"reset-{os.getpid()}-{folder.parent.name}-{folder.name}"
+    folder.rename(aside)
+    shutil.rmtree(aside)
+
+
+def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Start the embedded broker of the folder and keep it up until `weir kafka stop`."""
+    from infra.kafka.broker import EmbeddedBroker
+
+    settings = load_settings(directory)
+    with notices.status("starting Kafka"):
+        bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
+    console.print(f"Kafka is up at {bootstrap_servers}; `weir kafka stop` ends it", markup=False, soft_wrap=True)
+
+
+def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
+    """End the embedded broker of the folder, or let it end with the last command that uses it."""
+    from infra.kafka.broker import EmbeddedBroker
+
+    settings = load_settings(directory)
+    with notices.status("stopping Kafka"):
+        ended = EmbeddedBroker(settings.kafka_dir).stop()
+    console.print("Kafka is down" if ended else "Kafka ends when the commands that use it have ended")

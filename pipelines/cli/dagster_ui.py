@@ -1,0 +1,83 @@
+"""Serves the Dagster UI of a folder until Ctrl-C; Dagster itself runs as a process of its own, never imported."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from infra.settings import Settings
+from pipelines.cli.keeper import start_kept
+from pipelines.cli.options import CommandError
+from pipelines.cli.render import console, notices
+
+DEFAULT_PORT = 3000
+START_LIMIT_S = 120.0
+_DAGSTER_YAML = "telemetry:\n  enabled: false\n"
+
+
+def free_port(preferred: int = DEFAULT_PORT) -> int:
+    """``preferred`` when nothing listens there, else one that the system picks."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise CommandError("no free port on this machine for the Dagster UI; leave it out with --no-ui")
+
+
+def prepare_home(home: Path) -> None:
+    """Make the folder for Dagster's own records; an existing ``dagster.yaml`` stays as it is."""
+    home.mkdir(parents=True, exist_ok=True)
+    instance = home / "dagster.yaml"
+    if not instance.exists():
+        instance.write_text(_DAGSTER_YAML, encoding="utf-8")
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise CommandError(f"the Dagster UI did not come up; {log} says why, and --no-ui leaves it out")
+
+
+def serve(settings: Settings) -> None:
+    """Start the UI on port 3000, or a free one, and block until Ctrl-C or SIGTERM; leaves no process behind."""
+    prepare_home(settings.dagster_home)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    log = settings.logs / "dagster.log"
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-m", "orchestration.definitions",
+               "--host", "127.0.0.1", "--port", str(port)]
+    environment = {"DAGSTER_HOME": str(settings.dagster_home), "WEIR_DIR": str(settings.dir)}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    earlier = signal.signal(signal.SIGTERM, interrupt)
+    server = start_kept(command, log=log, environment=environment)
+    try:
+        with notices.status("starting the Dagster UI"):
+            _wait_until_up(server, url, log)
+        console.print(f"\nDagster UI: [bold]{url}[/bold]  (Ctrl-C ends it; its log is {log})", soft_wrap=True)
+        code = server.wait()
+        raise CommandError(f"the Dagster UI ended by itself with code {code}; {log} says why")
+    except KeyboardInterrupt:
+        notices.print("ending the Dagster UI")
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
+        signal.signal(signal.SIGTERM, earlier)

@@ -1,0 +1,88 @@
+"""``weir demo``: a year of real departures from New York through the flights application, on real parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import DebugOption, DirOption, load_settings
+from pipelines.cli.render import console, frame_table, notices, without_bookkeeping
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
+    from pipelines.examples.load_flights import LoadSummary
+    from pipelines.spark.runner import RunSummary
+
+REFERENCE = "pipelines.examples.flights:app"
+WORST_HOURS = 8
+MIN_FLIGHTS = 10
+"""An hour with fewer flights says little about a mean."""
+
+
+def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the results; no Dagster UI.")] = False,
+         directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Load 336,776 real flights into Kafka, run the flights application over them and show what came out.
+
+    Killed at any moment and started again on the same folder it goes on where it was.
+    """
+    from infra.kafka.broker import broker_for
+    from pipelines.cli.drive import drive
+    from pipelines.cli.progress import counting, following, warnings_on_terminal
+    from pipelines.examples.load_flights import load
+
+    settings = load_settings(directory)
+    notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
+    with broker_for(settings) as bootstrap_servers:
+        with counting("loading flights") as show:
+            loaded = load(bootstrap_servers, client_properties=settings.kafka,
+                          on_progress=lambda done, total: show(done, total, ""))
+        with following("running flights") as on_progress:
+            summary = drive(REFERENCE, settings, until_caught_up=True, on_progress=on_progress,
+                            console=warnings_on_terminal())
+        if summary.reason != "caught_up":
+            console.print("Stopped and committed; `weir demo` goes on from here.")
+            return
+        print_results(settings, loaded, summary)
+        if not no_ui:
+            from pipelines.cli.dagster_ui import serve
+
+            serve(settings)
+
+
+def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) -> None:
+    """The two output tables in short, what was counted, where all of it lies and what to try next."""
+    import polars as pl
+
+    from state.commit.tables import read_table
+
+    folder = settings.warehouse / summary.application
+    if not loaded.loaded and not summary.records_in:
+        console.print("\nNothing to do: every flight is in the topic and has been processed. The results stand:")
+    carriers = without_bookkeeping(read_table(folder / "carrier_totals")).sort("flights", descending=True)
+    hours = without_bookkeeping(read_table(folder / "late_departures"))
+    worst = hours.filter(pl.col("flights") >= MIN_FLIGHTS).sort(
+        ["mean_delay", "carrier", "origin", "window_start"], descending=[True, False, False, False])
+    console.print()
+    console.print(frame_table(
+        carriers.with_columns((100 * pl.col("late") / pl.col("flights")).alias("late %")),
+        f"Departures by carrier in 2013, all {carriers.height} carriers (carrier_totals)"))
+    console.print()
+    console.print(frame_table(
+        worst.head(WORST_HOURS).drop("window_end").rename({"window_start": "hour (UTC)"}),
+        f"The worst hours with at least {MIN_FLIGHTS} flights, of {hours.height:,} final ones (late_departures)"))
+    total = carriers.select(pl.col("flights", "late", "cancelled").sum()).row(0, named=True)
+    console.print(
+        f"\n{total['flights']:,} flights, {total['late']:,} late, {total['cancelled']:,} cancelled; "
+        f"{summary.totals.get('open_windows', 0):,} windows are still open, "
+        f"{summary.totals.get('late_records', 0):,} records came after their window had closed and were dropped."
+        f"\nThis time: {loaded.loaded:,} records loaded in {loaded.seconds:.1f} s, {summary.records_in:,} processed "
+        f"in {summary.seconds:.1f} s with {summary.commits} commits.", soft_wrap=True)
+    where = "" if settings.dir == Path.cwd() / ".weir" else f" --dir {settings.dir}"
+    console.print(
+        f"\nTables (Delta):  {folder}/carrier_totals\n                 {folder}/late_departures"
+        f"\nState (LMDB):    {settings.state_dir / summary.application}"
+        f"\n\nTry next:\n  weir show {summary.application} late_departures --limit 5{where}"
+        f"\n  weir query {summary.application} by_carrier UA{where}\n  weir status{where}"
+        f"\n  weir describe {REFERENCE}", markup=False, soft_wrap=True)

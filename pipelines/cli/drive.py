@@ -1,0 +1,67 @@
+"""Runs one application in this process, whoever asked: the command line, the demo or a Dagster worker.
+
+Brings together what the runner needs from its surroundings: the broker, the log file, and signals that end the
+run after the epoch at hand. The loop itself is ``pipelines.spark.runner``.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from pipelines.cli.log_files import log_file, logging_to
+from pipelines.cli.registry import load_reference, register
+
+if TYPE_CHECKING:
+    from pipelines.spark.runner import Progress, RunSummary
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a run that watches it finishes its epoch and commits.
+
+    A second signal changes nothing: the first is already being followed. Main thread only.
+    """
+    stop = threading.Event()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        logger.info("%s: finishing the epoch and committing", signal.Signals(number).name)
+        stop.set()
+
+    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_over: bool = False,
+          on_progress: Callable[[Progress], None] | None = None,
+          console: logging.Handler | None = None) -> RunSummary:
+    """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
+
+    Its log goes to the folder's log file, its whereabouts to the folder's registry, so that ``weir query`` finds
+    its topology. ``console`` gets the warnings as well. Raises what the runner raises.
+    """
+    application = load_reference(reference)
+    register(settings, application.id, reference)
+    with (logging_to(log_file(settings.logs, application.id), console=console), stop_on_signals() as stop,
+          broker_for(settings) as bootstrap_servers):
+        from pipelines.spark.runner import run
+
+        try:
+            return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,
+                       take_over=take_over, stop=stop, on_progress=on_progress)
+        except Exception:
+            logger.exception("the run of %s ended with an error", application.id)
+            raise

@@ -1,0 +1,79 @@
+"""Commands that only look: the topology, what runs, its log, its tables and its state."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import (
+    AppArgument,
+    CommandError,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
+    load_settings,
+)
+from pipelines.cli.render import console, frame_table, notices, print_json, without_bookkeeping
+
+FOLLOW_EVERY_S = 0.3
+
+
+def describe(reference: ReferenceArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Print an application's sub-topologies: sources, processors, stores and sinks."""
+    from pipelines.cli.registry import load_reference
+
+    console.print(load_reference(reference).topology.describe(), markup=False, soft_wrap=True)
+
+
+def logs(application: AppArgument,
+         lines: Annotated[int, typer.Option(min=1, help="How many of the newest lines.")] = 50,
+         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+         directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Print the newest log lines of an application."""
+    from pipelines.cli.log_files import log_file
+    from pipelines.cli.registry import require
+
+    settings = load_settings(directory)
+    path = log_file(settings.logs, require(settings, application))
+    if not path.exists():
+        raise CommandError(f"{application} has written no log in {settings.logs} yet; `weir run` makes it")
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in deque(file, maxlen=lines):
+            console.file.write(line)
+        while follow:
+            console.file.write(file.read())
+            console.file.flush()
+            time.sleep(FOLLOW_EVERY_S)
+
+
+def output_tables(folder: Path) -> list[str]:
+    """Names of the output tables below an application's warehouse folder, sorted."""
+    return sorted(path.parent.name for path in folder.glob("*/_delta_log") if not path.parent.name.startswith("_"))
+
+
+def show(application: AppArgument,
+         table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
+         limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
+         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Print the current rows of an output: the newest row of each key for a table, every row for facts."""
+    from pipelines.cli.registry import require
+    from state.commit.tables import read_table
+
+    settings = load_settings(directory)
+    folder = settings.warehouse / require(settings, application)
+    if not (folder / table / "_delta_log").is_dir():
+        known = ", ".join(output_tables(folder)) or "none yet: run the application first"
+        raise CommandError(f"{application} has no table {table!r}; it has {known}")
+    rows = without_bookkeeping(read_table(folder / table))
+    rows = rows.sort(rows.columns[0], maintain_order=True)
+    shown = rows.head(limit) if limit else rows
+    if as_json:
+        print_json(shown.to_dicts())
+        return
+    console.print(frame_table(shown))
+    notices.print(f"{shown.height:,} of {rows.height:,} rows of {folder / table}", soft_wrap=True)

@@ -1,0 +1,57 @@
+"""Where the log lines of a run go: everything to the application's file, warnings to the terminal as well.
+
+The one place that sets up the standard library's logging; other modules only ask for loggers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+MAX_FILE_BYTES = 16 << 20
+KEPT_FILES = 3
+_NOISY = ("py4j", "urllib3", "sqlalchemy")
+
+
+class _UtcFormatter(logging.Formatter):
+    converter = time.gmtime
+
+
+def log_file(logs: Path, application: str) -> Path:
+    """The file that an application's runs write to."""
+    return logs / f"{application}.log"
+
+
+@contextmanager
+def logging_to(path: Path, *, console: logging.Handler | None = None) -> Iterator[None]:
+    """Write all log lines of this process to ``path`` (UTC, rotated at 16 MB, three old files kept).
+
+    ``console`` gets the warnings too, or what its own level says. Both are taken off again at the end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = RotatingFileHandler(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
+    file.setFormatter(_UtcFormatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(process)d %(name)s: %(message)s",
+                                    datefmt="%Y-%m-%dT%H:%M:%S"))
+    handlers: list[logging.Handler] = [file]
+    if console is not None:
+        if console.level == logging.NOTSET:
+            console.setLevel(logging.WARNING)
+        handlers.append(console)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.INFO)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in handlers:
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()

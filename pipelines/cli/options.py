@@ -1,0 +1,55 @@
+"""What the commands share: their common options, the settings they lead to, and the error for a wrong request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
+
+DEBUG = "weir.debug"
+
+
+class CommandError(Exception):
+    """What was asked cannot be done; the text is one sentence that ends with the way out."""
+
+
+def _remember_debug(context: typer.Context, value: bool) -> bool:
+    context.meta[DEBUG] = value
+    return value
+
+
+DirOption = Annotated[Path | None, typer.Option(
+    "--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves.")]
+DebugOption = Annotated[bool, typer.Option(
+    "--debug", callback=_remember_debug, help="On an error show the stack trace too.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that ran in DIR.")]
+ReferenceArgument = Annotated[str, typer.Argument(
+    metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")]
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+    """``["a=1", "b.c=x=y"]`` as ``{"a": "1", "b.c": "x=y"}``.
+
+    Raises:
+        CommandError: An item has no ``=`` or no name before it.
+    """
+    parsed: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise CommandError(f"--set wants KEY=VALUE, as --set slots=4, and got {assignment!r}")
+        parsed[key.strip()] = value
+    return parsed
+
+
+def load_settings(directory: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a folder; flags win over ``WEIR_*`` variables, those over ``weir.toml``."""
+    from infra.settings import Settings
+
+    return Settings.load(directory, overrides=dict(overrides or {}))

@@ -1,0 +1,31 @@
+"""How far the commits of an application have come: offsets of its newest commit, and what lies beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from infra.kafka.admin import KafkaAdmin
+from state.commit.record import CommitRecord
+from state.types import Positions
+
+
+def committed_positions(newest: CommitRecord | None, topics: Iterable[str]) -> Positions:
+    """Next offsets to read by topic and partition, over all tasks; empty before the first commit."""
+    merged: Positions = {topic: {} for topic in sorted(topics)}
+    for task in newest.tasks.values() if newest else ():
+        for topic in merged.keys() & task.positions.keys():
+            merged[topic].update(task.positions[topic])
+    return {topic: dict(sorted(partitions.items())) for topic, partitions in merged.items()}
+
+
+def committed_lag(positions: Positions, admin: KafkaAdmin) -> Mapping[tuple[str, int], int]:
+    """Records by topic partition that no commit covers yet; one without a position counts from its oldest record.
+
+    Raises:
+        BrokerUnreachableError: No broker answered in time.
+    """
+    counts = admin.partition_counts(positions)
+    partitions = [(topic, number) for topic, count in sorted(counts.items()) for number in range(count)]
+    ends, beginnings = admin.end_offsets(partitions), admin.beginning_offsets(partitions)
+    return {(topic, number): ends[topic, number] - positions[topic].get(number, beginnings[topic, number])
+            for topic, number in partitions}

@@ -1,0 +1,57 @@
+"""Shows a run's progress: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+
+from pipelines.cli.render import notices
+
+if TYPE_CHECKING:
+    from pipelines.spark.runner import Progress
+
+LINE_EVERY_S = 5.0
+
+
+def warnings_on_terminal() -> logging.Handler:
+    """A log handler that prints above a live bar without tearing it."""
+    return RichHandler(console=notices, show_path=False, level=logging.WARNING)
+
+
+@contextmanager
+def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yields ``show(done, total, text)``; call it as often as there is news."""
+    if notices.is_terminal:
+        bar = ProgressBar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+                          TextColumn("{task.fields[text]}"), TimeElapsedColumn(), console=notices)
+        task = bar.add_task(title, total=None, text="")
+        with bar:
+            yield lambda done, total, text: bar.update(task, completed=done, total=total or None, text=text)
+        return
+    last = [time.monotonic() - LINE_EVERY_S]
+
+    def line(done: int, total: int, text: str) -> None:
+        if time.monotonic() - last[0] >= LINE_EVERY_S:
+            last[0] = time.monotonic()
+            notices.print(f"{title}: {done:,} of {total:,} records {text}".rstrip(), markup=False, soft_wrap=True)
+
+    yield line
+
+
+@contextmanager
+def following(title: str) -> Iterator[Callable[[Progress], None]]:
+    """A run's ``on_progress``: records done, records known to be waiting, and the pace."""
+    with counting(title) as show:
+        def on_progress(progress: Progress) -> None:
+            pace = f"{progress.records_per_s:,.0f} records/s, epoch {progress.epoch}"
+            show(progress.records_in, progress.records_in + progress.lag,
+                 progress.message or (pace if progress.records_in else progress.state))
+
+        yield on_progress

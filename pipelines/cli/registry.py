@@ -1,0 +1,94 @@
+"""Which applications a folder knows: ``<dir>/applications/<id>.json`` says where the program of each is.
+
+Written when an application starts. Queries need it, since finding a key in a store takes the topology.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from infra.settings import Settings
+from pipelines.application import Application, load_application
+from pipelines.cli.options import CommandError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """Where an application's program is."""
+
+    application: str
+    reference: str
+    """``module:attribute``."""
+    import_from: str
+    """The folder that was the current one at the start; the module may live there."""
+
+
+def _entry(settings: Settings, application: str) -> Path:
+    return settings.dir / "applications" / f"{application}.json"
+
+
+def load_reference(reference: str, import_from: Path | None = None) -> Application:
+    """The application at ``module:attribute``, looked for in ``import_from`` (the current folder) as well."""
+    folder = str(import_from or Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return load_application(reference)
+
+
+def register(settings: Settings, application: str, reference: str) -> None:
+    """Remember where ``application`` is; replaces an older entry in one step."""
+    entry = _entry(settings, application)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    registration = Registration(application=application, reference=reference, import_from=str(Path.cwd()))
+    scratch = entry.with_suffix(f".{os.getpid()}.tmp")
+    scratch.write_text(json.dumps(asdict(registration), indent=2) + "\n", encoding="utf-8")
+    scratch.replace(entry)
+
+
+def forget(settings: Settings, application: str) -> None:
+    """Drop the entry, if there is one."""
+    _entry(settings, application).unlink(missing_ok=True)
+
+
+def applications(settings: Settings) -> list[str]:
+    """Ids of the applications that were started or left tables in the folder, sorted."""
+    started = {path.stem for path in (settings.dir / "applications").glob("*.json")}
+    written = {path.parent.name for path in settings.warehouse.glob("*/_commits")}
+    return sorted(started | written)
+
+
+def require(settings: Settings, application: str) -> str:
+    """``application`` itself when the folder knows it.
+
+    Raises:
+        CommandError: It does not; the text names what it has.
+    """
+    known = applications(settings)
+    if application in known:
+        return application
+    if not known:
+        raise CommandError(f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
+                           "or name another folder with --dir")
+    near = difflib.get_close_matches(application, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    raise CommandError(f"no application {application!r} in {settings.dir}; {hint}")
+
+
+def registered_application(settings: Settings, application: str) -> Application:
+    """The program of an application that ran in the folder.
+
+    Raises:
+        CommandError: The folder does not know it, or not where its program is.
+    """
+    require(settings, application)
+    try:
+        registration = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CommandError(f"where the program of {application!r} is is not known in {settings.dir}; "
+                           "start it once with `weir run MODULE:APP`") from error
+    return load_reference(registration.reference, Path(registration.import_from))

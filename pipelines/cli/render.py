@@ -1,0 +1,65 @@
+"""Rows for people and for programs: a polars frame as a table on the terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
+"""Columns that Weir adds to its tables; ``show`` and ``query`` leave them out."""
+
+console = Console(highlight=False)
+"""Results go to standard output; messages about the work go to ``notices``."""
+notices = Console(stderr=True, highlight=False)
+
+
+def without_bookkeeping(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns that the application itself declared."""
+    return frame.drop([name for name in frame.columns if name in BOOKKEEPING])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M" if value.second == value.microsecond == 0 else "%Y-%m-%d %H:%M:%S")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def frame_table(frame: pl.DataFrame, title: str | None = None) -> Table:
+    """One row a line, numbers to the right, times in UTC, ``-`` where a value is null."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None,
+                  pad_edge=False)
+    for name, dtype in frame.schema.items():
+        table.add_column(name, justify="right" if dtype.is_numeric() else "left", no_wrap=True)
+    for row in frame.iter_rows():
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON document to standard output; times as ISO 8601, bytes as text."""
+    console.file.write(json.dumps(value, default=_plain, indent=2) + "\n")

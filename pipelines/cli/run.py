@@ -1,0 +1,67 @@
+"""``weir run`` and ``weir bench``: the commands that make the machine work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import (
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
+    load_settings,
+    parse_assignments,
+)
+from pipelines.cli.render import console
+
+if TYPE_CHECKING:
+    from pipelines.spark.runner import RunSummary
+
+
+def summary_line(summary: RunSummary) -> str:
+    """One sentence about a finished run."""
+    ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
+    return (f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
+            f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
+            f"{summary.totals.get('open_windows', 0):,} windows open, "
+            f"{summary.totals.get('late_records', 0):,} late records dropped since the start")
+
+
+def run(reference: ReferenceArgument,
+        until_caught_up: Annotated[bool, typer.Option(
+            "--until-caught-up", help="End once everything that was in the topics has been processed.")] = False,
+        bootstrap_servers: Annotated[str | None, typer.Option(
+            metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")] = None,
+        assignments: Annotated[list[str] | None, typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; "
+            "may be given more than once.")] = None,
+        take_over: Annotated[bool, typer.Option(
+            "--take-over", help="Start even if another driver holds the application; that one is fenced "
+            "and stops.")] = False,
+        directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Run an application until it has caught up, or until Ctrl-C.
+
+    Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
+    after a kill -9 as well.
+    """
+    from pipelines.cli.drive import drive
+    from pipelines.cli.progress import following, warnings_on_terminal
+
+    overrides = parse_assignments(assignments or [])
+    if bootstrap_servers:
+        overrides["bootstrap_servers"] = bootstrap_servers
+    settings = load_settings(directory, overrides)
+    with following(reference) as on_progress:
+        summary = drive(reference, settings, until_caught_up=until_caught_up, take_over=take_over,
+                        on_progress=on_progress, console=warnings_on_terminal())
+    console.print(summary_line(summary), soft_wrap=True)
+
+
+def bench(quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
+          as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Measure Weir beside Kafka Streams on the same broker and events."""
+    import bench as benchmark
+
+    benchmark.main(quick=quick, as_json=as_json, dir=load_settings(directory).dir)

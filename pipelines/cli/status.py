@@ -1,0 +1,101 @@
+"""``weir status``: how every application of the folder stands.
+
+What is committed comes from the commit log, whether and how it runs from the control database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
+from pipelines.cli.render import console, frame_table, print_json
+
+if TYPE_CHECKING:
+    from infra.control import ControlDatabase
+    from infra.settings import Settings
+
+
+def _time(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
+    """One application as plain values; counts are of the newest commit, ``tasks`` and pace as last reported."""
+    from state.commit.protocol import newest_commit
+
+    newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
+    tasks = list(newest.tasks.values()) if newest else []
+    readers = [task for task in tasks if task.positions]  # the others read what these have passed on
+
+    def total(name: str) -> int:
+        return sum(task.totals.get(name, 0) for task in (readers if name == "records_in" else tasks))
+
+    positions: dict[str, dict[int, int]] = {}
+    for task in readers:
+        for topic, offsets in task.positions.items():
+            positions.setdefault(topic, {}).update(offsets)
+    metric = life.metric if life else None
+    return {
+        "application": application,
+        "state": life.state if life else "unknown",
+        "is_running": bool(life and life.is_running),
+        "generation": newest.generation if newest else None,
+        "committed_epoch": newest.epoch if newest else None,
+        "committed_at": _time(newest.at_ms) if newest else None,
+        "records_in": total("records_in"),
+        "late_records": total("late_records"),
+        "open_windows": total("open_windows"),
+        "positions": {topic: dict(sorted(offsets.items())) for topic, offsets in sorted(positions.items())},
+        "lag": metric.lag if metric else None,
+        "records_per_s": metric.records_per_s if metric and life and life.is_running else None,
+        "commit_ms": metric.commit_ms if metric else None,
+        "host": life.host if life else None,
+        "pid": life.pid if life else None,
+        "started_at": _time(life.started_at_ms) if life else None,
+        "ended_at": _time(life.ended_at_ms) if life else None,
+        "error": life.error if life else None,
+        "tasks": [asdict(task) for task in life.tasks] if life else [],
+    }
+
+
+def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Print how the folder's applications stand: state, commits, lag, open windows, late drops, tasks."""
+    from infra.control import ControlDatabase
+    from pipelines.cli.registry import applications
+
+    settings = load_settings(directory)
+    database = ControlDatabase(settings.control_database_url)
+    found = [application_status(settings, database, application) for application in applications(settings)]
+    if as_json:
+        print_json({"applications": found})
+    elif not found:
+        console.print(f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`",
+                      markup=False, soft_wrap=True)
+    for entry in found if not as_json else []:
+        _print_application(entry)
+
+
+def _print_application(entry: dict[str, Any]) -> None:
+    import polars as pl
+
+    where = f" (process {entry['pid']} on {entry['host']})" if entry["is_running"] else ""
+    console.print(f"[bold]{entry['application']}[/bold]  {entry['state']}{where}", soft_wrap=True)
+    if entry["error"]:
+        console.print(f"  error: {entry['error']}", markup=False, soft_wrap=True)
+    if entry["committed_epoch"] is None:
+        console.print("  nothing committed yet")
+        return
+    pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] is not None else ""
+    lag = f", lag {entry['lag']:,}" if entry["lag"] is not None else ""
+    console.print(
+        f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
+        f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
+        f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
+        f"late and dropped: {entry['late_records']:,}", soft_wrap=True)
+    if entry["tasks"]:
+        columns = ("task", "slot", "status", "state", "lag", "records_in", "open_windows", "late_records",
+                   "uncommitted_records", "reason")
+        console.print(frame_table(pl.DataFrame([{name: task[name] for name in columns} for task in entry["tasks"]],
+                                               infer_schema_length=None)))

@@ -1,0 +1,101 @@
+"""The command line as a newcomer meets it: help with examples, one-sentence errors, exit codes."""
+
+import json
+import re
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from pipelines.cli.app import app
+
+COMMANDS = [("demo",), ("run",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",), ("commit",),
+            ("pause",), ("resume",), ("stop",), ("bench",), ("kafka", "start"), ("kafka", "stop")]
+STEERING = ("commit", "pause", "resume", "stop")
+
+
+@pytest.fixture
+def weir(tmp_path, monkeypatch):
+    """Runs ``weir`` in an empty folder; ``--dir`` is left to the default, ``.weir`` there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WEIR_DIR", "WEIR_BOOTSTRAP_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+    runner = CliRunner()
+    return lambda *arguments, **options: runner.invoke(app, list(arguments), **options)
+
+
+def flat(text: str) -> str:
+    """Help and error text without the frame and the line breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+def test_every_command_of_the_tree_is_in_the_list():
+    names = set(get_command(app).commands)
+    assert names == {path[0] for path in COMMANDS}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_the_folder(weir, path):
+    result = weir(*path, "--help")
+    assert result.exit_code == 0
+    assert f"Example: weir {' '.join(path)}" in flat(result.stdout)
+    assert "--dir" in result.stdout
+    assert "--debug" in result.stdout
+
+
+@pytest.mark.parametrize("command", [*STEERING, "logs", "reset"])
+def test_an_empty_folder_says_how_to_begin(weir, command):
+    result = weir(command, "flights")
+    assert result.exit_code == 1
+    assert "nothing has run in" in flat(result.stderr)
+    assert "weir demo" in flat(result.stderr)
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_adds_the_trace(weir):
+    result = weir("show", "flights", "carrier_totals", "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+def test_a_setting_without_a_value_is_refused(weir):
+    result = weir("run", "pipelines.examples.flights:app", "--set", "slots")
+    assert result.exit_code == 1
+    assert "KEY=VALUE" in result.stderr
+
+
+def test_an_unknown_setting_names_the_nearest(weir):
+    result = weir("run", "pipelines.examples.flights:app", "--set", "slot=2")
+    assert result.exit_code == 1
+    assert "'slots'" in flat(result.stderr)
+
+
+def test_a_module_that_does_not_exist_is_one_sentence(weir):
+    result = weir("run", "no_such_module:app")
+    assert result.exit_code == 1
+    assert "no_such_module" in result.stderr
+    assert "unexpected" not in result.stderr
+
+
+def test_describe_names_the_sub_topologies(weir):
+    result = weir("describe", "pipelines.examples.flights:app")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("Sub-topology") == 2
+    assert "hourly" in result.stdout
+    assert "by_carrier" in result.stdout
+
+
+def test_describe_finds_a_module_in_the_current_folder(weir, tmp_path):
+    (tmp_path / "my_own_job.py").write_text("from pipelines.examples.flights import app as mine\n")
+    result = weir("describe", "my_own_job:mine")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_status_of_an_empty_folder_is_an_empty_list(weir):
+    result = weir("status", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {"applications": []}
+
+
+def test_a_wrong_command_is_a_usage_error(weir):
+    assert weir("strat").exit_code == 2
