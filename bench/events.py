@@ -1,7 +1,7 @@
 """Makes the benchmark's input: JSON events of a given size in a topic of four partitions.
 
 Event ``i`` has the timestamp ``START_MS + i // 10``, so four million are 400 s of event time, in order.
-The same numbers give the same bytes at every call, so a topic that is complete is used again.
+The same numbers give the same bytes at every call.
 """
 
 from __future__ import annotations
@@ -52,18 +52,14 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     )
 
 
-def ensure_events(bootstrap_servers: str, topic: str, events: int, event_bytes: int) -> None:
-    """Fill the topic with the first ``events`` events, unless it holds them already.
+def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: int) -> None:
+    """Create the topic and fill it with the first ``events`` events.
 
     Raises:
-        RuntimeError: The topic holds another number of records.
+        RuntimeError: The topic exists, or does not hold them all afterwards.
     """
     if not create_topic(bootstrap_servers, topic):
-        found = record_count(bootstrap_servers, topic)
-        if found == events:
-            return
-        if found:
-            raise RuntimeError(f"topic {topic!r} holds {found} records, not {events}; give the bench another --dir")
+        raise RuntimeError(f"topic {topic!r} exists already; give the bench a folder of its own with --dir")
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap_servers,
         "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs

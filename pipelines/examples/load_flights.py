@@ -13,11 +13,14 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from pipelines.serdes.partitioner import partition_of
 
 SHUFFLE_MS = 5 * 60_000
 """Records arrive up to this much later than their event time."""
@@ -79,10 +82,9 @@ def flight_records(partitions: int) -> pl.DataFrame:
     ordered = ordered.with_columns(
         arrival_ms=pl.col("timestamp_ms") + pl.Series(delay_ms + LATE_MS * (lot == 0), dtype=pl.Int64)
     )
-    partition = {key: partition_of(key.encode(), partitions) for key in ordered["key"].unique()}
     return (
-        ordered.sort("arrival_ms", maintain_order=True)
-        .with_columns(partition=pl.col("key").replace_strict(partition, return_dtype=pl.Int32))
+        ordered.with_columns(partition=partition_of(ordered, ["key"], partitions))
+        .sort("arrival_ms", maintain_order=True)
         .select("key", "value", "timestamp_ms", "partition", offset=pl.int_range(pl.len()).over("partition"))
     )
 
@@ -106,13 +108,13 @@ def load(
             does not take the records.
     """
     started = time.monotonic()
-    client = {**(client_properties or {}), "bootstrap.servers": bootstrap_servers}
+    client: dict[str, Any] = {**(client_properties or {}), "bootstrap.servers": bootstrap_servers}
     try:
-        _create_topic(AdminClient(client), topic, partitions)
+        is_new = _create_topic(AdminClient(client), topic, partitions)
         records = flight_records(partitions)
         sizes = dict(records.group_by("partition").len().iter_rows())
         expected = {p: sizes.get(p, 0) for p in range(partitions)}
-        found = _end_offsets(client, topic, expected, records)
+        found = dict.fromkeys(expected, 0) if is_new else _end_offsets(client, topic, expected, records)
         missing = sum(expected.values()) - sum(found.values())
         if missing:
             _produce(client, topic, records, found, on_progress or (lambda done, total: None))
@@ -128,37 +130,26 @@ def load(
     )
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """Where Kafka's default partitioner puts the key: murmur2, sign bit dropped, modulo."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = 0x9747B28C ^ len(key)
-    whole = len(key) & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(key[at : at + 4], "little") * m & mask
-        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
-    if whole < len(key):
-        h = (h ^ int.from_bytes(key[whole:], "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return ((h ^ h >> 15) & 0x7FFFFFFF) % partitions
-
-
-def _create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
+def _create_topic(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """True if the topic was created, False if it is there already."""
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     try:
         admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result()
+        return True
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
     found = len(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
-    if found not in (0, partitions):
+    if found != partitions:
         raise LoadError(
             f"topic {topic!r} has {found} partitions, {partitions} were asked for; "
             "load into another topic, or delete this one"
         )
+    return False
 
 
 def _end_offsets(
-    client: dict[str, str], topic: str, expected: Mapping[int, int], records: pl.DataFrame, *, complete: bool = False
+    client: Mapping[str, Any], topic: str, expected: Mapping[int, int], records: pl.DataFrame, *, complete: bool = False
 ) -> dict[int, int]:
     """End offset by partition, once what a killed loader still had on the wire has come to rest.
 
@@ -217,7 +208,7 @@ def _check_last(consumer: Consumer, topic: str, partition: int, offset: int, rec
 
 
 def _produce(
-    client: dict[str, str],
+    client: Mapping[str, Any],
     topic: str,
     records: pl.DataFrame,
     present: Mapping[int, int],

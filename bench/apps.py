@@ -1,0 +1,63 @@
+"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` holds the same two in Kafka Streams'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from bench.events import LARGE_BYTES, SMALL_BYTES
+from pipelines import (
+    Application,
+    BufferConfig,
+    Json,
+    StreamsBuilder,
+    String,
+    Sum,
+    Suppressed,
+    TimeWindows,
+)
+
+COMMIT_INTERVAL = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Event:
+    """The one field of the events that the jobs need."""
+
+    amount: int
+
+
+def sum_per_key(topic: str) -> Application:
+    """The running sum of ``amount`` by user, as a table."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .agg("sums", total=Sum("amount"))
+        .to_delta("totals")
+    )
+    return Application(f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL)
+
+
+def window_final(topic: str) -> Application:
+    """The sum of ``amount`` by user and minute, once the minute is over by ten seconds."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
+        .agg("sums", total=Sum("amount"))
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("totals")
+    )
+    return Application(f"window_final_{topic}", builder, commit_interval=COMMIT_INTERVAL)
+
+
+sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
+sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
+window_final_68 = window_final(f"events_{SMALL_BYTES}")
+window_final_400 = window_final(f"events_{LARGE_BYTES}")
+sum_per_key_base = sum_per_key("events_base")
+window_final_base = window_final("events_base")
+sum_per_key_tenfold = sum_per_key("events_tenfold")
+window_final_tenfold = window_final("events_tenfold")

@@ -1,0 +1,85 @@
+"""Kafka Streams' side: compiles the peer, runs it, and reads the results it committed."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from bench.events import PARTITIONS, create_topic
+from bench.processes import BenchError, Measured, measure
+from infra.jars import JarsError, fetch
+from infra.java import MissingJavaError, java_executable
+
+SOURCE = Path(__file__).parent / "java" / "KafkaStreamsPeer.java"
+THREADS = 2
+CACHE_BYTES = 64 << 20
+
+
+class KafkaStreamsPeer:
+    """The compiled peer; each run is an application of its own with an empty state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Fetch the jars and compile into ``folder``.
+
+        Raises:
+            BenchError: No JDK, no jars, or the source does not compile; the text says what to install.
+        """
+        try:
+            self._java, compiler = java_executable(), java_executable("javac")
+            with contextlib.redirect_stdout(sys.stderr):
+                jars = fetch("streams")
+        except (JarsError, MissingJavaError) as error:
+            raise BenchError(f"Kafka Streams cannot run: {error}") from error
+        self._folder = folder
+        self._class_path = ":".join(map(str, (*jars, folder)))
+        command = [compiler, "-d", str(folder), "-cp", self._class_path, str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise BenchError(f"Kafka Streams cannot run: {SOURCE.name} does not compile:\n{done.stderr}")
+
+    def run(self, job: str, bootstrap_servers: str, topic: str, output: str) -> Measured:
+        """Read ``topic`` to its end and write to the new topic ``output``."""
+        create_topic(bootstrap_servers, output)
+        with tempfile.TemporaryDirectory(dir=self._folder) as state:
+            command = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", self._class_path]
+            arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
+            return measure([*command, SOURCE.stem, *arguments], f"Kafka Streams' {job}")
+
+
+def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:
+    """The newest committed value per key. Columns ``key: String, total: Int64``, in no order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "weir-bench",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    newest: dict[Any, Any] = {}
+    open_partitions = set(range(PARTITIONS))
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in open_partitions])
+        while open_partitions:
+            for message in consumer.consume(10_000, timeout=1.0):
+                error = message.error()
+                if error is None:
+                    newest[message.key()] = message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return pl.DataFrame(
+        {"key": [key.decode() for key in newest], "total": [int.from_bytes(v, signed=True) for v in newest.values()]},
+        schema={"key": pl.String, "total": pl.Int64},
+    )

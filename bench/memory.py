@@ -1,0 +1,57 @@
+"""Anonymous memory (RssAnon) of a process and all below it: what a run really holds, mapped files aside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SAMPLE_S = 0.1
+
+
+@dataclass
+class Peak:
+    """The largest sum seen so far, in bytes."""
+
+    rss_anon_bytes: int = 0
+
+
+@contextmanager
+def peak_memory(pid: int) -> Iterator[Peak]:
+    """Sample the process tree under ``pid`` ten times a second, for as long as the block runs."""
+    peak, done = Peak(), threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_S):
+            peak.rss_anon_bytes = max(peak.rss_anon_bytes, tree_memory(pid))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
+
+
+def tree_memory(pid: int) -> int:
+    """RssAnon in bytes of the process and its descendants, as they are now."""
+    parents: dict[int, int] = {}
+    anonymous: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:  # ended meanwhile
+            continue
+        found = int(status.parent.name)
+        parents[found] = int(fields["PPid"])
+        anonymous[found] = int(fields.get("RssAnon", "0 kB").split()[0]) * 1024
+    return sum(size for each, size in anonymous.items() if _is_below(each, pid, parents))
+
+
+def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid and pid != ancestor:
+        pid = parents.get(pid, 0)
+    return pid == ancestor

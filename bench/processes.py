@@ -1,0 +1,57 @@
+"""Runs one measured process: what it prints as JSON, and the most memory it and its children held."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.memory import peak_memory
+from infra.process import end_with_parent
+
+LIMIT_S = 900.0
+
+
+class BenchError(Exception):
+    """A run failed, or the two sides disagree; the text holds the last lines of its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One run of one side."""
+
+    records: int
+    seconds: float
+    """From the first record to the last commit."""
+    peak_bytes: int
+    """RssAnon of all its processes together."""
+
+    @property
+    def per_s(self) -> float:
+        return self.records / self.seconds
+
+
+def measure(command: Sequence[str], name: str) -> Measured:
+    """Run ``command`` to its end; the last line it prints is the JSON object with ``records`` and ``seconds``.
+
+    Raises:
+        BenchError: It ended with an error, or took longer than ``LIMIT_S``.
+    """
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=end_with_parent()
+        )
+        with process, peak_memory(process.pid) as peak:
+            try:
+                output, _ = process.communicate(timeout=LIMIT_S)
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            errors.seek(0)
+            last = "".join(errors.readlines()[-20:])
+            raise BenchError(f"{name} ended with code {process.returncode}:\n{last}")
+    result = json.loads(output.splitlines()[-1])
+    return Measured(records=result["records"], seconds=result["seconds"], peak_bytes=peak.rss_anon_bytes)

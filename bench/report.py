@@ -1,0 +1,121 @@
+"""What the bench prints: a table for people, or one JSON object for programs; progress goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.events import KEYS, PARTITIONS
+from bench.kafka_streams import KafkaStreamsPeer
+from bench.processes import BenchError
+from bench.workloads import Bench, MemoryGrowth, Workload
+from infra.kafka.broker import EmbeddedBroker
+
+EVENTS, QUICK_EVENTS = 4_000_000, 2_000_000
+RUNS, QUICK_RUNS = 3, 1
+MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
+
+
+def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None) -> None:
+    """Run the bench and print its results; leaves nothing behind.
+
+    Args:
+        quick: One run of each on two million events, in place of three on four million.
+        as_json: Print ``{"workloads": [...], "memory": [...]}`` in place of tables.
+        dir: The folder that holds broker data and state meanwhile, below ``bench``; ``.weir`` by default.
+
+    Raises:
+        BenchError: A run failed, or the two sides' results differ.
+    """
+    events, runs, memory_events = (
+        (QUICK_EVENTS, QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (EVENTS, RUNS, MEMORY_EVENTS)
+    )
+    progress = Console(stderr=True, highlight=False)
+    folder = Path(dir or ".weir").absolute() / "bench"
+    shutil.rmtree(folder, ignore_errors=True)
+    classes = folder / "classes"
+    classes.mkdir(parents=True)
+    try:
+        try:
+            peer = KafkaStreamsPeer(classes)
+        except BenchError as error:
+            progress.print(f"{error}; measuring Weir alone", markup=False, soft_wrap=True)
+            peer = None
+        with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
+            bench = Bench(folder, bootstrap_servers, lambda text: progress.print(text, markup=False))
+            workloads = list(bench.workloads(events, runs, peer))
+            memory = list(bench.memory_growth(memory_events))
+    finally:
+        EmbeddedBroker(folder / "kafka").stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        print(json.dumps({"workloads": [_as_json(workload) for workload in workloads],
+                          "memory": [_growth_as_json(growth) for growth in memory]}))  # fmt: skip
+    else:
+        console = Console(highlight=False)
+        console.print(_speed_table(workloads, events))
+        console.print(_memory_table(memory, memory_events))
+        console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+
+
+def _as_json(workload: Workload) -> dict[str, Any]:
+    return {
+        "name": workload.name,
+        "event_bytes": workload.event_bytes,
+        "weir_per_s": workload.weir_per_s,
+        "kafka_streams_per_s": workload.kafka_streams_per_s,
+        "ratio": workload.ratio,
+        "runs": {
+            "weir_per_s": [run.per_s for run in workload.weir],
+            "kafka_streams_per_s": [run.per_s for run in workload.kafka_streams],
+        },
+    }
+
+
+def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
+    return {
+        "name": growth.name,
+        "records": [growth.base.records, growth.tenfold.records],
+        "peak_bytes": [growth.base.peak_bytes, growth.tenfold.peak_bytes],
+    }
+
+
+def _speed_table(workloads: Sequence[Workload], events: int) -> Table:
+    runs = len(workloads[0].weir)
+    table = Table(title=f"Records a second, {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
+                        f"commit every second, median of {runs}")  # fmt: skip
+    for column in ("job", "event bytes", "Weir", "Kafka Streams", "ratio", "Weir MB", "Kafka Streams MB"):
+        table.add_column(column, justify="left" if column == "job" else "right")
+    for work in workloads:
+        table.add_row(
+            work.name,
+            str(work.event_bytes),
+            f"{work.weir_per_s:,.0f}",
+            f"{work.kafka_streams_per_s:,.0f}" if work.kafka_streams_per_s else "-",
+            f"{work.ratio:.2f}" if work.ratio else "-",
+            _megabytes(max(run.peak_bytes for run in work.weir)),
+            _megabytes(max(run.peak_bytes for run in work.kafka_streams)) if work.kafka_streams else "-",
+        )
+    return table
+
+
+def _memory_table(memory: Sequence[MemoryGrowth], events: int) -> Table:
+    table = Table(title="Weir's peak anonymous memory (RssAnon), all processes of a run together")
+    table.add_column("job")
+    for records in (events, 10 * events):
+        table.add_column(f"{records:,} events", justify="right")
+    for growth in memory:
+        table.add_row(growth.name, *(f"{_megabytes(run.peak_bytes)} MB" for run in (growth.base, growth.tenfold)))
+    return table
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):,.0f}"

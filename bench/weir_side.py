@@ -1,0 +1,27 @@
+"""One run of one application in a process of its own (``python -m bench.weir_side REFERENCE DIR BOOTSTRAP``).
+
+Prints one JSON object: records, and seconds from the first epoch with input to the end of the last commit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.settings import Settings
+from pipelines.spark.runner import run
+
+SLOTS = 2
+
+
+def main(arguments: Sequence[str]) -> None:
+    reference, folder, bootstrap_servers = arguments
+    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS)
+    summary = run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True)
+    print(json.dumps({"records": summary.records_in, "seconds": summary.seconds}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

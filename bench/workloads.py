@@ -1,0 +1,138 @@
+"""The runs: each job at each event size on both sides in turn, and Weir over ten times the data.
+
+Every run starts in processes of its own, from empty state, over the same topic; the results of the two
+sides must be equal. What is printed of it belongs to ``bench.report``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from bench.events import LARGE_BYTES, SMALL_BYTES, make_events
+from bench.kafka_streams import KafkaStreamsPeer, read_output
+from bench.processes import BenchError, Measured, measure
+from state.commit.tables import read_table
+
+JOBS = ("sum_per_key", "window_final")
+SIZES = (SMALL_BYTES, LARGE_BYTES)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One job at one event size: the runs of both sides, in the order they were made."""
+
+    name: str
+    event_bytes: int
+    weir: Sequence[Measured]
+    kafka_streams: Sequence[Measured]
+    """Empty where the peer cannot run."""
+
+    @property
+    def weir_per_s(self) -> float:
+        return statistics.median(run.per_s for run in self.weir)
+
+    @property
+    def kafka_streams_per_s(self) -> float | None:
+        return statistics.median(run.per_s for run in self.kafka_streams) if self.kafka_streams else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Weir's rate over Kafka Streams'."""
+        peer = self.kafka_streams_per_s
+        return self.weir_per_s / peer if peer else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryGrowth:
+    """Weir's peak memory over some data and over ten times as much."""
+
+    name: str
+    base: Measured
+    tenfold: Measured
+
+
+class Bench:
+    """Makes the runs in ``folder``, against the broker at ``bootstrap_servers``."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str, say: Say) -> None:
+        self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
+        self._number = 0
+
+    def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
+        """All jobs at all event sizes, ``runs`` times a side, Weir and the peer in turn.
+
+        Raises:
+            BenchError: A run failed, or the results differ.
+        """
+        for event_bytes in SIZES:
+            topic = f"events_{event_bytes}"
+            self._make_events(topic, events, event_bytes)
+            for job in JOBS:
+                yield self._workload(job, event_bytes, topic, events, runs, peer)
+
+    def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
+        """Each of Weir's jobs over ``events`` events, and over ten times as many."""
+        self._make_events("events_base", events, SMALL_BYTES)
+        self._make_events("events_tenfold", 10 * events, SMALL_BYTES)
+        for job in JOBS:
+            base, tenfold = (self._weir(f"{job}_{size}")[0] for size in ("base", "tenfold"))
+            yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
+
+    def _make_events(self, topic: str, events: int, event_bytes: int) -> None:
+        self._say(f"making {events:,} events of {event_bytes} bytes")
+        make_events(self._bootstrap_servers, topic, events, event_bytes)
+
+    def _workload(
+        self, job: str, event_bytes: int, topic: str, events: int, runs: int, peer: KafkaStreamsPeer | None
+    ) -> Workload:
+        weir, kafka_streams = [], []
+        for run in range(1, runs + 1):
+            measured, result = self._weir(f"{job}_{event_bytes}")
+            weir.append(self._complete(measured, events, f"{job}, {event_bytes} bytes, run {run}: Weir"))
+            if peer is not None:
+                output = f"{job}_{event_bytes}_{run}"
+                measured = peer.run(job, self._bootstrap_servers, topic, output)
+                kafka_streams.append(
+                    self._complete(measured, events, f"{job}, {event_bytes} bytes, run {run}: Kafka Streams")
+                )
+                _require_equal(result, read_output(self._bootstrap_servers, output), job)
+        return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
+
+    def _complete(self, measured: Measured, events: int, name: str) -> Measured:
+        if measured.records != events:
+            raise BenchError(f"{name} processed {measured.records:,} records instead of {events:,}")
+        self._say(f"{name} {measured.per_s / 1000:,.0f} k/s, {measured.peak_bytes >> 20:,} MB")
+        return measured
+
+    def _weir(self, application: str) -> tuple[Measured, pl.DataFrame]:
+        """Run one of ``bench.apps`` from nothing; the measurement and the table ``totals`` it left."""
+        self._number += 1
+        folder = self._folder / f"run-{self._number}"
+        command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
+        measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
+        (table,) = (folder / "warehouse").glob("*/totals")
+        totals = read_table(table)
+        shutil.rmtree(folder)
+        return measured, totals
+
+
+def _require_equal(weir: pl.DataFrame, kafka_streams: pl.DataFrame, job: str) -> None:
+    """Compare the final tables: one row a key, or a key and window, with its total."""
+    key = pl.col("user")
+    if job == "window_final":
+        key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
+    mine = weir.select(key=key, total=pl.col("total").cast(pl.Int64)).sort("key")
+    if mine.is_empty() or not mine.equals(kafka_streams.sort("key")):
+        different = mine.join(kafka_streams, on=["key", "total"], how="anti").height
+        raise BenchError(
+            f"{job}: the results differ: Weir has {mine.height:,} rows, Kafka Streams {kafka_streams.height:,}, "
+            f"and {different:,} of Weir's are not among Kafka Streams'"
+        )
