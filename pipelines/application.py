@@ -1,0 +1,89 @@
+"""Applications: a topology and the settings that belong to the program, and how one is loaded by name.
+
+What belongs to a place (brokers, folders, slots) is no part of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from datetime import timedelta
+from typing import Literal
+
+from pipelines.dsl.builder import StreamsBuilder
+from pipelines.errors import ApplicationLoadError, TopologyError
+from pipelines.operators.windows import to_ms
+
+
+class Application:
+    """One topology under one id. The topology is built here, so that its errors come at once."""
+
+    def __init__(self, id: str, builder: StreamsBuilder, *,
+                 commit_interval: timedelta = timedelta(seconds=1),
+                 on_error: Literal["fail", "dead_letter"] = "fail",
+                 start: Literal["earliest", "latest"] = "earliest",
+                 max_skew: timedelta | None = None,
+                 uncommitted_max_bytes: int = 64 << 20) -> None:
+        """
+        Args:
+            id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
+            builder: What the program describes; later additions to it are not seen.
+            commit_interval: How long results wait at most for their commit.
+            on_error: What a record that cannot be read does: stop the run, or go to the dead letters.
+            start: Where a topic without a committed offset is read from.
+            max_skew: How far one partition may run ahead of another in event time while input is far behind.
+            uncommitted_max_bytes: A commit comes earlier once the uncommitted state passes this.
+
+        Raises:
+            TopologyError: The topology or a setting cannot run.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
+            raise TopologyError(f"the application id {id!r} does not do; use letters, digits, dash and underscore, "
+                                "with a letter or digit first")
+        if to_ms(commit_interval, "commit_interval") < 1:
+            raise TopologyError(f"commit_interval is {commit_interval}; it must be at least one millisecond")
+        if max_skew is not None and to_ms(max_skew, "max_skew") < 0:
+            raise TopologyError(f"max_skew is {max_skew}; it must not be negative")
+        if on_error not in ("fail", "dead_letter"):
+            raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
+        if start not in ("earliest", "latest"):
+            raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
+        if uncommitted_max_bytes < 1:
+            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes}; it must be above zero")
+        self.id = id
+        self.commit_interval, self.max_skew = commit_interval, max_skew
+        self.on_error, self.start = on_error, start
+        self.uncommitted_max_bytes = uncommitted_max_bytes
+        self.topology = builder.build()
+
+    def __repr__(self) -> str:
+        return f"Application({self.id!r})"
+
+
+def load_application(name: str) -> Application:
+    """The application that ``package.module:attribute`` names.
+
+    Raises:
+        ApplicationLoadError: The name, the module or the attribute does not lead to one.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ApplicationLoadError(f"{name!r} does not name an application; write package.module:attribute, as "
+                                   "pipelines.examples.flights:app")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ApplicationLoadError(f"there is no module {error.name!r}; run from the folder that holds it, or "
+                                       "install its package") from None
+        raise ApplicationLoadError(f"module {module_name!r} imports {error.name!r}, which is not installed; install "
+                                   "it in this environment") from error
+    if not hasattr(module, attribute):
+        found = [key for key, value in vars(module).items() if isinstance(value, Application)]
+        way_out = f"it has {', '.join(found)}" if found else "define it as Application(...) at module level"
+        raise ApplicationLoadError(f"module {module_name!r} has no {attribute!r}; {way_out}")
+    application = getattr(module, attribute)
+    if not isinstance(application, Application):
+        raise ApplicationLoadError(f"{name} is a {type(application).__name__}, not an Application; name the object "
+                                   "made by Application(...)")
+    return application

@@ -1,0 +1,115 @@
+"""The growing graph behind a builder: node names, checks of user names, and how user code becomes typed columns."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import polars as pl
+
+from pipelines.errors import TopologyError
+from pipelines.operators.aggregates import expression_dtype
+from pipelines.operators.functions import UserFunction
+from pipelines.operators.windows import WINDOW_COLUMNS
+from pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
+from pipelines.topology.nodes import Node, RecordType
+
+N = TypeVar("N", bound=Node)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Graph:
+    """Nodes in the order they are made, numbered together as Kafka Streams numbers them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._next = 0
+
+    def new_name(self, prefix: str) -> str:
+        """``prefix`` and the next running number in ten digits."""
+        self._next += 1
+        return f"{prefix}{self._next - 1:010d}"
+
+    def add(self, node: N) -> N:
+        self.nodes.append(node)
+        return node
+
+    def record(self, where: str, key: RowType, value: RowType, *, is_windowed: bool = False,
+               shared: Sequence[str] = ()) -> RecordType:
+        """The record type of these columns, checked; ``shared`` are columns that key and value may both have.
+
+        Raises:
+            TopologyError: A column's name is reserved, or a key and a value column have one name.
+        """
+        for name in [*key.columns, *value.columns]:
+            if name.startswith("_"):
+                raise TopologyError(f"{where}: the column {name!r} begins with an underscore, which is reserved; "
+                                    "rename it")
+            if is_windowed and name in WINDOW_COLUMNS:
+                raise TopologyError(f"{where}: the column {name!r} is the window's own; rename it")
+        for name in key.columns:
+            if name in value.columns and name not in shared:
+                raise TopologyError(f"{where}: {name!r} is both a key column and a value column; rename one of them")
+        return RecordType(key=key, value=value, is_windowed=is_windowed)
+
+
+def check_name(what: str, name: Any) -> str:
+    """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
+    if not isinstance(name, str) or not name:
+        raise TopologyError(f"the {what} has no name; pass one as the first argument, unnamed state or output would "
+                            "not survive a change of the code")
+    if not _NAME.fullmatch(name):
+        raise TopologyError(f"the {what} name {name!r} does not do; use letters, digits, dot, dash and underscore, "
+                            "with a letter or digit first")
+    return name
+
+
+def user_function(call: Callable[..., Any], node: str) -> UserFunction:
+    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called."""
+    if not callable(call):
+        raise TopologyError(f"{node} got {call!r}; pass a polars expression or a function")
+    return UserFunction(call, node)
+
+
+def returned_type(function: UserFunction, scalar_name: str) -> RowType:
+    """The row type of a function's return annotation; raises ``TopologyError`` when it has none."""
+    try:
+        hints = typing.get_type_hints(function.call)
+    except (TypeError, NameError) as error:
+        hints = getattr(function.call, "__annotations__", {})
+        if isinstance(hints.get("return"), str):
+            raise TopologyError(f"{function.node}: the annotations of {function.name} cannot be read: {error}; use "
+                                "types that are defined at module level") from None
+    if "return" not in hints:
+        raise TopologyError(f"{function.node}: function {function.name} has no return annotation, and state and "
+                            "tables need types; write def f(...) -> YourDataclass, or use expressions")
+    return row_type_of(hints["return"], scalar_name)
+
+
+def named_expressions(where: str, schema: pl.Schema, positional: Sequence[Any],
+                      named: Mapping[str, Any]) -> tuple[dict[str, pl.Expr], RowType]:
+    """Columns from ``"name"``, ``name="column"`` and ``name=expression``, with their types over ``schema``."""
+    expressions: dict[str, pl.Expr] = {}
+    for item in positional:
+        expression = pl.col(item) if isinstance(item, str) else item
+        if not isinstance(expression, pl.Expr):
+            raise TopologyError(f"{where} got {item!r}; pass column names, expressions, or one function alone")
+        expressions[expression.meta.output_name()] = expression
+    for name, item in named.items():
+        expressions[name] = pl.col(item) if isinstance(item, str) else item
+        if not isinstance(expressions[name], pl.Expr):
+            raise TopologyError(f"{where}: {name} is {item!r}; pass a column's name or an expression")
+    if not expressions:
+        raise TopologyError(f"{where} got no columns; name at least one")
+    columns = {name: normal_dtype(expression_dtype(expression, schema, name), name)
+               for name, expression in expressions.items()}
+    return expressions, RowType(pl.Schema(columns))
+
+
+def unchanged_columns(expressions: Mapping[str, pl.Expr]) -> list[str]:
+    """The columns that are taken over under their own name."""
+    return [name for name, expression in expressions.items()
+            if expression.meta.is_column() and expression.meta.root_names() == [name]]

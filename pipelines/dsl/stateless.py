@@ -1,0 +1,40 @@
+"""Filters and value mappers, which streams and tables add in the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, named_expressions, returned_type, unchanged_columns, user_function
+from pipelines.errors import TopologyError
+from pipelines.operators.aggregates import expression_dtype
+from pipelines.topology.nodes import FilterNode, MapValuesNode, Node
+
+
+def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool) -> Node:
+    name = graph.new_name(prefix)
+    if isinstance(predicate, pl.Expr):
+        dtype = expression_dtype(predicate, parent.record.columns, name)
+        if dtype != pl.Boolean():
+            raise TopologyError(f"{name}: the predicate has type {dtype}; filter needs true or false")
+    else:
+        predicate = user_function(predicate, name)
+    return graph.add(FilterNode(name=name, parent=parent, record=parent.record, predicate=predicate,
+                                is_table=is_table))
+
+
+def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix: str, *, is_table: bool) -> Node:
+    name = graph.new_name(prefix)
+    if (mapper is None) == (not columns):
+        raise TopologyError(f"{name}: map_values takes either one function or columns; pass one of the two")
+    record, shared = parent.record, []
+    if mapper is None:
+        mapper, value = named_expressions(name, record.columns, (), columns)
+        shared = unchanged_columns(mapper)
+    else:
+        mapper = user_function(mapper, name)
+        value = returned_type(mapper, "value")
+    return graph.add(MapValuesNode(
+        name=name, parent=parent, mapper=mapper, is_table=is_table,
+        record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared)))

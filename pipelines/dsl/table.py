@@ -1,0 +1,83 @@
+"""Tables: the newest value of each key, and the updates that lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, check_name
+from pipelines.dsl.stateless import add_filter, add_map_values
+from pipelines.dsl.suppressed import Suppressed
+from pipelines.errors import TopologyError
+from pipelines.operators.windows import TimeWindows
+from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode
+from state.types import StoreSpec
+
+if TYPE_CHECKING:
+    from pipelines.dsl.stream import KStream
+
+
+class KTable:
+    """A table; methods add a node and return what comes out of it."""
+
+    def __init__(self, graph: Graph, node: Node, *, windows: TimeWindows | None = None, is_final: bool = False) -> None:
+        self._graph, self._node = graph, node
+        self._windows = windows
+        self._is_final = is_final
+        """Each row comes once and is never updated: it is a fact."""
+
+    def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> KTable:
+        """The rows for which the predicate is true; one that no longer passes becomes a tombstone.
+
+        The predicate, an expression or a function of ``(key, value)``, never sees a tombstone.
+        """
+        return self._then(add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True))
+
+    def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> KTable:
+        """The whole new value, as for a stream; tombstones pass unmapped."""
+        return self._then(add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True))
+
+    def suppress(self, suppressed: Suppressed) -> KTable:
+        """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328)."""
+        if self._windows is None:
+            raise TopologyError("suppress until the window closes needs a windowed table; put "
+                                ".windowed_by(...) before the aggregation")
+        name = self._graph.new_name("KTABLE-SUPPRESS-")
+        record = self._node.record
+        store = StoreSpec(name=self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-"), key=record.key_columns,
+                          value=pl.Schema({name: dtype for name, dtype in record.columns.items()
+                                           if name not in record.key_columns}), is_windowed=True)
+        node = SuppressNode(name=name, parent=self._node, record=record, store=store, windows=self._windows)
+        return KTable(self._graph, self._graph.add(node), is_final=True)
+
+    def to_stream(self) -> KStream:
+        """Every update as a record of a stream; a tombstone becomes a record with a null value."""
+        from pipelines.dsl.stream import KStream
+
+        return KStream(self._graph, self._add_to_stream(), has_new_key=False)
+
+    def to_delta(self, table: str) -> None:
+        """Append the updates to the Delta table ``table``, the newest a key and epoch; final results each once."""
+        parent = self._add_to_stream()
+        name = self._graph.new_name("KSTREAM-SINK-")
+        self._graph.add(TableSinkNode(name=name, parent=parent, record=self._node.record,
+                                      table=check_name("table", table), is_updates=not self._is_final))
+
+    def _add_to_stream(self) -> Node:
+        name = self._graph.new_name("KTABLE-TOSTREAM-")
+        return self._graph.add(ToStreamNode(name=name, parent=self._node, record=self._node.record))
+
+    def _then(self, node: Node) -> KTable:
+        return KTable(self._graph, node, windows=self._windows, is_final=self._is_final)
+
+
+def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name: str = "") -> KTable:
+    """A table of the records of ``parent``, under ``name`` or the next number behind ``prefix``."""
+    name = name or graph.new_name(prefix)
+    record = parent.record
+    value = pl.Schema({column: dtype for column, dtype in record.value.columns.items()
+                       if column not in record.key_columns})
+    spec = StoreSpec(name=check_name("store", store), key=record.key_columns, value=value)
+    return KTable(graph, graph.add(TableNode(name=name, parent=parent, record=record, store=spec)))

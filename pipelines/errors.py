@@ -1,0 +1,49 @@
+"""Errors of topologies, applications and their input. Errors of stores and commits are in ``state.errors``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class TopologyError(Exception):
+    """The program describes something that cannot run; raised while the topology is built."""
+
+
+class CoPartitioningError(TopologyError):
+    """Topics that meet in one task have different partition counts, so equal keys would not meet."""
+
+    def __init__(self, sub_topology: str, counts: Mapping[str, int]) -> None:
+        super().__init__(sub_topology, dict(counts))
+        self.sub_topology, self.counts = sub_topology, dict(counts)
+
+    def __str__(self) -> str:
+        topics = ", ".join(f"{topic} has {count}" for topic, count in sorted(self.counts.items()))
+        return (f"sub-topology {self.sub_topology!r} reads topics with different partition counts ({topics}); "
+                "give them the same number of partitions and the same partitioner")
+
+
+class ApplicationLoadError(Exception):
+    """``package.module:attribute`` does not lead to an application."""
+
+
+class BadInputError(Exception):
+    """A record could not be read and the application says ``on_error="fail"``."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(topic, partition, offset, reason)
+        self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
+
+    def __str__(self) -> str:
+        return (f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}: {self.reason}; correct the "
+                'producer or the declared schema, or set on_error="dead_letter" to put such records aside')
+
+
+class UserFunctionError(Exception):
+    """A function of the program raised, or returned what its annotation does not promise."""
+
+    def __init__(self, function: str, node: str, reason: str) -> None:
+        super().__init__(function, node, reason)
+        self.function, self.node, self.reason = function, node, reason
+
+    def __str__(self) -> str:
+        return f"{self.node}: function {self.function!r} failed on a record: {self.reason}; correct the function"

@@ -1,0 +1,94 @@
+"""Aggregations that keep one state a key, or one a key and window, and forward their updates.
+
+``count``, ``reduce``, ``aggregate`` and ``agg`` differ in the fold only. Windowed aggregations whose results
+are final are in ``final_results`` beside this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch, has_key
+from pipelines.operators.fold import Fold
+from pipelines.operators.windows import TimeWindows
+from state.stores.codec import KeyCodec
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation:
+    """One state a key. Null keys and null values are dropped and counted.
+
+    Updates have the key columns, the finished values, ``_ts _partition _offset _deleted``. With
+    ``every_update`` there is one a record, as evaluating one record after another gives; else one a key, the
+    newest, for what follows would keep no other.
+    """
+
+    store: StoreSpec
+    fold: Fold
+    every_update: bool
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        rows = has_key(rows, list(self.store.key), epoch)
+        if rows.get_column("_deleted").any():
+            kept = rows.filter(~pl.col("_deleted"))
+            epoch.counts["null_values"] += rows.height - kept.height
+            rows = kept
+        if rows.is_empty():
+            return rows
+        return fold_into(TypedStore(self.store, epoch.session), self.store, self.fold, rows, self.every_update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedAggregation:
+    """One state a key and window, until the window closes; then the state goes, for nothing can change it.
+
+    Null keys are dropped and counted; null values are folded. Updates as in ``Aggregation``, with
+    ``window_start`` and ``window_end`` among the key columns, by record, then window.
+    """
+
+    store: StoreSpec
+    fold: Fold
+    windows: TimeWindows
+    every_update: bool
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        rows = has_key(rows, list(self.store.key)[:-2], epoch)
+        if rows.is_empty():
+            return rows
+        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
+        rows = self.windows.assign(rows, stream_time, epoch)
+        store = TypedStore(self.store, epoch.session)
+        updates = rows if rows.is_empty() else fold_into(store, self.store, self.fold, rows, self.every_update)
+        closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
+        upper = KeyCodec(self.store.key, is_windowed=True).window_upper(max(closed_before, 0))
+        store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
+        return updates
+
+
+def fold_into(store: TypedStore, spec: StoreSpec, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:
+    """Fold ``rows`` (at least one) into the store and return the updates, finished."""
+    by = list(spec.key)
+    groups = fold.group(rows, by)
+    keys = KeyCodec(spec.key, spec.is_windowed).encode(groups.select(by))
+    stored = store.fetch(keys)
+    if every_update:
+        updates, states = fold.running(groups, stored, rows, by)
+    else:
+        updates = states = fold.merge(groups, stored, rows)
+    write_states(store, fold, keys, states)
+    return fold.finish(updates)
+
+
+def write_states(store: TypedStore, fold: Fold, keys: list[bytes], states: pl.DataFrame) -> None:
+    """Put the states, aligned with ``keys``, into the store; delete those that are gone."""
+    gone = states.get_column("_deleted")
+    if gone.any():
+        is_gone = gone.to_list()
+        store.delete([key for key, deleted in zip(keys, is_gone, strict=True) if deleted])
+        keys = [key for key, deleted in zip(keys, is_gone, strict=True) if not deleted]
+        states = states.filter(~gone)
+    store.write(keys, states.select(*fold.state, "_ts"))

@@ -1,0 +1,52 @@
+"""What an operator sees of the epoch it runs in: the task's store session, its clocks, and the counts it adds to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from state.engine.contract import StateSession
+
+
+@dataclass
+class Epoch:
+    """One epoch of one task."""
+
+    session: StateSession
+    clocks: dict[str, int]
+    """Stream time in ms by operator."""
+    now_ms: int
+    """Wall clock; only what is named after it may use it."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def advance(self, clock: str, times_ms: pl.Series) -> pl.Series:
+        """Stream time at each record's own turn, after the record has moved it; the clock keeps the last.
+
+        ``times_ms`` are the records that reach the operator, in order, at least one.
+        """
+        stream_time = times_ms.cum_max()
+        if clock in self.clocks:
+            stream_time = stream_time.clip(lower_bound=self.clocks[clock])
+        self.clocks[clock] = int(stream_time[-1])
+        return stream_time
+
+
+class Operator(Protocol):
+    """Rows in, rows out, in processing order; rows keep ``_ts _partition _offset _deleted``."""
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """Called once an epoch, and only when there is at least one row."""
+        ...
+
+
+def has_key(rows: pl.DataFrame, key_columns: list[str], epoch: Epoch) -> pl.DataFrame:
+    """Rows without those whose key is null (all key columns null); the dropped are counted as ``null_keys``."""
+    columns = [rows.get_column(name) for name in key_columns]
+    if not all(column.null_count() for column in columns):
+        return rows
+    kept = rows.filter(pl.any_horizontal(pl.col(key_columns).is_not_null()))
+    epoch.counts["null_keys"] += rows.height - kept.height
+    return kept

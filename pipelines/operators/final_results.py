@@ -1,0 +1,87 @@
+"""Final results: a windowed aggregation and the suppression until its windows close, evaluated as one.
+
+Nothing but the last state of a window leaves it, so a window that opens and closes within one batch never
+touches the store, and closing the others is one range read. The result is that of evaluating the two apart,
+record after record (KIP-328).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.aggregation import write_states
+from pipelines.operators.epoch import Epoch, has_key
+from pipelines.operators.fold import PLACE, Fold
+from pipelines.operators.windows import TimeWindows
+from state.stores.codec import KeyCodec
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalResults:
+    """Folds records into open windows; forwards each window's state once, when stream time closes it.
+
+    Results are ordered by (window end, key), their ``_ts`` is the greatest timestamp folded in, and their
+    ``_partition`` and ``_offset`` are those of the record that closed the window.
+    """
+
+    store: StoreSpec
+    fold: Fold
+    windows: TimeWindows
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        by = list(self.store.key)
+        rows = has_key(rows, by[:-2], epoch)
+        if rows.is_empty():
+            return rows
+        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
+        places = rows.select(PLACE)
+        rows = self.windows.assign(rows, stream_time, epoch)
+        store, codec = TypedStore(self.store, epoch.session), KeyCodec(self.store.key, is_windowed=True)
+        closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
+        closed_keys, closed = store.scan(b"", codec.window_upper(max(closed_before, 0)))
+        if closed_keys:
+            closed = pl.concat([codec.decode(closed_keys), closed], how="horizontal")
+            store.delete(closed_keys)
+        parts = []
+        if rows.height:
+            groups = self.fold.group(rows, by)
+            is_closing = groups.get_column("window_start").to_physical() < closed_before
+            still_open, closing = groups.filter(~is_closing), groups.filter(is_closing)
+            keys = codec.encode(still_open.select(by))
+            stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
+            states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
+            write_states(store, self.fold, keys, states[:len(keys)])
+            parts.append(states[len(keys):].filter(~pl.col("_deleted")))
+            if closed_keys:
+                closed = closed.join(closing, on=by, how="anti", nulls_equal=True)
+        if closed_keys:
+            parts.append(closed)
+        if not any(part.height for part in parts):
+            return rows.clear()
+        return self._results(parts, stream_time, places)
+
+    def _stored(self, closing: pl.DataFrame, closed: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+        """The stored states aligned with ``closing``, as a store's ``fetch`` gives them."""
+        columns = [*self.fold.state, "_ts"]
+        if "window_start" not in closed.columns:
+            return closed.select(columns).clear(closing.height).with_columns(_found=pl.lit(False))
+        return (closing.select(by)
+                .join(closed.with_columns(_found=pl.lit(True)), on=by, how="left", nulls_equal=True,
+                      maintain_order="left")
+                .select(*columns, pl.col("_found").fill_null(False)))
+
+    def _results(self, parts: list[pl.DataFrame], stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
+        by = list(self.store.key)
+        columns = [*by, *self.fold.state, "_ts"]
+        states = pl.concat([part.select(columns) for part in parts])
+        states = states.sort("window_start", *by[:-2], nulls_last=False)
+        ends = states.get_column("window_end")
+        distinct = ends.unique(maintain_order=True)
+        closer = stream_time.search_sorted(distinct.to_physical() + self.windows.grace_ms, side="left")
+        closers = pl.DataFrame([distinct]).hstack(places[closer])
+        results = states.join(closers, on="window_end", how="left", maintain_order="left")
+        return self.fold.finish(results.with_columns(pl.lit(False).alias("_deleted")))

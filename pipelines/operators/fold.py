@@ -1,0 +1,183 @@
+"""Folds: how the records of one group (a key, or a key and a window) become that group's new state.
+
+A fold works on a batch and the stored states that it meets; which records reach it, and what happens to the
+store, is the business of ``aggregation`` and ``final_results`` beside this. There are two: expressions over
+columns, and a Python function called a record at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import polars as pl
+
+from pipelines.errors import UserFunctionError
+from pipelines.operators.aggregates import STORED, Accumulator
+from pipelines.operators.functions import KeyType
+from pipelines.serdes.row_type import RowType
+
+PLACE = ("_partition", "_offset")
+"""Where the record stood that a row came from."""
+
+
+class Fold(Protocol):
+    """Folds the rows of a batch, in order, into states by group.
+
+    Rows have the record's columns and are at least one. Groups are distinct values of the group columns.
+    States have the group columns, the state columns, ``_ts`` (greatest timestamp folded in), ``_partition``
+    and ``_offset`` (of the last record) and ``_deleted`` (the state is gone).
+    """
+
+    state: pl.Schema
+
+    def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        """One row a group: the group columns first, then what ``merge`` needs."""
+        ...
+
+    def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+        """States aligned with ``groups``. ``stored`` too: state columns, ``_ts``, ``_found``, null where none."""
+        ...
+
+    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
+                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The state after each row, in the order of ``rows``, and the states as ``merge`` gives them."""
+        ...
+
+    def finish(self, states: pl.DataFrame) -> pl.DataFrame:
+        """State columns replaced by finished values; all other columns as they are, in front and behind."""
+        ...
+
+
+@dataclass(frozen=True)
+class ColumnFold:
+    """The vectorised aggregates: combine within the batch first, then with the stored states."""
+
+    accumulators: tuple[Accumulator, ...]
+    state: pl.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = {name: dtype for accumulator in self.accumulators for name, dtype in accumulator.state.items()}
+        object.__setattr__(self, "state", pl.Schema(columns))
+
+    def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        partials = [partial for accumulator in self.accumulators for partial in accumulator.partial]
+        return rows.group_by(by).agg(*partials, pl.col("_ts").max(), pl.col(PLACE).last())
+
+    def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+        deleted = pl.lit(False).alias("_deleted")
+        if not stored.get_column("_found").any():
+            return groups.with_columns(deleted)
+        met = groups.hstack(_as_stored(stored))
+        return met.with_columns(*self._merges(), deleted).drop(pl.col(f"^.*{STORED}$"))
+
+    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
+                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        known = groups.select(by).hstack(_as_stored(stored)).with_row_index("_group")
+        met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
+        running = [running.over("_group") for accumulator in self.accumulators for running in accumulator.running]
+        updates = (
+            met.select(*by, *(column for column in known.columns if column.endswith(STORED)), "_group",
+                       *running, pl.col("_ts").cum_max().over("_group"), *PLACE)
+            .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
+            .drop(pl.col(f"^.*{STORED}$")))
+        states = updates.group_by("_group").last().sort("_group")
+        return updates.drop("_group"), states.drop("_group")
+
+    def finish(self, states: pl.DataFrame) -> pl.DataFrame:
+        return finish_columns(self.accumulators, states)
+
+    def _merges(self) -> list[pl.Expr]:
+        merges = [merge for accumulator in self.accumulators for merge in accumulator.merge]
+        return [*merges, pl.max_horizontal("_ts", f"_ts{STORED}").alias("_ts")]
+
+
+def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) -> pl.DataFrame:
+    """State columns replaced by the finished values, which stand where the first state column stood."""
+    state = [name for accumulator in accumulators for name in accumulator.state]
+    at = states.columns.index(state[0])
+    before = [name for name in states.columns[:at] if name not in state]
+    behind = [name for name in states.columns[at:] if name not in state]
+    return states.select(*before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators),
+                         *behind)
+
+
+def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:
+    return stored.drop("_found").rename(lambda name: name + STORED)
+
+
+@dataclass(frozen=True)
+class FunctionFold:
+    """``reduce`` and ``aggregate`` with plain functions, a Python call a record.
+
+    ``step(key, value, state)`` gives the new state; None deletes it, and the next record begins anew with
+    ``state`` None, which ``step`` turns into the initial state.
+    """
+
+    step: Callable[[Any, Any, Any], Any]
+    node: str
+    """Names the operator in errors."""
+    function: str
+    key: KeyType
+    value: RowType
+    state_type: RowType
+
+    @property
+    def state(self) -> pl.Schema:
+        return self.state_type.columns
+
+    def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        index = pl.int_range(pl.len(), dtype=pl.Int64).alias("_rows")
+        return rows.select(*by, index).group_by(by, maintain_order=True).agg("_rows")
+
+    def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._fold(groups, stored, rows)[1]
+
+    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
+                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        updates, states = self._fold(groups, stored, rows)
+        at = [index for group in groups.get_column("_rows").to_list() for index in group]
+        order = sorted(range(len(at)), key=at.__getitem__)
+        after = self._frame([updates[index][0] for index in order], [updates[index][1] for index in order])
+        return pl.concat([rows.select(*by), after, rows.select(PLACE)], how="horizontal"), states
+
+    def finish(self, states: pl.DataFrame) -> pl.DataFrame:
+        return states
+
+    def _fold(self, groups: pl.DataFrame, stored: pl.DataFrame,
+              rows: pl.DataFrame) -> tuple[list[tuple[Any, int]], pl.DataFrame]:
+        """State and timestamp after each record, group by group, and the states by group."""
+        keys = self.key.to_objects(groups)
+        values = self.value.to_objects(rows, rows.get_column("_deleted"))
+        times = rows.get_column("_ts").to_list()
+        states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
+        state_times = stored.get_column("_ts").to_list()
+        members = groups.get_column("_rows").to_list()
+        updates: list[tuple[Any, int]] = []
+        for group, key in enumerate(keys):
+            state, time = states[group], state_times[group]
+            for index in members[group]:
+                time = times[index] if state is None else max(times[index], time)
+                state = self._step(key, values[index], state)
+                updates.append((state, time))
+            states[group], state_times[group] = state, time
+        last = [indices[-1] for indices in members]
+        after = pl.concat([groups.drop("_rows"), self._frame(states, state_times), rows.select(PLACE)[last]],
+                          how="horizontal")
+        return updates, after
+
+    def _step(self, key: Any, value: Any, state: Any) -> Any:
+        try:
+            return self.step(key, value, state)
+        except Exception as error:
+            raise UserFunctionError(self.function, self.node, f"{type(error).__name__}: {error}") from error
+
+    def _frame(self, states: list[Any], times: list[int]) -> pl.DataFrame:
+        try:
+            columns = self.state_type.to_columns(states)
+        except (AttributeError, TypeError, OverflowError) as error:
+            raise UserFunctionError(self.function, self.node, f"its result does not fit the annotation: {error}"
+                                    ) from error
+        return pl.DataFrame([*columns, pl.Series("_ts", times, dtype=pl.Int64()),
+                             pl.Series("_deleted", [state is None for state in states], dtype=pl.Boolean())])

@@ -1,0 +1,34 @@
+"""Tables from records: each record is the newest row of its key, a null value deletes the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch, has_key
+from state.stores.codec import KeyCodec
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialization:
+    """Keeps the newest row of each key in a store and forwards every row, tombstones of unknown keys included.
+
+    The order of arrival decides, not the timestamp. Null keys are dropped and counted.
+    """
+
+    store: StoreSpec
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        by = list(self.store.key)
+        rows = has_key(rows, by, epoch)
+        newest = rows.unique(by, keep="last", maintain_order=True)
+        store, codec = TypedStore(self.store, epoch.session), KeyCodec(self.store.key)
+        gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
+        if gone.height:
+            store.delete(codec.encode(gone.select(by)))
+        if kept.height:
+            store.write(codec.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
+        return rows

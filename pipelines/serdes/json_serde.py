@@ -1,0 +1,105 @@
+"""JSON with a schema declared by a frozen dataclass.
+
+Unknown fields are skipped without being decoded, a missing field is null for ``X | None`` and bad input
+otherwise, an integer is accepted where a float is declared and nothing else is coerced, and JSON ``null`` is
+a tombstone. A batch is decoded in one call when it can be proven that no value runs into its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+
+from pipelines.serdes.row_type import RowType, field_types, row_type_of, without_none
+from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class Json:
+    """``Json(Flight)``: the fields of the dataclass ``Flight`` as columns."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        fields = []
+        for name, annotation in field_types(cls).items():
+            kind, is_optional = without_none(annotation)
+            if kind is datetime:
+                kind = Annotated[datetime, msgspec.Meta(tz=True)]
+            fields.append((name, kind | None, None) if is_optional else (name, kind))
+        struct = msgspec.defstruct(cls.__name__, fields, kw_only=True, gc=False)
+        self._row_type = row_type_of(cls, "")
+        self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct | None)  # type: ignore[arg-type]
+        self._encode = msgspec.json.Encoder().encode
+
+    def __reduce__(self) -> tuple[type, tuple[type]]:
+        return Json, (self.cls,)
+
+    def __repr__(self) -> str:
+        return f"Json({self.cls.__name__})"
+
+    def row_type(self, default_name: str) -> RowType:
+        return self._row_type
+
+    def encode(self, item: Any) -> bytes | None:
+        return None if item is None else self._encode(item)
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        absent = [index for index, item in enumerate(items) if item is None or item == b"null"]
+        objects = self._decode_together(items, absent)
+        if objects is not None:
+            try:
+                return DecodedColumns(_columns(row_type, objects), absent)
+            except (OverflowError, TypeError):
+                pass  # an integer beyond 64 bits: found exactly below
+        objects, absent, bad = decode_one_by_one(items, self._decode_one)
+        return DecodedColumns(_columns(row_type, objects), absent, bad)
+
+    def _decode_together(self, items: Sequence[bytes | None], absent: list[int]) -> list[Any] | None:
+        """All objects by one call, or None where a value might share its line with another or be bad."""
+        present: Any = items
+        if absent:
+            gone = set(absent)
+            present = [item for index, item in enumerate(items) if index not in gone]
+        count = len(present)
+        joined = b"\n".join(present)
+        if count == 0 or not (joined.startswith(b"{") and joined.endswith(b"}")
+                              and joined.count(b"\n") == count - 1 and joined.count(b"}\n{") == count - 1):
+            return None
+        try:
+            objects = self._lines.decode_lines(joined)
+        except ValueError:
+            return None
+        if len(objects) != count:
+            return None
+        for index in absent:  # ascending, so that each None lands at its own row
+            objects.insert(index, None)
+        return objects
+
+    def _decode_one(self, item: bytes) -> Any:
+        value = self._one.decode(item)
+        if value is not None:
+            for name, dtype in self._row_type.columns.items():
+                if not _fits(dtype, getattr(value, name)):
+                    raise ValueError(f"an integer does not fit into 64 bits - at `$.{name}`")
+        return value
+
+
+def _fits(dtype: pl.DataType, value: Any) -> bool:
+    if isinstance(dtype, pl.List):
+        return value is None or all(_fits(dtype.inner, item) for item in value)  # type: ignore[arg-type]
+    return dtype != pl.Int64() or value is None or value in _INT64
+
+
+def _columns(row_type: RowType, objects: list[Any]) -> list[pl.Series]:
+    if None in objects:
+        return [pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
+                for name, dtype in row_type.columns.items()]
+    return [pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype)
+            for name, dtype in row_type.columns.items()]

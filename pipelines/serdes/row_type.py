@@ -1,0 +1,141 @@
+"""Row types: how a Python type (a frozen dataclass, or a scalar) stands as columns of a frame, and back.
+
+Every key, value and state of a topology has one. Reading and writing bytes belongs to the serdes beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+import polars as pl
+
+from pipelines.errors import TopologyError
+
+TIME = pl.Datetime("ms", "UTC")
+
+_DTYPES: dict[Any, pl.DataType] = {
+    int: pl.Int64(), float: pl.Float64(), str: pl.String(), bool: pl.Boolean(), bytes: pl.Binary(),
+    datetime: TIME, date: pl.Date(),
+}
+_ANNOTATIONS = {dtype: annotation for annotation, dtype in _DTYPES.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowType:
+    """Typed columns and the Python type they stand for.
+
+    ``python_type`` is None for columns that came from expressions; objects made from those are of a dataclass
+    with the same fields. A scalar has one column and no fields.
+    """
+
+    columns: pl.Schema
+    is_scalar: bool = False
+    python_type: type | None = None
+
+    def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:
+        """One object a row, in order; None where ``absent`` (Boolean, same length) is true."""
+        lists = [frame.get_column(name).to_list() for name in self.columns]
+        if self.is_scalar:
+            objects = lists[0]
+        else:
+            make = self._constructor()
+            objects = [make(*row) for row in zip(*lists, strict=True)]
+        if absent is None:
+            return objects
+        return [None if missing else item for item, missing in zip(objects, absent.to_list(), strict=True)]
+
+    def to_columns(self, objects: Sequence[Any]) -> list[pl.Series]:
+        """The columns of ``objects``, all null where an object is None.
+
+        Raises:
+            TypeError: An object does not fit the declared columns.
+        """
+        if self.is_scalar:
+            (name, dtype), = self.columns.items()
+            return [_series(name, dtype, list(objects))]
+        return [_series(name, dtype, [None if item is None else getattr(item, name) for item in objects])
+                for name, dtype in self.columns.items()]
+
+    def _constructor(self) -> type:
+        if self.python_type is not None:
+            return self.python_type
+        fields = [(name, _ANNOTATIONS.get(dtype, Any)) for name, dtype in self.columns.items()]
+        return dataclasses.make_dataclass("Row", fields, frozen=True)
+
+
+def _series(name: str, dtype: pl.DataType, values: list[Any]) -> pl.Series:
+    if dtype == pl.Float64():
+        values = [float(value) if type(value) is int else value for value in values]
+    elif dtype == TIME and any(value is not None and value.tzinfo is None for value in values):
+        raise TypeError(f"{name} is a datetime without a time zone")
+    return pl.Series(name, values, dtype=dtype, strict=True)
+
+
+def row_type_of(annotation: Any, scalar_name: str) -> RowType:
+    """The row type of a frozen dataclass, or of a scalar as the one column ``scalar_name``.
+
+    Raises:
+        TopologyError: The annotation is neither, or a field's type has no column type.
+    """
+    annotation, _ = without_none(annotation)
+    if not dataclasses.is_dataclass(annotation):
+        return RowType(pl.Schema({scalar_name: dtype_of(annotation, scalar_name)}), True, annotation)
+    fields = field_types(annotation)
+    if not fields:
+        raise TopologyError(f"{annotation.__name__} has no fields; give it at least one, each becomes a column")
+    columns = {name: dtype_of(kind, f"{annotation.__name__}.{name}") for name, kind in fields.items()}
+    return RowType(pl.Schema(columns), False, typing.cast(type, annotation))
+
+
+def field_types(cls: Any) -> dict[str, Any]:
+    """Field name to annotation of a frozen dataclass; raises ``TopologyError`` when it is not one."""
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise TopologyError(f"{cls!r} is not a dataclass; declare the schema as a frozen dataclass")
+    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise TopologyError(f"dataclass {cls.__name__} is not frozen; write @dataclass(frozen=True)")
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def without_none(annotation: Any) -> tuple[Any, bool]:
+    """``X | None`` as ``(X, True)``, anything else as ``(annotation, False)``."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        arguments = typing.get_args(annotation)
+        others = [argument for argument in arguments if argument is not types.NoneType]
+        if len(others) == 1 and len(others) < len(arguments):
+            return others[0], True
+    return annotation, False
+
+
+def dtype_of(annotation: Any, where: str) -> pl.DataType:
+    """The column type of a field's annotation; raises ``TopologyError`` naming ``where`` when there is none."""
+    annotation, _ = without_none(annotation)
+    if typing.get_origin(annotation) is list:
+        return pl.List(dtype_of(typing.get_args(annotation)[0], where))
+    try:
+        return _DTYPES[annotation]
+    except (KeyError, TypeError):
+        known = ", ".join(kind.__name__ for kind in _DTYPES)
+        raise TopologyError(f"{where} is annotated {annotation!r}, which has no column type; use one of {known}, "
+                            "a list of one, or X | None") from None
+
+
+def normal_dtype(dtype: pl.DataType, where: str) -> pl.DataType:
+    """The column type in which an expression's result is kept: all integers as Int64, all floats as Float64."""
+    if dtype.is_integer():
+        return pl.Int64()
+    if dtype.is_float():
+        return pl.Float64()
+    if isinstance(dtype, pl.Datetime):
+        return TIME
+    if isinstance(dtype, pl.List):
+        return pl.List(normal_dtype(dtype.inner, where))  # type: ignore[arg-type]
+    if dtype in _ANNOTATIONS:
+        return dtype
+    raise TopologyError(f"{where} has type {dtype}, which cannot be kept; cast it to an integer, float, string, "
+                        "boolean, binary, date or datetime")

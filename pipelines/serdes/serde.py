@@ -1,0 +1,58 @@
+"""What a serde is: bytes of one Kafka record part to typed columns, a whole batch at a time, and objects to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import polars as pl
+
+from pipelines.serdes.row_type import RowType
+
+
+@dataclass(frozen=True)
+class DecodedColumns:
+    """Columns aligned with the bytes they came from."""
+
+    columns: list[pl.Series]
+    absent: list[int] = field(default_factory=list)
+    """Rows without a value (no bytes, or JSON null); their columns are null."""
+    bad: dict[int, str] = field(default_factory=dict)
+    """Row to the reason it could not be read; its columns are null."""
+
+
+class Serde(Protocol):
+    """Reads and writes keys or values. One object serves any number of topics and threads."""
+
+    def row_type(self, default_name: str) -> RowType:
+        """The columns; a scalar that was given no name takes ``default_name`` (``key`` or ``value``)."""
+        ...
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        """Columns of ``row_type`` for ``items``, never raising for bad bytes."""
+        ...
+
+    def encode(self, item: Any) -> bytes | None:
+        """The bytes of one object; None stays None."""
+        ...
+
+
+def decode_one_by_one(items: Sequence[bytes | None], decode: Any) -> tuple[list[Any], list[int], dict[int, str]]:
+    """Objects of ``items``, with None where absent or bad; ``decode`` raises ValueError with the reason."""
+    objects: list[Any] = []
+    absent, bad = [], {}
+    for index, item in enumerate(items):
+        value = None
+        if item is None:
+            absent.append(index)
+        else:
+            try:
+                value = decode(item)
+            except ValueError as error:
+                bad[index] = str(error)
+            else:
+                if value is None:
+                    absent.append(index)
+        objects.append(value)
+    return objects, absent, bad

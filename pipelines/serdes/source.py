@@ -1,0 +1,88 @@
+"""Decoding what a source topic gave: raw records to one typed frame, and the records that could not be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from pipelines.serdes.row_type import RowType
+from pipelines.serdes.serde import Serde
+from pipelines.tasks.plan import BadRecord
+
+
+class RawRecords(Protocol):
+    """Records of one topic partition in offset order; all five columns have the same length."""
+
+    topic: str
+    partition: int
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    timestamps_ms: np.ndarray[Any, Any]
+    """int64."""
+    offsets: np.ndarray[Any, Any]
+    """int64."""
+
+
+class DecodableSource(Protocol):
+    """What decoding needs to know of a source; ``pipelines.topology.nodes.SourceNode`` is one."""
+
+    @property
+    def key_serde(self) -> Serde: ...
+    @property
+    def value_serde(self) -> Serde: ...
+    @property
+    def key(self) -> RowType: ...
+    @property
+    def value(self) -> RowType: ...
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A source's frame and what was left out of it."""
+
+    frame: pl.DataFrame
+    """Key columns, value columns, ``_ts`` Int64 ms, ``_partition`` Int32, ``_offset`` Int64, ``_deleted``
+    Boolean; in offset order. A null key has all key columns null."""
+    bad: list[BadRecord]
+    """In offset order."""
+
+
+def decode_source(source: DecodableSource, raw: RawRecords) -> Decoded:
+    """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised."""
+    rows = len(raw.values)
+    key = source.key_serde.decode(raw.keys, source.key)
+    value = source.value_serde.decode(raw.values, source.value)
+    deleted = np.zeros(rows, dtype=bool)
+    deleted[value.absent] = True
+    frame = pl.DataFrame([
+        *key.columns, *value.columns,
+        pl.Series("_ts", raw.timestamps_ms, dtype=pl.Int64()),
+        pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
+        pl.Series("_offset", raw.offsets, dtype=pl.Int64()),
+        pl.Series("_deleted", deleted, dtype=pl.Boolean()),
+    ])
+    reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
+    reasons |= {index: f"key: {reason}" for index, reason in key.bad.items()}
+    reasons |= {int(index): f"negative timestamp {raw.timestamps_ms[index]}"
+                for index in np.flatnonzero(np.asarray(raw.timestamps_ms) < 0)}
+    if not reasons:
+        return Decoded(frame, [])
+    bad = [_bad_record(raw, index, reasons[index]) for index in sorted(reasons)]
+    keep = np.ones(rows, dtype=bool)
+    keep[list(reasons)] = False
+    return Decoded(frame.filter(pl.Series(keep)), bad)
+
+
+def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
+    return BadRecord(topic=raw.topic, partition=raw.partition, offset=int(raw.offsets[index]),
+                     timestamp_ms=int(raw.timestamps_ms[index]), reason=reason,
+                     key=raw.keys[index], value=raw.values[index])
+
+
+def source_schema(key: RowType, value: RowType) -> pl.Schema:
+    """The columns that every source and every repartition edge delivers."""
+    return pl.Schema({**key.columns, **value.columns, "_ts": pl.Int64(), "_partition": pl.Int32(),
+                      "_offset": pl.Int64(), "_deleted": pl.Boolean()})

@@ -1,0 +1,199 @@
+"""The topology test driver: the operators and stores of a run, without Spark and without a broker.
+
+Every piped record is an epoch of its own that runs to the end and commits, so no update is collapsed, and what
+goes into a repartition edge comes out at the next sub-topology at once. Time moves by hand only.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.application import Application
+from pipelines.errors import BadInputError
+from pipelines.operators.windows import to_ms
+from pipelines.serdes.source import decode_source
+from pipelines.tasks.plan import BadRecord
+from pipelines.tasks.processor import EpochOutput, TaskProcessor
+from pipelines.testing.stores import ReadOnlyKeyValueStore, ReadOnlyWindowStore
+from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_ms
+from pipelines.topology.nodes import AggregateNode, RecordType, SuppressNode, TableNode
+from pipelines.topology.topology import SubTopology
+from state.engine.task_store import TaskStore
+from state.stores.codec import KeyCodec
+from state.stores.typed import TypedStore
+from state.types import IsolationLevel, StateId, StoreSpec
+
+_GENERATION = 1
+
+
+@dataclass(frozen=True)
+class _Records:
+    """One record in the shape of what a consumer reads."""
+
+    topic: str
+    partition: int
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    timestamps_ms: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+
+
+class _Task:
+    """One sub-topology over partition 0, with its store and clocks."""
+
+    def __init__(self, sub_topology: SubTopology, folder: Path) -> None:
+        self.sub_topology = sub_topology
+        self._processor = TaskProcessor(sub_topology)
+        task_id = f"{sub_topology.index}_0"
+        self.store = TaskStore.create(folder / task_id, task_id, [store.name for store in sub_topology.stores])
+        self._state: StateId | None = None
+        self._clocks: dict[str, int] = {}
+
+    def run(self, inputs: dict[str, pl.DataFrame], now_ms: int) -> EpochOutput:
+        """One epoch, applied and committed."""
+        state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
+        with self.store.session() as session:
+            output = self._processor.run(inputs, session, self._clocks, now_ms)
+            applied = self.store.apply(session, state=state, expected=self._state, generation=_GENERATION,
+                                       plan_hash=str(state), make_receipt=lambda _: b"done")
+        if applied is None:
+            raise RuntimeError(f"task {self.store.task_id}: its store is not at {self._state}")
+        self.store.settle(generation=_GENERATION, expected=state, committed=state)
+        self._state, self._clocks = state, dict(output.clocks)
+        return output
+
+
+class TopologyTestDriver:
+    """Runs an application's topology in memory and a temporary folder, which goes when the driver is closed."""
+
+    def __init__(self, application: Application, *,
+                 initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC)) -> None:
+        self._application = application
+        self._topology = application.topology
+        self._now_ms = time_to_ms(initial_wall_clock)
+        self._offsets: Counter[str] = Counter()
+        self._outputs = {spec.name: TestOutputTable(spec.name) for spec in self._topology.table_specs()}
+        self._counts: Counter[str] = Counter()
+        self._gauges: dict[int, dict[str, int]] = {}
+        self.dead_letters: list[BadRecord] = []
+        """Records that could not be read, with ``on_error="dead_letter"``; oldest first."""
+        self._resources = ExitStack()
+        try:
+            folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="weir-test-")))
+            self._tasks = []
+            for sub_topology in self._topology.sub_topologies:
+                task = _Task(sub_topology, folder)
+                self._resources.callback(task.store.close)
+                self._tasks.append(task)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the stores and remove the temporary folder; closing again does nothing."""
+        self._resources.close()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
+        ``null_values``, ``dead_letters``; 0 where nothing was counted."""
+        names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "dead_letters")
+        return {name: self._counts[name] for name in names}
+
+    @property
+    def open_windows(self) -> int:
+        """Windows that the stores hold now."""
+        return sum(gauges["open_windows"] for gauges in self._gauges.values())
+
+    def create_input_topic(self, topic: str) -> TestInputTopic:
+        """Raises ``LookupError`` when the topology does not read ``topic``."""
+        if topic not in self._topology.topics():
+            raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(self._topology.topics())}")
+        return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms))
+
+    def create_output_table(self, table: str) -> TestOutputTable:
+        """What was and will be written to ``table``; raises ``LookupError`` when nothing writes it."""
+        if table not in self._outputs:
+            raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
+        return self._outputs[table]
+
+    def advance_wall_clock_time(self, duration: timedelta) -> None:
+        """Move the wall clock forward; event time stays where it is."""
+        self._now_ms += to_ms(duration, "duration")
+        for task in self._tasks:
+            self._run(task, {})
+
+    def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
+        """Raises ``LookupError`` when no key-value store has that name."""
+        task, spec, record = self._store(name, is_windowed=False)
+        return ReadOnlyKeyValueStore(lambda: self._read(task, spec), record)
+
+    def get_window_store(self, name: str) -> ReadOnlyWindowStore:
+        """Raises ``LookupError`` when no window store has that name."""
+        task, spec, record = self._store(name, is_windowed=True)
+        return ReadOnlyWindowStore(lambda: self._read(task, spec), record)
+
+    def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
+        source = self._topology.source(topic)
+        raw = _Records(
+            topic=topic, partition=0,
+            keys=[key if isinstance(key, bytes) else source.key_serde.encode(key)],
+            values=[value if isinstance(value, bytes) else source.value_serde.encode(value)],
+            timestamps_ms=np.array([self._now_ms if time_ms is None else time_ms], dtype=np.int64),
+            offsets=np.array([self._offsets[topic]], dtype=np.int64))
+        self._offsets[topic] += 1
+        self._counts["records_in"] += 1
+        decoded = decode_source(source, raw)
+        for bad in decoded.bad:
+            if self._application.on_error == "fail":
+                raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
+            self._counts["dead_letters"] += 1
+            self.dead_letters.append(bad)
+        task = next(task for task in self._tasks if source in task.sub_topology.sources)
+        self._run(task, {topic: decoded.frame})
+
+    def _run(self, task: _Task, inputs: dict[str, pl.DataFrame]) -> None:
+        output = task.run(inputs, self._now_ms)
+        self._counts.update(output.counts)
+        self._gauges[task.sub_topology.index] = output.gauges
+        for table, rows in output.sinks.items():
+            self._outputs[table].add(rows.to_dicts())
+        for edge in task.sub_topology.edges_out:
+            if edge.name in output.edges:
+                self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})
+
+    def _store(self, name: str, *, is_windowed: bool) -> tuple[_Task, StoreSpec, RecordType]:
+        for task in self._tasks:
+            for node in task.sub_topology.nodes:
+                if (isinstance(node, (AggregateNode, TableNode, SuppressNode)) and node.store.name == name
+                        and node.store in task.sub_topology.stores and node.store.is_windowed == is_windowed):
+                    return task, node.store, node.record
+        kind = "window" if is_windowed else "key-value"
+        known = [store.name for task in self._tasks for store in task.sub_topology.stores
+                 if store.is_windowed == is_windowed]
+        raise LookupError(f"there is no {kind} store {name!r}; there is {', '.join(known) or 'none'}")
+
+    def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
+        with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:
+            keys, rows = TypedStore(spec, reader).scan()
+        if not keys:
+            return pl.DataFrame(schema={**spec.key, **spec.value})
+        decoded = KeyCodec(spec.key, spec.is_windowed).decode(keys)
+        return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))

@@ -1,0 +1,213 @@
+"""The topology: nodes split into sub-topologies, their stores, tables, edges and partition counts.
+
+A sub-topology is what is joined in memory; two meet only in a repartition edge. Executing one belongs to
+``pipelines.tasks``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+import polars as pl
+
+from pipelines.errors import CoPartitioningError, TopologyError
+from pipelines.serdes.row_type import TIME
+from pipelines.topology.describe import describe
+from pipelines.topology.nodes import (
+    AggregateNode,
+    Node,
+    RepartitionNode,
+    SourceNode,
+    SuppressNode,
+    TableNode,
+    TableSinkNode,
+)
+from state.types import StoreSpec, TableSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """Rows that leave one sub-topology for another because their key changed."""
+
+    name: str
+    source: int
+    """Index of the sub-topology that writes."""
+    target: int
+    node: RepartitionNode
+
+    @property
+    def schema(self) -> pl.Schema:
+        """Key columns, value columns, ``_ts _partition _offset _deleted``."""
+        return self.node.schema
+
+    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
+        """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key."""
+        return self.node.partition_of(rows, count)
+
+
+@dataclass(eq=False, kw_only=True)
+class SubTopology:
+    """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
+
+    index: int
+    nodes: tuple[Node, ...]
+    """Parents before children; a repartition edge belongs to the one that writes it."""
+    edges_in: tuple[Edge, ...] = ()
+    edges_out: tuple[Edge, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The topic or edge it reads first; stays the same when operators are added elsewhere."""
+        return self.edges_in[0].name if self.edges_in else self.sources[0].topic
+
+    @cached_property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @cached_property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """What is kept. A suppression that is evaluated with its aggregation keeps nothing of its own."""
+        return tuple(
+            node.store for node in self.nodes
+            if isinstance(node, (AggregateNode, TableNode))
+            or (isinstance(node, SuppressNode) and node.fused_with is None))
+
+    @cached_property
+    def sinks(self) -> tuple[TableSinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
+
+    @cached_property
+    def finishers(self) -> Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]]:
+        """By store: state columns to finished values; other columns of the frame stay as they are."""
+        return {node.store.name: node.fold.finish for node in self.nodes if isinstance(node, AggregateNode)}
+
+
+@dataclass(eq=False)
+class Topology:
+    """What a builder described, checked and split. Equal programs give equal fingerprints in every process."""
+
+    nodes: tuple[Node, ...]
+    """All nodes in the order they were made."""
+    sub_topologies: tuple[SubTopology, ...] = field(init=False)
+    edges: tuple[Edge, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_names(self.nodes)
+        self.sub_topologies, self.edges = _split(self.nodes)
+        if not self.sub_topologies:
+            raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
+
+    def topics(self) -> tuple[str, ...]:
+        """Source topics, in the order they were declared."""
+        return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
+
+    def source(self, topic: str) -> SourceNode:
+        """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
+        return {node.topic: node for node in self.nodes if isinstance(node, SourceNode)}[topic]
+
+    def table_specs(self) -> tuple[TableSpec, ...]:
+        """Every output table: key columns, window bounds, value columns, then ``_ts _epoch _seq _deleted``."""
+        return tuple(table_spec(node) for node in self.nodes if isinstance(node, TableSinkNode))
+
+    def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
+        """Tasks by sub-topology index, from the topics' partition counts.
+
+        Behind a repartition, as many as the widest of what flows into it.
+
+        Raises:
+            CoPartitioningError: Topics that one sub-topology reads differ in their counts.
+        """
+        counts: dict[int, int] = {}
+        for sub_topology in self.sub_topologies:
+            topics = {source.topic: source_counts[source.topic] for source in sub_topology.sources}
+            if len(set(topics.values())) > 1:
+                raise CoPartitioningError(sub_topology.name, topics)
+            counts[sub_topology.index] = max([*topics.values(), *(counts[edge.source] for edge in sub_topology.edges_in)])
+        return counts
+
+    def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a store's state as users see them: state columns replaced by finished values.
+
+        Raises:
+            KeyError: No store has that name.
+        """
+        for sub_topology in self.sub_topologies:
+            if store in {spec.name for spec in sub_topology.stores}:
+                finisher = sub_topology.finishers.get(store)
+                return finisher(rows) if finisher else rows
+        raise KeyError(store)
+
+    def describe(self) -> str:
+        """Sub-topologies, nodes, stores and sinks as text, in Kafka Streams' form."""
+        return describe(self.sub_topologies)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the structure: nodes, schemas, stores and windows; not the code of functions."""
+        shape = [self.describe(), [[store.name, _columns(store.key), _columns(store.value)]
+                                   for sub_topology in self.sub_topologies for store in sub_topology.stores],
+                 [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+                 [[edge.name, _columns(edge.schema)] for edge in self.edges],
+                 [[node.name, repr(node.key_serde), repr(node.value_serde), _columns(node.record.columns)]
+                  for node in self.nodes if isinstance(node, SourceNode)],
+                 [[node.name, str(node.windows)] for node in self.nodes if isinstance(node, (AggregateNode, SuppressNode))]]
+        return hashlib.blake2b(msgspec.json.encode(shape), digest_size=16).hexdigest()
+
+
+def table_spec(sink: TableSinkNode) -> TableSpec:
+    """The Delta table that ``sink`` writes."""
+    schema = pl.Schema({**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(),
+                        "_deleted": pl.Boolean()})
+    return TableSpec(name=sink.table, schema=schema, keys=tuple(sink.record.key_columns) if sink.is_updates else ())
+
+
+def _columns(schema: pl.Schema) -> list[list[str]]:
+    return [[name, str(dtype)] for name, dtype in schema.items()]
+
+
+def _check_names(nodes: Iterable[Node]) -> None:
+    for what, names, way_out in (
+        ("topic", [node.topic for node in nodes if isinstance(node, SourceNode)],
+         "read it once and use the stream twice"),
+        ("store", [name for node in nodes for name in node.store_names], "give each its own name"),
+        ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                raise TopologyError(f"the {what} {name!r} is declared {names.count(name)} times; {way_out}")
+
+
+def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
+    """Sub-topologies in an order where every edge goes from a lower index to a higher one."""
+    heads: list[Node] = [node for node in nodes if isinstance(node, SourceNode)]
+    groups: list[tuple[Node, list[Node]]] = []
+    for head in heads:  # grows by the repartitions met on the way
+        members = list(_within(head))
+        groups.append((head, members))
+        heads += [node for node in members if isinstance(node, RepartitionNode)]
+    index_of = {head: index for index, (head, _) in enumerate(groups)}
+    edges = tuple(Edge(name=node.name, source=index, target=index_of[node], node=node)
+                  for index, (_, members) in enumerate(groups)
+                  for node in members if isinstance(node, RepartitionNode))
+    order = {node: place for place, node in enumerate(nodes)}
+    return tuple(
+        SubTopology(index=index, nodes=tuple(sorted(members, key=order.__getitem__)),
+                    edges_in=tuple(edge for edge in edges if edge.target == index),
+                    edges_out=tuple(edge for edge in edges if edge.source == index))
+        for index, (_, members) in enumerate(groups)), edges
+
+
+def _within(head: Node) -> Iterator[Node]:
+    """The nodes joined in memory to ``head``: itself when it is a source, and what follows up to repartitions."""
+    if not isinstance(head, RepartitionNode):
+        yield head
+    waiting = list(reversed(head.children))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, RepartitionNode):
+            waiting += reversed(node.children)
