@@ -18,6 +18,8 @@ from pipelines import (
 )
 
 COMMIT_INTERVAL = timedelta(seconds=1)
+CACHE_BYTES = 64 << 20
+"""Changes held back at most before they are committed: Weir's uncommitted bytes, Kafka Streams' record cache."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ def sum_per_key(topic: str) -> Application:
         .agg("sums", total=Sum("amount"))
         .to_delta("totals")
     )
-    return Application(f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL)
+    return Application(
+        f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
 
 
 def window_final(topic: str) -> Application:
@@ -50,7 +54,9 @@ def window_final(topic: str) -> Application:
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
         .to_delta("totals")
     )
-    return Application(f"window_final_{topic}", builder, commit_interval=COMMIT_INTERVAL)
+    return Application(
+        f"window_final_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
 
 
 sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")

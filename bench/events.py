@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+
+from infra.kafka.admin import KafkaAdmin
 
 START_MS = 1_790_000_000_000
 KEYS = 50_000
@@ -58,7 +59,8 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
     Raises:
         RuntimeError: The topic exists, or does not hold them all afterwards.
     """
-    if not create_topic(bootstrap_servers, topic):
+    admin = KafkaAdmin(bootstrap_servers)
+    if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):
         raise RuntimeError(f"topic {topic!r} exists already; give the bench a folder of its own with --dir")
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap_servers,
@@ -78,28 +80,6 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
         while len(producer) > BATCH:
             producer.poll(0.05)
     producer.flush()
-    if (found := record_count(bootstrap_servers, topic)) != events:
+    found = sum(admin.end_offsets([(topic, partition) for partition in range(PARTITIONS)]).values())
+    if found != events:
         raise RuntimeError(f"topic {topic!r} holds {found} records after {events} were sent")
-
-
-def create_topic(bootstrap_servers: str, topic: str) -> bool:
-    """Create the topic; False if it is there already."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
-    try:
-        admin.create_topics([new], operation_timeout=30)[topic].result()
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        raise
-    return True
-
-
-def record_count(bootstrap_servers: str, topic: str) -> int:
-    """Records in the topic, over all partitions; right for topics without transactions only."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "weir-bench"})
-    try:
-        ends = (consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in range(PARTITIONS))
-        return sum(end - start for start, end in ends)
-    finally:
-        consumer.close()

@@ -12,14 +12,15 @@ from typing import Any
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from bench.events import PARTITIONS, create_topic
+from bench.apps import CACHE_BYTES
+from bench.events import PARTITIONS
 from bench.processes import BenchError, Measured, measure
 from infra.jars import JarsError, fetch
 from infra.java import MissingJavaError, java_executable
+from infra.kafka.admin import KafkaAdmin
 
 SOURCE = Path(__file__).parent / "java" / "KafkaStreamsPeer.java"
 THREADS = 2
-CACHE_BYTES = 64 << 20
 
 
 class KafkaStreamsPeer:
@@ -46,7 +47,7 @@ class KafkaStreamsPeer:
 
     def run(self, job: str, bootstrap_servers: str, topic: str, output: str) -> Measured:
         """Read ``topic`` to its end and write to the new topic ``output``."""
-        create_topic(bootstrap_servers, output)
+        KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
             command = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", self._class_path]
             arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from pipelines.serdes.partitioner import partition_of
 
@@ -30,6 +31,8 @@ LATE_ONE_IN = 1_000
 SEED = 2013
 TIMEOUT_S = 30.0
 """For each answer of the broker."""
+SETTLE_S = 0.5
+"""How long the end of a topic that is not complete must stand still before it is believed."""
 STALL_S = 120.0
 """Without a record taken, after which loading gives up."""
 
@@ -108,7 +111,7 @@ def load(
             does not take the records.
     """
     started = time.monotonic()
-    client: dict[str, Any] = {**(client_properties or {}), "bootstrap.servers": bootstrap_servers}
+    client: dict[str, Any] = {"log_level": 3, **(client_properties or {}), "bootstrap.servers": bootstrap_servers}
     try:
         is_new = _create_topic(AdminClient(client), topic, partitions)
         records = flight_records(partitions)
@@ -132,9 +135,9 @@ def load(
 
 def _create_topic(admin: AdminClient, topic: str, partitions: int) -> bool:
     """True if the topic was created, False if it is there already."""
-    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    new = NewTopic(topic, partitions, -1, config={"retention.ms": "-1"})
     try:
-        admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result()
+        admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic].result()
         return True
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -157,23 +160,10 @@ def _end_offsets(
     """
     consumer = Consumer({**client, "group.id": "weir-load-flights", "enable.auto.commit": False})
     try:
-
-        def read() -> dict[int, int]:
-            ends = {}
-            for partition in expected:
-                at = TopicPartition(topic, partition)
-                low, ends[partition] = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
-                if low > 0:
-                    raise LoadError(
-                        f"topic {topic!r} partition {partition} begins at offset {low}: its first records "
-                        "were deleted; delete the topic and load it again"
-                    )
-            return ends
-
-        ends = read()
-        while any(0 < ends[p] < expected[p] for p in ends):
-            time.sleep(0.5)
-            if ends == (ends := read()):
+        ends = _watermarks(consumer, topic, expected)
+        while any(ends[partition] < expected[partition] for partition in expected):
+            time.sleep(SETTLE_S)
+            if ends == (ends := _watermarks(consumer, topic, expected)):
                 break
         for partition, end in ends.items():
             if end > expected[partition] or (complete and end < expected[partition]):
@@ -186,6 +176,26 @@ def _end_offsets(
         return ends
     finally:
         consumer.close()
+
+
+def _is_leaderless(error: BaseException) -> bool:
+    """Whether the broker has only just started, or the topic was only just created."""
+    codes = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
+
+
+@retry(retry=retry_if_exception(_is_leaderless), stop=stop_after_delay(TIMEOUT_S), wait=wait_fixed(0.1), reraise=True)
+def _watermarks(consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    ends = {}
+    for partition in partitions:
+        at = TopicPartition(topic, partition)
+        low, ends[partition] = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
+        if low > 0:
+            raise LoadError(
+                f"topic {topic!r} partition {partition} begins at offset {low}: its first records "
+                "were deleted; delete the topic and load it again"
+            )
+    return ends
 
 
 def _check_last(consumer: Consumer, topic: str, partition: int, offset: int, records: pl.DataFrame) -> None:
@@ -234,7 +244,6 @@ def _produce(
             "acks": "all",
             "compression.type": "lz4",
             "linger.ms": 20,
-            "log_level": 3,
             "on_delivery": on_delivery,
         }
     )
