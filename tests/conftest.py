@@ -63,27 +63,20 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """A session with two slots, as an application's driver has it."""
-    from infra.spark.session import slot_session
+    from infra.spark.session import slot_session, stop_session
 
     session = slot_session(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")
     yield session
-    session.stop()
+    stop_session(session)
 
 
 def _left(base: str, before: set[int]) -> list[str]:
     """Descendants of this process, and new processes with ``base`` in their command line."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    own = {os.getpid()}
-    if gateway is not None:  # one Java process a Python process, which ends with it
-        java = psutil.Process(gateway.proc.pid)
-        own |= {java.pid, *(child.pid for child in java.children(recursive=True))}
     children = {child.pid for child in psutil.Process().children(recursive=True)}
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "status"]):
         pid, command = process.info["pid"], " ".join(process.info["cmdline"] or ())
         is_ours = pid in children or (pid not in before and base in command)
-        if is_ours and pid not in own and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if is_ours and pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(f"{pid} {command[:160]}")
     return found

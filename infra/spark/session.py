@@ -11,6 +11,7 @@ import atexit
 import fcntl
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from infra.settings import Settings
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
+JAVA_END_LIMIT_S = 10.0
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
 _LOG4J = """\
@@ -50,7 +52,7 @@ def slot_session(settings: Settings, application_id: str) -> SparkSession:
     """The session that runs an application's epochs: ``settings.slots`` task threads, each task tried four times.
 
     Restores may run beside the epochs in a FAIR pool of their own. The Java process takes about a second and a half
-    to come up; there is one a Python process, so a session that runs already must be stopped first.
+    to come up; there is one a Python process, so stop it (``stop_session``) before the next.
 
     Raises:
         MissingJavaError: No Java.
@@ -86,9 +88,31 @@ def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
     })
 
 
+def stop_session(session: SparkSession) -> None:
+    """Stop a session with its Java process and Python workers, so that another may be started."""
+    session.stop()
+    _end_java()
+
+
+def _end_java() -> None:
+    """End the Java process that PySpark keeps for the next session: it has the old session's options."""
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    if gateway is None:
+        return
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(JAVA_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> SparkSession:
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("a Spark session runs in this process already; stop it before starting another")
+    _end_java()
     java_executable()
     for folder in (settings.tmp, settings.logs, settings.dir / "spark"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,113 @@
+"""Spark sessions: inside the folder, quiet, and gone with the process that began them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def describe_worker(_, rows):
+    list(rows)
+    yield os.environ["POLARS_MAX_THREADS"], os.environ["PYTHONPATH"].split(os.pathsep), sys.executable, os.getpid()
+
+
+def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.master") == "local[2,4]"
+    assert conf.get("spark.python.task.killTimeout") == "0"
+    assert conf.get("spark.speculation") == "false"
+    assert conf.get("spark.scheduler.mode") == "FAIR"
+    assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+
+
+def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
+    slots = spark.sparkContext.parallelize(range(2), 2)
+    for threads, path, python, _ in slots.mapPartitionsWithIndex(describe_worker).collect():
+        assert threads == "1"
+        assert str(Path.cwd()) in path
+        assert python == sys.executable
+
+
+def test_a_worker_outlives_the_job_and_is_used_again(spark):
+    slots = spark.sparkContext.parallelize(range(2), 2)
+    first = {row[3] for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
+    again = {row[3] for _ in range(5) for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
+    assert again & first
+    assert len(again | first) <= 2
+
+
+BUSY_DRIVER = textwrap.dedent("""
+    import os, sys, time
+    from infra.settings import Settings
+    from infra.spark.session import slot_session
+
+    folder = sys.argv[1]
+    def busy(_, rows, folder=folder):
+        list(rows)
+        open(f"{folder}/worker-{os.getpid()}", "w").close()
+        time.sleep(600)
+        yield 0
+
+    session = slot_session(Settings(dir=folder + "/weir", slots=2), "killed")
+    session.sparkContext.parallelize(range(2), 2).mapPartitionsWithIndex(busy).collect()
+""")
+
+
+def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    driver = subprocess.Popen([sys.executable, "-c", BUSY_DRIVER, str(tmp_path)], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    _wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, 60, "the workers to be busy")
+    children = psutil.Process(driver.pid).children(recursive=True)
+    assert len(children) >= 4  # Java, the workers' parent, two workers
+    driver.send_signal(signal.SIGKILL)
+    output = driver.communicate()[0].decode()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, [" ".join(process.cmdline()) for process in alive]
+    assert output == ""
+
+
+def _wait_for(condition, limit_s, what):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {limit_s} s for {what}"
+        time.sleep(0.05)
+
+
+SQL_READER = textwrap.dedent("""
+    import sys
+    from infra.settings import Settings
+    from infra.spark.session import sql_session, stop_session
+
+    session = sql_session(Settings(dir=sys.argv[1] + "/weir", slots=2))
+    rows = session.sql(f"SELECT sum(n) AS total FROM delta.`{sys.argv[1]}/table`").collect()
+    print(rows[0].total)
+    stop_session(session)
+""")
+
+
+def test_sql_reads_a_delta_table_and_leaves_nothing_outside_the_folder(tmp_path):
+    import polars as pl
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "table"), pl.DataFrame({"n": [1, 2, 39]}).to_arrow())
+    elsewhere, sockets = tmp_path / "elsewhere", tmp_path / "tmp"
+    elsewhere.mkdir()
+    sockets.mkdir()
+    environment = {**os.environ, "TMPDIR": str(sockets), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", SQL_READER, str(tmp_path)], cwd=elsewhere, env=environment,
+                          capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["42"]
+    assert done.stderr == ""
+    assert list(elsewhere.iterdir()) == []
+    assert list(sockets.iterdir()) == []
