@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from pipelines.serdes.partitioner import partition_of
 
@@ -31,6 +30,8 @@ LATE_ONE_IN = 1_000
 SEED = 2013
 TIMEOUT_S = 30.0
 """For each answer of the broker."""
+LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""Answers of a broker that has only just started, or about a topic that is only just there."""
 SETTLE_S = 0.5
 """How long the end of a topic that is not complete must stand still before it is believed."""
 STALL_S = 120.0
@@ -160,10 +161,10 @@ def _end_offsets(
     """
     consumer = Consumer({**client, "group.id": "weir-load-flights", "enable.auto.commit": False})
     try:
-        ends = _watermarks(consumer, topic, expected)
+        ends = _watermarks(consumer, topic, list(expected))
         while any(ends[partition] < expected[partition] for partition in expected):
             time.sleep(SETTLE_S)
-            if ends == (ends := _watermarks(consumer, topic, expected)):
+            if ends == (ends := _watermarks(consumer, topic, list(expected))):
                 break
         for partition, end in ends.items():
             if end > expected[partition] or (complete and end < expected[partition]):
@@ -178,23 +179,24 @@ def _end_offsets(
         consumer.close()
 
 
-def _is_leaderless(error: BaseException) -> bool:
-    """Whether the broker has only just started, or the topic was only just created."""
-    codes = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-    return isinstance(error, KafkaException) and error.args[0].code() in codes
-
-
-@retry(retry=retry_if_exception(_is_leaderless), stop=stop_after_delay(TIMEOUT_S), wait=wait_fixed(0.1), reraise=True)
-def _watermarks(consumer: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    ends = {}
-    for partition in partitions:
-        at = TopicPartition(topic, partition)
-        low, ends[partition] = consumer.get_watermark_offsets(at, timeout=TIMEOUT_S)
+def _watermarks(consumer: Consumer, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    until = time.monotonic() + TIMEOUT_S
+    ends: dict[int, int] = {}
+    while len(ends) < len(partitions):
+        partition = partitions[len(ends)]
+        try:
+            low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in LEADERLESS or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+            continue
         if low > 0:
             raise LoadError(
                 f"topic {topic!r} partition {partition} begins at offset {low}: its first records "
                 "were deleted; delete the topic and load it again"
             )
+        ends[partition] = end
     return ends
 
 
