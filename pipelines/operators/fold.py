@@ -30,7 +30,10 @@ class Fold(Protocol):
     and ``_offset`` (of the last record) and ``_deleted`` (the state is gone).
     """
 
-    state: pl.Schema
+    @property
+    def state(self) -> pl.Schema:
+        """The state columns."""
+        ...
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         """One row a group: the group columns first, then what ``merge`` needs."""
@@ -70,7 +73,7 @@ class ColumnFold:
         if not stored.get_column("_found").any():
             return groups.with_columns(deleted)
         met = groups.hstack(_as_stored(stored))
-        return met.with_columns(*self._merges(), deleted).drop(pl.col(f"^.*{STORED}$"))
+        return met.with_columns(*self._merges(), deleted).drop(pl.selectors.ends_with(STORED))
 
     def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
                 by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -81,7 +84,7 @@ class ColumnFold:
             met.select(*by, *(column for column in known.columns if column.endswith(STORED)), "_group",
                        *running, pl.col("_ts").cum_max().over("_group"), *PLACE)
             .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
-            .drop(pl.col(f"^.*{STORED}$")))
+            .drop(pl.selectors.ends_with(STORED)))
         states = updates.group_by("_group").last().sort("_group")
         return updates.drop("_group"), states.drop("_group")
 

@@ -35,7 +35,7 @@ class Json:
         struct = msgspec.defstruct(cls.__name__, fields, kw_only=True, gc=False)
         self._row_type = row_type_of(cls, "")
         self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
-        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct | None)  # type: ignore[arg-type]
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct | None)
         self._encode = msgspec.json.Encoder().encode
 
     def __reduce__(self) -> tuple[type, tuple[type]]:

@@ -1,4 +1,4 @@
-"""Kafka's default partitioner: murmur2 over the key's bytes, so that a Kafka producer and Weir agree on a key's place."""
+"""Kafka's default partitioner: murmur2 over the key's bytes, so that a producer and Weir agree on a key's place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def murmur2(keys: Sequence[bytes]) -> np.ndarray:
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
     for length in np.unique(lengths):
         where = np.flatnonzero(lengths == length)
-        table = np.frombuffer(b"".join(keys[index] for index in where), np.uint8).reshape(len(where), length)
+        table = np.frombuffer(b"".join(keys[index] for index in where.tolist()), np.uint8).reshape(len(where), length)
         hashes[where] = _murmur2_of_length(table, int(length))
     return hashes
 

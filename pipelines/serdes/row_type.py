@@ -82,14 +82,14 @@ def row_type_of(annotation: Any, scalar_name: str) -> RowType:
     Raises:
         TopologyError: The annotation is neither, or a field's type has no column type.
     """
-    annotation, _ = without_none(annotation)
-    if not dataclasses.is_dataclass(annotation):
-        return RowType(pl.Schema({scalar_name: dtype_of(annotation, scalar_name)}), True, annotation)
-    fields = field_types(annotation)
+    cls: Any = without_none(annotation)[0]
+    if not dataclasses.is_dataclass(cls):
+        return RowType(pl.Schema({scalar_name: dtype_of(cls, scalar_name)}), True, cls)
+    fields = field_types(cls)
     if not fields:
-        raise TopologyError(f"{annotation.__name__} has no fields; give it at least one, each becomes a column")
-    columns = {name: dtype_of(kind, f"{annotation.__name__}.{name}") for name, kind in fields.items()}
-    return RowType(pl.Schema(columns), False, typing.cast(type, annotation))
+        raise TopologyError(f"{cls.__name__} has no fields; give it at least one, each becomes a column")
+    columns = {name: dtype_of(kind, f"{cls.__name__}.{name}") for name, kind in fields.items()}
+    return RowType(pl.Schema(columns), False, cls)
 
 
 def field_types(cls: Any) -> dict[str, Any]:

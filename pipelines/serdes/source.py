@@ -16,14 +16,22 @@ from pipelines.tasks.plan import BadRecord
 class RawRecords(Protocol):
     """Records of one topic partition in offset order; all five columns have the same length."""
 
-    topic: str
-    partition: int
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    timestamps_ms: np.ndarray[Any, Any]
-    """int64."""
-    offsets: np.ndarray[Any, Any]
-    """int64."""
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def keys(self) -> list[bytes | None]: ...
+    @property
+    def values(self) -> list[bytes | None]: ...
+    @property
+    def timestamps_ms(self) -> np.ndarray[Any, Any]:
+        """int64."""
+        ...
+    @property
+    def offsets(self) -> np.ndarray[Any, Any]:
+        """int64."""
+        ...
 
 
 class DecodableSource(Protocol):

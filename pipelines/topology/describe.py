@@ -26,7 +26,9 @@ def describe(sub_topologies: Iterable[SubTopology]) -> str:
 
 def _node(node: Node) -> list[str]:
     parent = node.parent
-    before = "none" if parent is None else f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
+    before = parent.name if parent else "none"
+    if isinstance(parent, RepartitionNode):
+        before = f"{parent.name}-source"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node.children)]
     if isinstance(node, RepartitionNode):

@@ -126,7 +126,8 @@ class Topology:
             topics = {source.topic: source_counts[source.topic] for source in sub_topology.sources}
             if len(set(topics.values())) > 1:
                 raise CoPartitioningError(sub_topology.name, topics)
-            counts[sub_topology.index] = max([*topics.values(), *(counts[edge.source] for edge in sub_topology.edges_in)])
+            upstream = [counts[edge.source] for edge in sub_topology.edges_in]
+            counts[sub_topology.index] = max(*topics.values(), *upstream, 1)
         return counts
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -154,7 +155,8 @@ class Topology:
                  [[edge.name, _columns(edge.schema)] for edge in self.edges],
                  [[node.name, repr(node.key_serde), repr(node.value_serde), _columns(node.record.columns)]
                   for node in self.nodes if isinstance(node, SourceNode)],
-                 [[node.name, str(node.windows)] for node in self.nodes if isinstance(node, (AggregateNode, SuppressNode))]]
+                 [[node.name, str(node.windows)] for node in self.nodes
+                  if isinstance(node, (AggregateNode, SuppressNode))]]
         return hashlib.blake2b(msgspec.json.encode(shape), digest_size=16).hexdigest()
 
 
