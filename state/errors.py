@@ -144,3 +144,15 @@ class TransactionClosedError(StateError):
 
     def __str__(self) -> str:
         return "the session has ended and its snapshot is gone; begin a new one with TaskStore.session()"
+
+
+class TableSchemaError(StateError):
+    """A table in the warehouse has other columns than the topology writes."""
+
+    def __init__(self, table: str, wanted: str, found: str) -> None:
+        super().__init__(table, wanted, found)
+        self.table, self.wanted, self.found = table, wanted, found
+
+    def __str__(self) -> str:
+        return (f"table {self.table!r} has the columns {self.found}, and the topology writes {self.wanted}; "
+                "write to a table of another name, or reset the application")

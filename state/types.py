@@ -76,6 +76,8 @@ class FileEntry:
     size_bytes: int
     rows: int
     partition_values: Mapping[str, str] = field(default_factory=dict)
+    stats: str = ""
+    """Delta's file statistics as JSON: the row count, and the range of numbers, times and short strings."""
 
 
 @dataclass(frozen=True, kw_only=True)

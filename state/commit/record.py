@@ -43,6 +43,9 @@ class CommitRecord:
     tasks: Mapping[str, TaskCommit] = field(default_factory=dict)
     files: tuple[FileEntry, ...] = ()
     pending_blobs: tuple[BlobRef, ...] = ()
+    table_versions: Mapping[str, int] = field(default_factory=dict)
+    """By table, the version of the newest row up to this one that has files for it; set by the committer.
+    A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
     format_version: int = FORMAT_VERSION
 
     @property

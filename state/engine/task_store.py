@@ -264,7 +264,7 @@ class TaskStore:
             cursor.putmulti([(prefix + key, ABSENT if image is None else PRESENT + image)
                              for key, image in zip(written, before, strict=True)], overwrite=False)
         deleted = [key for key, value in written.items() if value is None]
-        puts = written.items() if not deleted else [row for row in written.items() if row[1] is not None]
+        puts = [(key, value) for key, value in written.items() if value is not None]
         with txn.cursor(self._databases[store]) as cursor:
             cursor.putmulti(puts)
         for key in deleted:

@@ -38,8 +38,8 @@ class KeyCodec:
         self._columns = columns[:-2] if is_windowed else columns
         for name, dtype in self._columns:
             if not (_is_text(dtype) or _is_fixed(dtype)):
-                raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, numbers, "
-                                "booleans, dates and times; convert the column first")
+                raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
+                                "numbers, booleans, dates and times; convert the column first")
         last = len(self._columns) - 1
         self._has_end = [is_windowed or index < last for index in range(len(self._columns))]
 
@@ -62,7 +62,7 @@ class KeyCodec:
         keys = _joined(parts)
         longest = int(keys.bin.size().max())  # type: ignore[arg-type]
         if longest > MAX_KEY_BYTES:
-            worst = keys.gather([keys.bin.size().arg_max()])[0]
+            worst = keys.filter(keys.bin.size() == longest)[0]
             raise KeyTooLongError(tuple(self.schema), longest, MAX_KEY_BYTES, repr(worst[:40]))
         return keys.to_list()
 
@@ -106,7 +106,7 @@ class KeyCodec:
                 return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
             if all(dtype == pl.String for _, dtype in texts):
                 fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
-                return columns | {name: _text_column(field.cast(pl.Binary), pl.String)
+                return columns | {name: _text_column(field.cast(pl.Binary), pl.String())
                                   for (name, _), field in zip(texts, fields, strict=True)}
         rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
@@ -143,7 +143,7 @@ class RowCodec:
     """
 
     def __init__(self, schema: pl.Schema) -> None:
-        self.schema = pl.Schema({"_ts": pl.Int64, **schema})
+        self.schema = pl.Schema({"_ts": pl.Int64(), **schema})
         self._row: np.dtype | None = None
         if all(_is_fixed(dtype) for dtype in schema.values()):
             bitmap = (len(self.schema) + 7) // 8

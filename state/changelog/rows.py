@@ -1,0 +1,40 @@
+"""A store's changelog as rows: the columns of its Delta table, and what one epoch adds to it (DESIGN 6).
+
+Reading the rows back into a store is ``state.changelog.restore``.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from state.engine.contract import StateSession
+from state.stores.codec import KeyCodec, RowCodec
+from state.types import StoreSpec, TableSpec
+
+SEGMENT_EPOCHS = 1000
+"""Epochs a segment: ``segment = epoch // SEGMENT_EPOCHS``. Only closed segments are compacted (PROTOCOL 22)."""
+CHANGELOG_FOLDER = "_changelog"
+
+_TIME = pl.Datetime("ms", "UTC")
+
+
+def changelog_spec(store: StoreSpec) -> TableSpec:
+    """The table of a store: key columns, value columns, ``_ts``, ``_epoch``, ``_deleted``, ``task``, ``segment``."""
+    return TableSpec(
+        name=f"{CHANGELOG_FOLDER}/{store.name}",
+        schema=pl.Schema({**store.key, **store.value, "_ts": _TIME, "_epoch": pl.Int64(), "_deleted": pl.Boolean(),
+                          "task": pl.String(), "segment": pl.Int64()}),
+        partition_by=("task", "segment"), keys=tuple(store.key))
+
+
+def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:
+    """The epoch's net changes in key order: key columns, value columns, ``_ts``, ``_deleted``.
+
+    A deleted key has null values and a null ``_ts``. Whoever writes the rows adds ``_epoch``.
+    """
+    changes = session.changes(store.name)
+    values = list(changes.values())
+    keys = KeyCodec(store.key, store.is_windowed).decode(list(changes))
+    rows = RowCodec(store.value).decode(values).with_columns(pl.col("_ts").cast(_TIME))
+    deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
+    return pl.concat([keys, rows, deleted.to_frame()], how="horizontal")

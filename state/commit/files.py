@@ -1,0 +1,101 @@
+"""Parquet files that an epoch leaves in a table's folder; nobody sees one until a commit names it.
+
+Naming them in a commit is ``state.commit.protocol``, adding them to their table ``state.commit.tables``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+
+from state.engine.environment import sync_folder
+from state.types import FileEntry, TableSpec
+
+_STATS_TEXT_CHARACTERS = 32
+
+
+def stored_schema(spec: TableSpec) -> pl.Schema:
+    """The columns as Delta has them: times in microseconds, no unsigned numbers."""
+    return pl.Schema({name: _stored_type(dtype) for name, dtype in spec.schema.items()})
+
+
+def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
+               partition_values: Mapping[str, str] | None = None) -> FileEntry:
+    """Write rows into a new file of a table's folder and sync it, and its folder, to disk.
+
+    ``frame`` has the table's columns in any order; partition columns may be left out, their values come from
+    ``partition_values``. The name is unique, so a second attempt never meets the first (PROTOCOL 7).
+
+    Raises:
+        ValueError: A column or a partition value is missing.
+    """
+    values = dict(partition_values or {})
+    if set(values) != set(spec.partition_by):
+        raise ValueError(f"table {spec.name!r} is partitioned by {spec.partition_by}, "
+                         f"and the file's values are {values}")
+    columns = {name: dtype for name, dtype in stored_schema(spec).items() if name not in values}
+    if missing := columns.keys() - set(frame.columns):
+        raise ValueError(f"table {spec.name!r}: the rows to write lack the columns {sorted(missing)}")
+    rows = frame.select(pl.col(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items())
+    table = app_folder / spec.name
+    folder = table.joinpath(*(f"{name}={quote(values[name], safe='')}" for name in spec.partition_by))
+    _make_folders(folder)
+    path = folder / f"{uuid.uuid4().hex}.parquet"
+    rows.write_parquet(path, compression="zstd", compression_level=1)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    sync_folder(folder)
+    return FileEntry(table=spec.name, path=path.relative_to(table).as_posix(), size_bytes=path.stat().st_size,
+                     rows=rows.height, partition_values=values, stats=_stats(rows))
+
+
+def _stored_type(dtype: pl.DataType) -> pl.DataType:
+    if isinstance(dtype, pl.Datetime):
+        return pl.Datetime("us", dtype.time_zone)
+    if isinstance(dtype, pl.List):
+        return pl.List(_stored_type(dtype.inner))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Struct):
+        return pl.Struct({field.name: _stored_type(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
+    return pl.Int64() if dtype.is_unsigned_integer() else dtype
+
+
+def _make_folders(folder: Path) -> None:
+    if folder.exists():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def _stats(rows: pl.DataFrame) -> str:
+    """Delta file statistics, by which readers skip files."""
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for column in rows.iter_columns():
+        if not (column.dtype.is_integer() or column.dtype in (pl.Datetime, pl.String)):
+            continue
+        nulls[column.name] = column.null_count()
+        low: Any = column.min()
+        high: Any = column.max()
+        if low is None:
+            continue
+        if isinstance(column.dtype, pl.Datetime):
+            low, high = _iso_text(low), _iso_text(high)
+        elif column.dtype == pl.String and max(len(low), len(high)) > _STATS_TEXT_CHARACTERS:
+            continue
+        lows[column.name], highs[column.name] = low, high
+    return json.dumps({"numRecords": rows.height, "minValues": lows, "maxValues": highs, "nullCount": nulls},
+                      ensure_ascii=False)
+
+
+def _iso_text(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")

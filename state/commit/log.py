@@ -1,0 +1,75 @@
+"""The commit log: the Delta table ``_commits``, one row a claim or commit, the whole record as JSON beside
+columns to list it by. The order of writing, and fencing, are ``state.commit.protocol``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import polars as pl
+from deltalake import DeltaTable
+
+from state.commit.files import write_file
+from state.commit.record import FORMAT_VERSION, CommitRecord
+from state.commit.tables import file_actions
+from state.errors import FormatVersionError
+from state.types import FileEntry, TableSpec
+
+COMMITS = TableSpec(name="_commits", schema=pl.Schema({
+    "generation": pl.Int64(), "epoch": pl.Int64(), "kind": pl.String(), "at": pl.Datetime("ms", "UTC"),
+    "fingerprint": pl.String(), "reason": pl.String(), "record": pl.String()}))
+
+
+def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
+    """Put a record into a file of the log's folder; it counts once the log has been appended to."""
+    row = pl.DataFrame({"generation": record.generation, "epoch": record.epoch, "kind": record.kind,
+                        "at": record.at_ms, "fingerprint": record.fingerprint, "reason": record.reason,
+                        "record": msgspec.json.encode(record).decode()},
+                       schema_overrides={"at": pl.Datetime("ms", "UTC")})
+    return write_file(app_folder, COMMITS, row)
+
+
+def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
+    """The newest commit (claims aside), or None before the first.
+
+    Found by file statistics, so it does not read the whole log (PROTOCOL 16).
+    """
+    folder = warehouse / application / COMMITS.name
+    if not DeltaTable.is_deltatable(str(folder)):
+        return None
+    return newest_of(folder, file_actions(DeltaTable(folder)))
+
+
+def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
+    """As ``newest_commit``, given the log's files."""
+    if files.is_empty():
+        return None
+    with_commits = files.filter(pl.col("max.kind") == "commit")
+    if with_commits.is_empty():
+        return None
+    newest = with_commits.sort("max.generation", "max.epoch").tail(1)
+    *_, record = _commits_in(folder, newest)
+    return record
+
+
+def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
+    """All commits whose transaction version is above ``version``, oldest first, given the log's files."""
+    above = files.filter((pl.col("max.kind") == "commit")
+                         & ((pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")) > version))
+    for record in _commits_in(folder, above):
+        if record.state_id.version > version:
+            yield record
+
+
+def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
+    if files.is_empty():
+        return
+    rows = pl.read_parquet([folder / path for path in files["path"]], hive_partitioning=False,
+                           columns=["generation", "epoch", "kind", "record"])
+    for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
+        record = msgspec.json.decode(text, type=CommitRecord)
+        if record.format_version != FORMAT_VERSION:
+            raise FormatVersionError(f"the commit log {folder}", FORMAT_VERSION, record.format_version)
+        yield record
