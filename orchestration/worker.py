@@ -76,7 +76,8 @@ def main() -> int:
         try:
             summary = drive(pipes.get_extra("reference"), settings, on_progress=_logged(pipes),
                             until_caught_up=pipes.get_extra("until_caught_up"),
-                            take_over=pipes.get_extra("take_over"), console=logging.StreamHandler())
+                            take_over=pipes.get_extra("take_over"),
+                            owner=f"dagster run {pipes.run_id}", console=logging.StreamHandler())
         except Exception as error:
             pipes.log.error("%s", error)
             return 1

@@ -1,7 +1,5 @@
 """The flights topic, the ingest that reads it, and the tables that come out, as assets."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Judges the flights ingest: how far it is behind its topic."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from infra.kafka.admin import KafkaAdmin

@@ -29,7 +29,7 @@ def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the resu
     """
     from infra.kafka.broker import broker_for
     from pipelines.cli.drive import drive
-    from pipelines.cli.progress import counting, following, warnings_on_terminal
+    from pipelines.cli.progress import TerminalWarnings, counting, following
     from pipelines.examples.load_flights import load
 
     settings = load_settings(directory)
@@ -40,7 +40,7 @@ def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the resu
                           on_progress=lambda done, total: show(done, total, ""))
         with following("running flights") as on_progress:
             summary = drive(REFERENCE, settings, until_caught_up=True, on_progress=on_progress,
-                            console=warnings_on_terminal())
+                            console=TerminalWarnings())
         if summary.reason != "caught_up":
             console.print("Stopped and committed; `weir demo` goes on from here.")
             return

@@ -46,12 +46,13 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_over: bool = False,
-          on_progress: Callable[[Progress], None] | None = None,
+          owner: str = "weir run", on_progress: Callable[[Progress], None] | None = None,
           console: logging.Handler | None = None) -> RunSummary:
     """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
 
     Its log goes to the folder's log file, its whereabouts to the folder's registry, so that ``weir query`` finds
-    its topology. ``console`` gets the warnings as well. Raises what the runner raises.
+    its topology. ``owner`` is the name the lease shows; ``console`` gets the warnings as well. Raises what the
+    runner raises.
     """
     application = load_reference(reference)
     register(settings, application.id, reference)
@@ -61,7 +62,7 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
 
         try:
             return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,
-                       take_over=take_over, stop=stop, on_progress=on_progress)
+                       take_over=take_over, owner=owner, stop=stop, on_progress=on_progress)
         except Exception:
-            logger.exception("the run of %s ended with an error", application.id)
+            logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
             raise

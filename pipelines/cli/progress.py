@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
@@ -20,9 +19,14 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 
 
-def warnings_on_terminal() -> logging.Handler:
-    """A log handler that prints above a live bar without tearing it."""
-    return RichHandler(console=notices, show_path=False, level=logging.WARNING)
+class TerminalWarnings(logging.Handler):
+    """Prints warnings above a live bar without tearing it, one line each; stack traces are for the log file."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        notices.print(f"{record.levelname.lower()}: {record.getMessage()}", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def run(reference: ReferenceArgument,
     after a kill -9 as well.
     """
     from pipelines.cli.drive import drive
-    from pipelines.cli.progress import following, warnings_on_terminal
+    from pipelines.cli.progress import TerminalWarnings, following
 
     overrides = parse_assignments(assignments or [])
     if bootstrap_servers:
@@ -55,7 +55,7 @@ def run(reference: ReferenceArgument,
     settings = load_settings(directory, overrides)
     with following(reference) as on_progress:
         summary = drive(reference, settings, until_caught_up=until_caught_up, take_over=take_over,
-                        on_progress=on_progress, console=warnings_on_terminal())
+                        on_progress=on_progress, console=TerminalWarnings())
     console.print(summary_line(summary), soft_wrap=True)
 
 

@@ -1,0 +1,119 @@
+"""The flights assets, materialized for real: broker, Spark driver, Delta tables, and the driver's end with its run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import dagster as dg
+import psutil
+import pytest
+
+from infra.control import ControlDatabase
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from orchestration.flights import assets, checks
+from orchestration.resources import WeirResource, driver_pipes
+from pipelines.cli.positions import committed_positions
+from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
+
+pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
+
+FLIGHTS = 336_776
+START_LIMIT_S = 90.0
+END_LIMIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Settings of a folder whose topic is loaded and read to its end by Dagster, and what Dagster recorded."""
+    settings = Settings(dir=tmp_path_factory.mktemp("dagster") / "weir")
+    with broker_for(settings):
+        result = dg.materialize([assets.flights_topic, assets.flights_ingest, checks.lag],
+                                resources={"weir": WeirResource(dir=str(settings.dir)), "pipes": driver_pipes()})
+        yield settings, result
+
+
+def metadata_of(result: dg.ExecuteInProcessResult, name: str) -> dict[str, object]:
+    [event] = [event for event in result.get_asset_materialization_events()
+               if event.asset_key == dg.AssetKey(["flights", name])]
+    return {key: entry.value for key, entry in event.materialization.metadata.items()}
+
+
+def test_row_counts_in_dagster_are_those_of_the_tables(place):
+    settings, result = place
+    assert result.success
+    totals = read_table(settings.warehouse / "flights" / "carrier_totals")
+    finals = read_table(settings.warehouse / "flights" / "late_departures")
+    assert totals["flights"].sum() == FLIGHTS
+    assert metadata_of(result, "carrier_totals")["dagster/row_count"] == totals.height == 16
+    assert metadata_of(result, "late_departures")["dagster/row_count"] == finals.height > 100_000
+    assert metadata_of(result, "topic")["dagster/row_count"] == FLIGHTS
+
+
+def test_the_ingest_reports_the_offsets_that_its_newest_commit_holds(place):
+    settings, result = place
+    ingest = metadata_of(result, "ingest")
+    committed = committed_positions(newest_commit(settings.warehouse, "flights"), ["flights"])
+    assert ingest["offsets"] == {"flights": {str(p): offset for p, offset in committed["flights"].items()}}
+    assert sum(committed["flights"].values()) == FLIGHTS
+    assert ingest["records_in"] == FLIGHTS
+    assert ingest["ended"] == "caught_up"
+
+
+def test_the_lag_check_has_passed(place):
+    _, result = place
+    [evaluation] = result.get_asset_check_evaluations()
+    assert evaluation.passed
+    assert evaluation.metadata["lag_records"].value == 0
+
+
+def test_the_lag_check_fails_where_nothing_was_committed(place, tmp_path):
+    """Another folder's warehouse is empty, while the topic on the same broker is full."""
+    settings, _ = place
+    with broker_for(settings) as bootstrap_servers:
+        os.environ["WEIR_BOOTSTRAP_SERVERS"] = bootstrap_servers
+        try:
+            result = checks.lag(checks.LagConfig(), WeirResource(dir=str(tmp_path)))
+        finally:
+            del os.environ["WEIR_BOOTSTRAP_SERVERS"]
+    assert not result.passed
+    assert result.metadata["lag_records"].value == FLIGHTS
+
+
+def test_terminating_the_run_ends_the_driver_with_a_commit(place, tmp_path):
+    settings, _ = place
+    before = newest_commit(settings.warehouse, "flights")
+    (tmp_path / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    config = '{"ops": {"flights_ingest": {"config": {"until_caught_up": false}}}}'
+    run = subprocess.Popen(
+        [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "orchestration.definitions",
+         "--select", 'key:"flights/ingest" or key:"flights/late_departures" or key:"flights/carrier_totals"',
+         "--config-json", config],
+        env={**os.environ, "WEIR_DIR": str(settings.dir), "DAGSTER_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    database = ControlDatabase(settings.control_database_url)
+
+    def state() -> str:
+        status = database.application_status("flights")
+        return status.state if status is not None and status.is_running else ""
+
+    until = time.monotonic() + START_LIMIT_S
+    while state() != "running" and run.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    assert state() == "running", run.communicate()[0] if run.poll() is not None else "still starting"
+    below = psutil.Process(run.pid).children(recursive=True)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=END_LIMIT_S)
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert not alive
+    status = database.application_status("flights")
+    assert status is not None
+    assert (status.state, status.error) == ("stopped", None)
+    after = newest_commit(settings.warehouse, "flights")
+    assert before is not None
+    assert after is not None
+    assert after.generation == before.generation + 1
+    assert committed_positions(after, ["flights"]) == committed_positions(before, ["flights"])
