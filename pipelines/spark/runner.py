@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from threading import Event
 
 from pyspark.sql import SparkSession
@@ -25,8 +26,8 @@ from pipelines.spark.planner import Limits, TopicPartition
 from pipelines.spark.restore import RestoreJobs
 from pipelines.spark.slots import SlotPool, assign
 from pipelines.spark.worker import WorkerSettings, load_step_hook
-from pipelines.tasks.dead_letters import DEAD_LETTERS
 from pipelines.tasks.epoch import TaskSettings
+from pipelines.tasks.tables import application_tables
 from state.commit.protocol import Committer
 from state.types import TaskId
 
@@ -79,13 +80,14 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         restores = RestoreJobs(session.sparkContext, worker)
         stack.callback(restores.close)
         step = load_step_hook(on_step)
-        committer = Committer(settings.warehouse, application.id, [*application.topology.table_specs(), DEAD_LETTERS],
+        committer = Committer(settings.warehouse, application.id, application_tables(application.topology),
                               fingerprint=application.topology.fingerprint, on_step=step)
+        stack.callback(committer.close)
         coordinator = Coordinator(application, settings.warehouse, committer, pool)
         coordinator.start(counts, brokers.start_offsets)
         limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                         max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
-                        max_skew_ms=application.max_skew_ms)
+                        max_skew_ms=max_skew_ms(application))
         driver = Driver(coordinator, brokers, ControlPanel(control, assignment), restores, limits, report)
         return driver.run(stop, until_caught_up=until_caught_up)
 
@@ -137,6 +139,11 @@ class Brokers:
     def _revive(self) -> None:
         if self._embedded is not None:
             self._embedded.ensure_running()
+
+
+def max_skew_ms(application: Application) -> int | None:
+    """The application's ``max_skew`` in milliseconds; None for none."""
+    return None if application.max_skew is None else application.max_skew // timedelta(milliseconds=1)
 
 
 @contextmanager

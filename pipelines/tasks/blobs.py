@@ -35,7 +35,7 @@ def read_blobs(folder: Path, blobs: Sequence[BlobRef]) -> dict[str, pl.DataFrame
     """By edge, the rows of all blobs merged by timestamp, source partition and offset."""
     by_edge: dict[str, list[pl.DataFrame]] = {}
     for blob in blobs:
-        by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path, memory_map=False))
+        by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
     return {edge: pl.concat(frames).sort(ORDER, maintain_order=True) for edge, frames in by_edge.items()}
 
 

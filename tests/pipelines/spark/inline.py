@@ -19,10 +19,11 @@ from pipelines.spark.coordinator import Coordinator
 from pipelines.spark.driver import Driver, Progress, RunSummary
 from pipelines.spark.planner import Limits, Task, TopicPartition
 from pipelines.spark.restore import Restored, RestoreRequest, restore
+from pipelines.spark.runner import max_skew_ms
 from pipelines.spark.worker import SettleRequest
-from pipelines.tasks.dead_letters import DEAD_LETTERS
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
 from pipelines.tasks.plan import Receipt, TaskPlan
+from pipelines.tasks.tables import application_tables
 from state.commit.protocol import Committer
 from state.types import TaskId
 
@@ -151,12 +152,12 @@ class Place:
         """A new generation, claimed."""
         application = self.application
         runner = EpochRunner(application.topology, self.settings, self.topics.reader, on_step)
-        committer = Committer(self.warehouse, application.id, [*application.topology.table_specs(), DEAD_LETTERS],
+        committer = Committer(self.warehouse, application.id, application_tables(application.topology),
                               fingerprint=application.topology.fingerprint, on_step=on_step)
         coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
         coordinator.start(self.topics.partition_counts(), self.topics.start_offsets)
         self.restores = InlineRestores(application, self.settings)
-        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=application.max_skew_ms)
+        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application))
         return Driver(coordinator, self.topics, self.desk, self.restores, limits, on_progress)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None) -> RunSummary:

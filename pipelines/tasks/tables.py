@@ -1,0 +1,14 @@
+"""All Delta tables that an application's commits write."""
+
+from __future__ import annotations
+
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from pipelines.topology import Topology
+from state.changelog.rows import changelog_spec
+from state.types import TableSpec
+
+
+def application_tables(topology: Topology) -> list[TableSpec]:
+    """Outputs, a changelog for each store, and the dead letters."""
+    stores = [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
+    return [*topology.table_specs(), *map(changelog_spec, stores), DEAD_LETTERS]
