@@ -1,0 +1,154 @@
+"""Evaluation by columns must not show: any cut of the input into batches gives what one record at a time gives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars import col
+
+from pipelines import (
+    BufferConfig,
+    Count,
+    First,
+    Json,
+    KStream,
+    Last,
+    Max,
+    Mean,
+    Min,
+    StreamsBuilder,
+    String,
+    Sum,
+    Suppressed,
+    TimeWindows,
+)
+from pipelines.tasks.processor import TaskProcessor
+from pipelines.topology import SubTopology
+from tests.pipelines.memory_session import MemorySession
+
+
+@dataclass(frozen=True)
+class Event:
+    amount: int | None
+    word: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    total: int
+    words: str
+
+
+def fold(key: str, value: Event | None, totals: Totals) -> Totals | None:
+    if value is None or value.amount == 13:
+        return None
+    return Totals(totals.total + (value.amount or 0), totals.words + value.word)
+
+
+def larger(one: Event | None, other: Event | None) -> Event | None:
+    if one is None or other is None:
+        return None
+    return max(one, other, key=lambda event: (event.amount or 0, event.word))
+
+
+TUMBLING = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
+HOPPING = TUMBLING.advance_by(timedelta(milliseconds=3))
+FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
+ALL = dict(n=Count(), total=Sum("amount"), big=Sum(col("amount") > 20), low=Min("amount"), high=Max("amount"),
+           mean=Mean("amount"), first=First("amount"), last=Last("word"), longest=Max("word"))
+
+
+def key_of(key: str | None, value: Event | None) -> str | None:
+    return value.word if value else None
+
+
+PROGRAMS: dict[str, Callable[[KStream], None]] = {
+    "agg to table": lambda s: s.group_by_key().agg("s", **ALL).to_delta("out"),
+    "agg to every update": lambda s: s.group_by_key().agg("s", **ALL).to_stream().filter(
+        col("total") % 2 == 0).to_delta("out"),
+    "count, filtered table": lambda s: s.group_by_key().count("s").filter(col("count") % 2 == 1).to_delta("out"),
+    "count to a moved stream": lambda s: s.group_by_key().count("s").to_stream().group_by(
+        size=col("count")).count("t").to_delta("out"),
+    "reduce": lambda s: s.group_by_key().reduce("s", larger).to_stream().to_delta("out"),
+    "aggregate": lambda s: s.group_by_key().aggregate("s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
+    "aggregate to table": lambda s: s.group_by_key().aggregate("s", lambda: Totals(0, ""), fold).to_delta("out"),
+    "tumbling": lambda s: s.group_by_key().windowed_by(TUMBLING).agg("s", **ALL).to_stream().to_delta("out"),
+    "hopping": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).to_stream().filter(
+        col("n") > 1).to_delta("out"),
+    "hopping to table": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).to_delta("out"),
+    "hopping aggregate": lambda s: s.group_by_key().windowed_by(HOPPING).aggregate(
+        "s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
+    "final": lambda s: s.group_by_key().windowed_by(TUMBLING).agg("s", **ALL).suppress(FINAL).to_delta("out"),
+    "final hopping": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).suppress(FINAL).to_delta("out"),
+    "final aggregate": lambda s: s.group_by_key().windowed_by(HOPPING).aggregate(
+        "s", lambda: Totals(0, ""), fold).suppress(FINAL).to_delta("out"),
+    "final reduce": lambda s: s.group_by_key().windowed_by(TUMBLING).reduce("s", larger).suppress(FINAL).to_delta("out"),
+    "final of a filtered table": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).filter(
+        col("n") < 3).suppress(FINAL).to_delta("out"),
+    "final to a moved stream": lambda s: s.group_by_key().windowed_by(TUMBLING).count("s").suppress(
+        FINAL).to_stream().group_by(size=col("count")).count("t").to_delta("out"),
+    "filtered before": lambda s: s.filter(col("amount") > 5).group_by_key().windowed_by(TUMBLING).agg(
+        "s", **ALL).to_stream().to_delta("out"),
+    "to_table": lambda s: s.to_table("s").filter(col("amount") > 20).to_stream().to_delta("out"),
+    "new key": lambda s: s.select_key(key_of).map_values(twice=col("amount") * 2).to_delta("out"),
+}
+
+
+def build(program: Callable[[KStream], None]) -> SubTopology:
+    builder = StreamsBuilder()
+    program(builder.stream("events", key=String("user"), value=Json(Event)))
+    return builder.build().sub_topologies[0]
+
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 60),
+              st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 40)), st.sampled_from("xyz")))),
+    min_size=1, max_size=30)
+
+
+def frame(records: list[tuple]) -> pl.DataFrame:
+    values = [value or (None, None) for _, _, value in records]
+    return pl.DataFrame({
+        "user": [key for key, _, _ in records], "amount": [amount for amount, _ in values],
+        "word": [word for _, word in values], "_ts": [time for _, time, _ in records],
+        "_partition": [3] * len(records), "_offset": list(range(100, 100 + len(records))),
+        "_deleted": [value is None for _, _, value in records],
+    }, schema={"user": pl.String, "amount": pl.Int64, "word": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
+               "_offset": pl.Int64, "_deleted": pl.Boolean})
+
+
+def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
+    processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
+    counts: dict[str, int] = {}
+    facts, edges = [], []
+    gauges = {}
+    for batch in batches:
+        output = processor.run({"events": batch}, session, clocks, 0)
+        clocks, gauges = output.clocks, output.gauges
+        facts += [row for rows in output.sinks.values() for row in rows.drop("_seq").to_dicts()]
+        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
+        for name, count in output.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    for sink in sub_topology.sinks:
+        if sink.is_updates:  # only the newest row a key stands
+            newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts}
+            facts = sorted(newest.values(), key=repr)
+            counts.pop("rows_out", None)
+    return dict(facts=facts, edges=edges, rows=session.rows, clocks=clocks, counts=counts, gauges=gauges)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@settings(max_examples=12, deadline=None)
+@given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))
+def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
+    sub_topology, rows = build(PROGRAMS[name]), frame(records)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
+    batched = run(sub_topology, [rows[start:end] for start, end in zip(bounds, bounds[1:], strict=False)])
+    single = run(sub_topology, [rows[index:index + 1] for index in range(len(records))])
+    for part, found in batched.items():
+        assert {k: v for k, v in found.items() if v} == {k: v for k, v in single[part].items() if v} \
+            if isinstance(found, dict) else found == single[part], part

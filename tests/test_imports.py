@@ -1,0 +1,75 @@
+"""Who may import whom (docs in the style guide): the test names the offending line."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("orchestration", "pipelines", "state", "infra")
+
+FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+    # what a folder may not import, and the folders below it that may all the same
+    ("state", ("infra", "pipelines", "orchestration", "pyspark", "delta", "confluent_kafka", "dagster", "sqlalchemy"), ()),
+    ("infra", ("state", "pipelines", "orchestration", "dagster"), ()),
+    ("pipelines", ("orchestration", "dagster"), ()),
+    ("pipelines", ("infra",), ("pipelines/spark", "pipelines/cli")),
+    ("pipelines", ("pyspark",), ("pipelines/spark",)),
+    ("pipelines/operators", ("sqlalchemy", "pipelines.dsl", "pipelines.tasks", "pipelines.topology",
+                             "pipelines.spark"), ()),
+    ("pipelines/tasks", ("sqlalchemy", "pipelines.dsl", "pipelines.spark"), ()),
+    ("pipelines/dsl", ("pipelines.tasks", "pipelines.spark"), ()),
+    ("pipelines/topology", ("pipelines.dsl", "pipelines.tasks", "pipelines.spark"), ()),
+]
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import, wherever in the file it stands; ``from a import b`` gives ``a.b`` too."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def offences(root: Path) -> list[str]:
+    found = set()
+    for folder, forbidden, exempt in FORBIDDEN:
+        for path in sorted((root / folder).rglob("*.py")):
+            where = path.relative_to(root).as_posix()
+            if where.startswith(tuple(f"{each}/" for each in exempt)):
+                continue
+            for line, name in imports_of(path):
+                for module in forbidden:
+                    if name == module or name.startswith(f"{module}."):
+                        found.add(f"{where}:{line} imports {name}: {folder} must not import {module}")
+    return sorted(found)
+
+
+def test_imports_follow_the_dependency_direction():
+    assert offences(ROOT) == []
+
+
+@pytest.mark.parametrize(("path", "code"), [
+    ("state/x.py", "from infra.kafka import reader"), ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
+    ("pipelines/dsl/x.py", "def f():\n    from pipelines import tasks"), ("pipelines/spark/x.py", "import dagster")])
+def test_an_offending_line_is_named(tmp_path, path, code):
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(code)
+    found, = {line.split(" imports ")[0] for line in offences(tmp_path)}
+    assert found == f"{path}:{len(code.splitlines())}"
+
+
+def test_an_exempt_folder_may_reach_into_infra(tmp_path):
+    (tmp_path / "pipelines/spark").mkdir(parents=True)
+    (tmp_path / "pipelines/spark/x.py").write_text("import infra.kafka.reader\nimport pyspark")
+    assert offences(tmp_path) == []
+
+
+def test_relative_imports_are_not_used():
+    relative = [f"{path.relative_to(ROOT)}:{node.lineno}" for package in PACKAGES
+                for path in (ROOT / package).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.ImportFrom) and node.level]
+    assert relative == []
