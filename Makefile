@@ -1,0 +1,40 @@
+# Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+QUICK := not spark and not broker and not faults and not dagster
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check quick test faults bench lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with the locked packages, this project and the Java jars; quick when done
+	@tools/setup.sh
+
+demo: setup ## Load 336,776 flights, run the flights application, serve the Dagster UI
+	.venv/bin/weir demo $(ARGS)
+
+check: setup ## Linters and type checker
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+
+quick: setup ## Tests that need no Spark, no broker: under a minute
+	$(PYTEST) -m "$(QUICK)"
+
+test: check ## All tests
+	$(PYTEST)
+
+faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
+	WEIR_TEST_KILLS=300 $(PYTEST) -m faults
+
+bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
+	$(PYTHON) -m bench $(ARGS)
+
+lock: setup ## Write requirements.lock anew from pyproject.toml
+	.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+		--no-emit-index-url --no-annotate --custom-compile-command "make lock" -o requirements.lock pyproject.toml
+
+clean: ## Remove .venv, caches and the folder of runs
+	rm -rf .venv .weir build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
