@@ -23,7 +23,7 @@ from pipelines.spark.planner import (
     plan_task,
 )
 from pipelines.spark.worker import SettleRequest
-from pipelines.tasks.blobs import remove_blobs, remove_orphans
+from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from state.commit.protocol import Committer, newest_commit
 from state.commit.record import CommitRecord, TaskCommit
@@ -144,6 +144,7 @@ class Coordinator:
             tasks={str(task.id): task.to_commit() for task in self.tasks.values()},
             files=tuple(file for task in self.tasks.values() for file in task.files),
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
+        sync_blobs(self._blobs, record.pending_blobs)
         self._committer.commit(record)
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         for task in self.tasks.values():

@@ -29,7 +29,8 @@ REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
 COMMIT_SHARE = 0.45
 """An epoch aims at this share of the commit interval, so that commits come in time while input is behind."""
-MIN_EPOCH_RECORDS = 5_000
+MIN_EPOCH_RECORDS = 25_000
+"""Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
 
 

@@ -20,13 +20,10 @@ ORDER = ("_ts", "_partition", "_offset")
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: TaskId, target: TaskId, edge: str,
                state: StateId) -> BlobRef:
-    """Write ``frame`` under a name of its own and sync it, since a commit may name it as pending."""
+    """Write ``frame`` under a name of its own. It is synced only if a commit has to name it as pending."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
-    with path.open("wb") as file:
-        frame.write_ipc(file, compression="lz4")
-        file.flush()
-        os.fsync(file.fileno())
+    frame.write_ipc(path, compression="lz4")
     return BlobRef(source=str(source), target=str(target), edge=edge, state=state, path=path.name,
                    rows=frame.height, size_bytes=path.stat().st_size)
 
@@ -37,6 +34,16 @@ def read_blobs(folder: Path, blobs: Sequence[BlobRef]) -> dict[str, pl.DataFrame
     for blob in blobs:
         by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
     return {edge: pl.concat(frames).sort(ORDER, maintain_order=True) for edge, frames in by_edge.items()}
+
+
+def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:
+    """Bring blobs that a commit is about to name to disk."""
+    for path in [*(folder / blob.path for blob in blobs), *([folder] if blobs else [])]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove_blobs(folder: Path, blobs: Iterable[BlobRef]) -> None:

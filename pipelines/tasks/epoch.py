@@ -91,7 +91,9 @@ class EpochRunner:
                 return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
                                 f"holds state {store.current} with base {store.base}, but the plan expects "
                                 f"{plan.expected} and the commit log has {plan.committed}")
-            if settlement is Settlement.READY and store.base != base:
+            if settlement is Settlement.ROLLED_BACK:
+                self._on_step("rolled back")
+            elif store.base != base:
                 self._on_step("undo dropped")
             return self._run_settled(plan, store)
         except TaskCorruptedError as error:

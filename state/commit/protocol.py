@@ -39,7 +39,7 @@ class Committer:
     """One driver's hold on an application: it claims first, then commits until another driver claims.
 
     ``on_step`` is called at every point between which a crash leaves something to redo: ``pivot appended``,
-    ``table appended`` (once a table) and ``settled``.
+    ``table appended`` (once a table) and ``settled``; redoing one after a crash is ``append redone``.
     """
 
     def __init__(self, warehouse: Path, application: str, tables: Sequence[TableSpec], *, fingerprint: str,
@@ -159,7 +159,7 @@ class Committer:
             for record in commits_above(log.folder, log.files(), table.version):
                 if files := _by_table(record.files).get(name):
                     table.append(record.state_id.version, files)
-                    self._on_step("table appended")
+                    self._on_step("append redone")
 
     def _checkpoint_when_due(self, table: AppendTable) -> None:
         """Off the hot path, one at a time; a failure costs speed only and shows at the next one."""
