@@ -11,9 +11,11 @@ import atexit
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -145,7 +147,11 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> Sp
     with open(settings.logs / "spark.out", "ab") as output:
         # A session of its own: Ctrl-C in a terminal is the driver's to answer, in its own time.
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
-    return SparkSession(SparkContext(gateway=gateway, conf=conf))
+    interrupt = signal.getsignal(signal.SIGINT)
+    context = SparkContext(gateway=gateway, conf=conf)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)  # PySpark puts one of its own there, which cancels the epoch at hand
+    return SparkSession(context)
 
 
 def _worker_path() -> str:
