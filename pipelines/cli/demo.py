@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.cli.options import DebugOption, DirOption, load_settings
-from pipelines.cli.render import console, frame_table, notices, without_bookkeeping
+from pipelines.cli.render import console, notices, print_table, without_bookkeeping
 
 if TYPE_CHECKING:
     from infra.settings import Settings
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 REFERENCE = "pipelines.examples.flights:app"
 WORST_HOURS = 8
-MIN_FLIGHTS = 10
-"""An hour with fewer flights says little about a mean."""
+MIN_DEPARTURES = 10
+"""An hour with fewer departures says little about a mean."""
 
 
 def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the results; no Dagster UI.")] = False,
@@ -59,19 +59,20 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
 
     folder = settings.warehouse / summary.application
     if not loaded.loaded and not summary.records_in:
-        console.print("\nNothing to do: every flight is in the topic and has been processed. The results stand:")
+        console.print("\nNothing to do: every flight is in the topic and has been processed. The results stand:",
+                      soft_wrap=True)
     carriers = without_bookkeeping(read_table(folder / "carrier_totals")).sort("flights", descending=True)
     hours = without_bookkeeping(read_table(folder / "late_departures"))
-    worst = hours.filter(pl.col("flights") >= MIN_FLIGHTS).sort(
-        ["mean_delay", "carrier", "origin", "window_start"], descending=[True, False, False, False])
+    worst = hours.filter(pl.col("flights") - pl.col("cancelled") >= MIN_DEPARTURES).sort(
+        ["mean_delay", "carrier", "origin", "window_start"], descending=[True, False, False, False], nulls_last=True)
     console.print()
-    console.print(frame_table(
+    print_table(
         carriers.with_columns((100 * pl.col("late") / pl.col("flights")).alias("late %")),
-        f"Departures by carrier in 2013, all {carriers.height} carriers (carrier_totals)"))
+        f"Departures by carrier in 2013, all {carriers.height} carriers (carrier_totals)")
     console.print()
-    console.print(frame_table(
+    print_table(
         worst.head(WORST_HOURS).drop("window_end").rename({"window_start": "hour (UTC)"}),
-        f"The worst hours with at least {MIN_FLIGHTS} flights, of {hours.height:,} final ones (late_departures)"))
+        f"The worst hours with at least {MIN_DEPARTURES} departures, of {hours.height:,} final ones (late_departures)")
     total = carriers.select(pl.col("flights", "late", "cancelled").sum()).row(0, named=True)
     console.print(
         f"\n{total['flights']:,} flights, {total['late']:,} late, {total['cancelled']:,} cancelled; "

@@ -18,7 +18,7 @@ from pipelines.cli.options import (
     ReferenceArgument,
     load_settings,
 )
-from pipelines.cli.render import console, frame_table, notices, print_json, without_bookkeeping
+from pipelines.cli.render import console, notices, print_json, print_table, without_bookkeeping
 
 FOLLOW_EVERY_S = 0.3
 
@@ -60,7 +60,7 @@ def show(application: AppArgument,
          table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
          limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
          as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Print the current rows of an output: the newest row of each key for a table, every row for facts."""
+    """Print the current rows of an output, newest first: of a table the newest row of each key, of facts all."""
     from pipelines.cli.registry import require
     from state.commit.tables import read_table
 
@@ -69,11 +69,12 @@ def show(application: AppArgument,
     if not (folder / table / "_delta_log").is_dir():
         known = ", ".join(output_tables(folder)) or "none yet: run the application first"
         raise CommandError(f"{application} has no table {table!r}; it has {known}")
-    rows = without_bookkeeping(read_table(folder / table))
-    rows = rows.sort(rows.columns[0], maintain_order=True)
+    rows = read_table(folder / table)
+    declared = without_bookkeeping(rows).columns
+    rows = rows.sort("_ts", *declared, descending=[True, *[False] * len(declared)]).select(declared)
     shown = rows.head(limit) if limit else rows
     if as_json:
         print_json(shown.to_dicts())
         return
-    console.print(frame_table(shown))
+    print_table(shown)
     notices.print(f"{shown.height:,} of {rows.height:,} rows of {folder / table}", soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
-from pipelines.cli.render import console, frame_table, print_json, without_bookkeeping
+from pipelines.cli.render import console, print_json, print_table, without_bookkeeping
 from state.types import IsolationLevel
 
 if TYPE_CHECKING:
@@ -133,4 +133,4 @@ def query(application: AppArgument,
     elif rows.is_empty():
         console.print(f"{store} holds nothing for {key}", markup=False)
     else:
-        console.print(frame_table(shown))
+        print_table(shown)

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.table import Table
 
 BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
 """Columns that Weir adds to its tables; ``show`` and ``query`` leave them out."""
@@ -39,15 +38,17 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def frame_table(frame: pl.DataFrame, title: str | None = None) -> Table:
-    """One row a line, numbers to the right, times in UTC, ``-`` where a value is null."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None,
-                  pad_edge=False)
-    for name, dtype in frame.schema.items():
-        table.add_column(name, justify="right" if dtype.is_numeric() else "left", no_wrap=True)
-    for row in frame.iter_rows():
-        table.add_row(*(_cell(value) for value in row))
-    return table
+def print_table(frame: pl.DataFrame, title: str = "") -> None:
+    """One row a line, never cropped: numbers to the right, times in UTC, ``-`` where a value is null."""
+    lines = [frame.columns, *([_cell(value) for value in row] for row in frame.iter_rows())]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    is_number = [dtype.is_numeric() for dtype in frame.dtypes]
+    if title:
+        console.print(title, style="bold", markup=False, soft_wrap=True)
+    for number, line in enumerate(lines):
+        text = "  ".join(cell.rjust(width) if right else cell.ljust(width)
+                         for cell, width, right in zip(line, widths, is_number, strict=True))
+        console.print(text.rstrip(), style=None if number else "bold", markup=False, soft_wrap=True)
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
-from pipelines.cli.render import console, frame_table, print_json
+from pipelines.cli.render import console, print_json, print_table
 
 if TYPE_CHECKING:
     from infra.control import ControlDatabase
@@ -97,5 +97,6 @@ def _print_application(entry: dict[str, Any]) -> None:
     if entry["tasks"]:
         columns = ("task", "slot", "status", "state", "lag", "records_in", "open_windows", "late_records",
                    "uncommitted_records", "reason")
-        console.print(frame_table(pl.DataFrame([{name: task[name] for name in columns} for task in entry["tasks"]],
-                                               infer_schema_length=None)))
+        rows = pl.DataFrame([{name: task[name] for name in columns} for task in entry["tasks"]],
+                            infer_schema_length=None)
+        print_table(rows if entry["is_running"] else rows.with_columns(status=pl.lit(entry["state"])))
