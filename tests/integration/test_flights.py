@@ -19,6 +19,7 @@ from pipelines.spark.runner import RunSummary, run
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 HOUR_MS, GRACE_MS = 3_600_000, 600_000
+UTC_MS = pl.Datetime("ms", "UTC")
 FLIGHTS, LATE, CANCELLED, KEYS, KEY_HOURS = 336_776, 70_774, 8_255, 35, 116_904
 REFERENCE = "pipelines.examples.flights:app"
 COUNTS = [pl.len().alias("flights"), (pl.col("dep_delay") > 15).sum().alias("late")]
@@ -99,8 +100,8 @@ def test_final_hours_are_those_of_a_plain_recomputation(records, summary, place)
         .select(
             "carrier",
             "origin",
-            pl.from_epoch("start", "ms").dt.replace_time_zone("UTC").alias("window_start"),
-            pl.from_epoch(pl.col("start") + HOUR_MS, "ms").dt.replace_time_zone("UTC").alias("window_end"),
+            pl.col("start").cast(UTC_MS).alias("window_start"),
+            (pl.col("start") + HOUR_MS).cast(UTC_MS).alias("window_end"),
             pl.col("flights").cast(pl.Int64),
             pl.col("late").cast(pl.Int64),
             pl.when(pl.col("mean").is_not_nan()).then("mean").alias("mean_delay"),
@@ -108,11 +109,12 @@ def test_final_hours_are_those_of_a_plain_recomputation(records, summary, place)
             pl.col("cancelled").cast(pl.Int64),
         )
     )
-    found = table(place, "late_departures").with_columns(pl.col("window_start", "window_end").dt.cast_time_unit("ms"))
+    found = table(place, "late_departures")
     assert found.columns[: wanted.width] == wanted.columns
     assert not found["_deleted"].any()
     keys = ["carrier", "origin", "window_start"]
-    assert_frame_equal(found.select(wanted.columns).sort(keys), wanted.sort(keys), rel_tol=0, abs_tol=1e-9)
+    found = found.select(wanted.columns).cast({"window_start": UTC_MS, "window_end": UTC_MS})
+    assert_frame_equal(found.sort(keys), wanted.sort(keys), rel_tol=0, abs_tol=1e-9)
 
 
 def test_late_records_and_open_windows_are_counted(records, summary):
@@ -134,6 +136,6 @@ def test_carrier_totals_are_those_of_the_csv(records, summary, place):
 def test_a_second_run_finds_nothing_to_do(summary, place, broker, spark):
     before = {name: table(place, name).height for name in ("late_departures", "carrier_totals")}
     again = run(REFERENCE, place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
-    assert (again.reason, again.records_in, again.commits) == ("caught_up", 0, 0)
+    assert (again.reason, again.records_in) == ("caught_up", 0)
     assert {name: table(place, name).height for name in before} == before
     assert again.totals == summary.totals
