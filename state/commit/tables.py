@@ -24,7 +24,8 @@ from state.types import FileEntry, StateId, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
-CHECKPOINT_EVERY_VERSIONS = 100
+CHECKPOINT_EVERY_VERSIONS = 25
+"""A commit reads the log entries since the last checkpoint again (0.1 ms each, twice), so they are kept few."""
 
 _ATTEMPTS = 3
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -39,7 +40,10 @@ class AppendTable:
         self._table = DeltaTable(folder)
         self._partition_by = list(self._table.metadata().partition_columns)
         self._synced = self._table.version()
+        self.version = self._transaction_version()
+        """The application's transaction version in the handle's snapshot; 0 before the first."""
         self._checkpointed = _last_checkpoint(folder)
+        self._is_checkpoint_new = False
 
     @classmethod
     def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
@@ -61,14 +65,13 @@ class AppendTable:
             raise TableSchemaError(spec.name, _columns(schema), _columns(table._table.schema()))
         return table
 
-    @property
-    def version(self) -> int:
-        """The application's transaction version in the handle's snapshot; 0 before the first."""
-        return self._table.transaction_version(self.application) or 0
-
     def refresh(self) -> None:
         """Bring the handle up to date, and new log entries to disk."""
-        self._table.update_incremental()
+        if self._is_checkpoint_new:  # an older handle would go on reading the entries that the checkpoint covers
+            self._is_checkpoint_new = False
+            self._table = DeltaTable(self.folder)
+        else:
+            self._table.update_incremental()
         log = self.folder / "_delta_log"
         newest = self._table.version()
         for version in range(self._synced + 1, newest + 1):
@@ -79,6 +82,7 @@ class AppendTable:
         if newest > self._synced:
             sync_folder(log)
         self._synced = newest
+        self.version = self._transaction_version()
 
     def append(self, version: int, files: Sequence[FileEntry]) -> None:
         """Add a commit's files, unless the table has that commit already.
@@ -136,6 +140,10 @@ class AppendTable:
         table.create_checkpoint()
         table.cleanup_metadata()
         self._checkpointed = table.version()
+        self._is_checkpoint_new = True
+
+    def _transaction_version(self) -> int:
+        return self._table.transaction_version(self.application) or 0
 
 
 def version_text(version: int) -> str:
