@@ -167,6 +167,11 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
 def _stays_in_its_row(expression: pl.Expr) -> bool:
     meta = expression.meta
     try:
-        return meta.is_row_separable() and (meta.is_length_preserving() or not meta.root_names())
+        return (meta.is_length_preserving() or not meta.root_names()) and _is_separable(expression)
     except pl.exceptions.PolarsError:  # map_elements and its kin cannot be looked into
         return False
+
+
+def _is_separable(expression: pl.Expr) -> bool:
+    """Polars answers for the outermost operation only, so every part is asked."""
+    return expression.meta.is_row_separable() and all(map(_is_separable, expression.meta.pop()))

@@ -1,0 +1,75 @@
+"""Scalars and delimited keys: what is read, what is bad, and that a producer's bytes come back."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines import Bytes, Delimited, Int64, String, TopologyError
+
+
+@dataclass(frozen=True)
+class Route:
+    carrier: str
+    number: int
+
+
+def rows(serde, items):
+    columns = serde.decode(items, serde.row_type("value"))
+    return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, set(columns.bad)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=5))
+def test_text_comes_back(items):
+    serde = String()
+    found, absent, bad = rows(serde, [serde.encode(item) for item in items])
+    assert [row[0] for row in found] == items
+    assert (absent, bad) == ([index for index, item in enumerate(items) if item is None], set())
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=5))
+def test_integers_come_back_in_eight_bytes(items):
+    serde = Int64()
+    assert [row[0] for row in rows(serde, [serde.encode(item) for item in items])[0]] == items
+
+
+def test_integers_are_big_endian_as_kafkas_long_serializer():
+    assert Int64().encode(258) == b"\x00\x00\x00\x00\x00\x00\x01\x02"
+    assert rows(Int64(), [b"\x00" * 7, b"\xff" * 8]) == ([(None,), (-1,)], [], {0})
+
+
+def test_bytes_are_taken_as_they_are():
+    assert rows(Bytes(), [b"\xff\x00", None, b""]) == ([(b"\xff\x00",), (None,), (b"",)], [1], set())
+
+
+def test_text_that_is_not_utf8_is_bad_alone():
+    assert rows(String(), [b"a", b"\xff", None, b"\xc3\xa9"]) == ([("a",), (None,), (None,), ("é",)], [2], {1})
+
+
+def test_a_delimited_key_splits_into_its_typed_parts():
+    found, absent, bad = rows(Delimited(Route, sep="-"), [b"UA-12", None, b"-7"])
+    assert (found, absent, bad) == ([("UA", 12), (None, None), ("", 7)], [1], set())
+
+
+@pytest.mark.parametrize("item", [b"UA", b"UA-1-2", b"", b"UA-x", b"UA-", b"UA-99999999999999999999", b"\xff-1"])
+def test_a_delimited_key_with_wrong_parts_is_bad(item):
+    assert rows(Delimited(Route, sep="-"), [b"UA-1", item])[2] == {1}
+
+
+def test_a_part_that_holds_the_separator_is_refused():
+    with pytest.raises(ValueError, match="separator"):
+        Delimited(Route, sep="-").encode(Route("U-A", 1))
+
+
+def test_delimited_parts_are_text_or_integers():
+    @dataclass(frozen=True)
+    class Odd:
+        name: str | None
+
+    with pytest.raises(TopologyError, match="str or int"):
+        Delimited(Odd, sep="-")
+    with pytest.raises(TopologyError, match="empty separator"):
+        Delimited(Route, sep="")

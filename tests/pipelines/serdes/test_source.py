@@ -1,0 +1,43 @@
+"""Raw records to a frame: order, absent keys and values, and which records are left out as bad."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from pipelines import Json, StreamsBuilder, String
+from pipelines.serdes.source import decode_source
+
+
+@dataclass(frozen=True)
+class Event:
+    amount: int
+
+
+def decode(keys, values, times):
+    builder = StreamsBuilder()
+    builder.stream("events", key=String("user"), value=Json(Event))
+    raw = SimpleNamespace(topic="events", partition=2, keys=keys, values=values,
+                          timestamps_ms=np.array(times, dtype=np.int64),
+                          offsets=np.arange(40, 40 + len(keys), dtype=np.int64))
+    return decode_source(builder.build().source("events"), raw)
+
+
+def test_bad_records_are_left_out_and_named():
+    found = decode([b"a", b"\xff", b"c", b"d", None],
+                   [b'{"amount": 1}', b'{"amount": 2}', b"{", b'{"amount": 4}', b"null"], [1, 2, 3, -4, 5])
+    assert found.frame.rows() == [("a", 1, 1, 2, 40, False), (None, None, 5, 2, 44, True)]
+    assert found.frame.columns == ["user", "amount", "_ts", "_partition", "_offset", "_deleted"]
+    assert [(bad.offset, bad.reason.split(":")[0]) for bad in found.bad] == [
+        (41, "key"), (42, "value"), (43, "negative timestamp -4")]
+    assert (found.bad[1].topic, found.bad[1].partition, found.bad[1].value) == ("events", 2, b"{")
+
+
+def test_no_records_give_an_empty_frame_of_the_same_columns():
+    found = decode([], [], [])
+    assert found.frame.is_empty()
+    assert dict(found.frame.schema) == dict(decode([b"a"], [b'{"amount": 1}'], [1]).frame.schema)
+
+
+def test_all_records_may_be_tombstones():
+    assert decode([b"a", b"b"], [None, None], [1, 2]).frame["_deleted"].to_list() == [True, True]

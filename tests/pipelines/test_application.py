@@ -1,0 +1,51 @@
+"""Settings of an application, and loading one by name."""
+
+from datetime import timedelta
+
+import pytest
+
+from pipelines import Application, ApplicationLoadError, Bytes, StreamsBuilder, String, TopologyError, load_application
+
+
+def builder():
+    made = StreamsBuilder()
+    made.stream("in", key=String(), value=Bytes()).to_delta("out")
+    return made
+
+
+def test_defaults_are_those_of_the_documentation():
+    application = Application("a", builder())
+    assert application.commit_interval == timedelta(seconds=1)
+    assert (application.on_error, application.start, application.max_skew) == ("fail", "earliest", None)
+    assert application.uncommitted_max_bytes == 64 << 20
+    assert application.topology is application.topology
+
+
+@pytest.mark.parametrize(("id", "settings", "message"), [
+    ("_a", {}, "application id '_a'"), ("a/b", {}, "application id"), ("", {}, "application id"),
+    ("a", {"commit_interval": timedelta(0)}, "commit_interval"), ("a", {"on_error": "ignore"}, "on_error"),
+    ("a", {"start": "newest"}, "start"), ("a", {"max_skew": timedelta(seconds=-1)}, "max_skew"),
+    ("a", {"uncommitted_max_bytes": 0}, "uncommitted_max_bytes")])
+def test_settings_that_make_no_sense_are_refused(id, settings, message):
+    with pytest.raises(TopologyError, match=message):
+        Application(id, builder(), **settings)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("flights", "write package.module:attribute"), ("a:", "write package.module:attribute"),
+    ("no_such_module_here:app", "no module 'no_such_module_here'"),
+    ("made.nothing:app", "no module 'made.nothing'"),
+    ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),
+    ("made.empty:app", r"no 'app'; define it as Application\(...\)"), ("made.broken:app", "imports 'not_there_at_all'")])
+def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message):
+    package = tmp_path / "made"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "empty.py").write_text("")
+    (package / "broken.py").write_text("import not_there_at_all")
+    (package / "good.py").write_text("from tests.pipelines.test_application import builder\n"
+                                     "from pipelines import Application\napp, other = Application('a', builder()), 3")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ApplicationLoadError, match=message):
+        load_application(name)
+    assert load_application("made.good:app").id == "a"

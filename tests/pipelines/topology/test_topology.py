@@ -1,0 +1,155 @@
+"""Sub-topologies, descriptions, fingerprints, output schemas and partition counts."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines import (
+    BufferConfig,
+    CoPartitioningError,
+    Count,
+    Json,
+    Mean,
+    StreamsBuilder,
+    String,
+    Suppressed,
+    TimeWindows,
+)
+from pipelines.topology import SubTopology, Topology
+
+UTC_MS = pl.Datetime("ms", "UTC")
+
+
+@dataclass(frozen=True)
+class Click:
+    page: str
+    ms: int | None
+
+
+def program(size: timedelta = timedelta(hours=1), store: str = "pages") -> Topology:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    (clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(size)).agg("hourly", mean=Mean("ms"))
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("final"))
+    pages = clicks.filter(lambda key, click: True).group_by("page").agg(store, n=Count())
+    pages.to_delta("page_totals")
+    pages.to_stream().group_by(size="n").count("sizes").to_delta("size_totals")
+    return builder.build()
+
+
+def test_describe_is_kafka_streams_text():
+    """Names and numbers are those of Kafka Streams 4 for the same program; a Delta sink says table."""
+    builder = StreamsBuilder()
+    words = builder.stream("text", key=String("line"), value=String("word"))
+    words.filter(lambda key, word: True).group_by("word").count("counts-store").to_stream().to_delta("counts")
+    assert builder.build().describe() == """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [text])
+      --> KSTREAM-FILTER-0000000001
+    Processor: KSTREAM-FILTER-0000000001 (stores: [])
+      --> KSTREAM-KEY-SELECT-0000000002
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-KEY-SELECT-0000000002 (stores: [])
+      --> counts-store-repartition-filter
+      <-- KSTREAM-FILTER-0000000001
+    Processor: counts-store-repartition-filter (stores: [])
+      --> counts-store-repartition-sink
+      <-- KSTREAM-KEY-SELECT-0000000002
+    Sink: counts-store-repartition-sink (topic: counts-store-repartition)
+      <-- counts-store-repartition-filter
+
+   Sub-topology: 1
+    Source: counts-store-repartition-source (topics: [counts-store-repartition])
+      --> KSTREAM-AGGREGATE-0000000003
+    Processor: KSTREAM-AGGREGATE-0000000003 (stores: [counts-store])
+      --> KTABLE-TOSTREAM-0000000007
+      <-- counts-store-repartition-source
+    Processor: KTABLE-TOSTREAM-0000000007 (stores: [])
+      --> KSTREAM-SINK-0000000008
+      <-- KSTREAM-AGGREGATE-0000000003
+    Sink: KSTREAM-SINK-0000000008 (table: counts)
+      <-- KTABLE-TOSTREAM-0000000007
+"""
+
+
+def test_a_fused_suppression_is_described_but_keeps_no_store():
+    topology = program()
+    assert "KTABLE-SUPPRESS-0000000002 (stores: [KTABLE-SUPPRESS-STATE-STORE-0000000003])" in topology.describe()
+    assert [store.name for store in topology.sub_topologies[0].stores] == ["hourly"]
+
+
+def test_sub_topologies_meet_in_edges():
+    topology = program()
+    assert [sub.name for sub in topology.sub_topologies] == ["clicks", "pages-repartition", "sizes-repartition"]
+    assert [(edge.name, edge.source, edge.target) for edge in topology.edges] == [
+        ("pages-repartition", 0, 1), ("sizes-repartition", 1, 2)]
+    assert [edge.name for edge in topology.sub_topologies[1].edges_in] == ["pages-repartition"]
+    assert [edge.name for edge in topology.sub_topologies[1].edges_out] == ["sizes-repartition"]
+    assert dict(topology.edges[0].schema) == {
+        "page": pl.String, "ms": pl.Int64, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
+        "_deleted": pl.Boolean}
+    assert topology.topics() == ("clicks",)
+
+
+def test_output_tables_have_key_window_value_and_reserved_columns():
+    final, pages, sizes = program().table_specs()
+    assert dict(final.schema) == {
+        "user": pl.String, "window_start": UTC_MS, "window_end": UTC_MS, "mean": pl.Float64, "_ts": UTC_MS,
+        "_epoch": pl.Int64, "_seq": pl.Int64, "_deleted": pl.Boolean}
+    assert (final.keys, pages.keys, sizes.keys) == ((), ("page",), ("size",))
+
+
+def test_a_mean_is_kept_as_sum_and_count_and_read_finished():
+    topology = program()
+    store, = topology.sub_topologies[0].stores
+    assert dict(store.value) == {"mean__sum": pl.Int64, "mean__count": pl.Int64}
+    assert store.is_windowed
+    rows = pl.DataFrame({"user": ["a", "b"], "mean__sum": [3, 0], "mean__count": [2, 0], "_ts": [1, 2]})
+    assert topology.finish("hourly", rows).to_dict(as_series=False) == {
+        "user": ["a", "b"], "mean": [1.5, None], "_ts": [1, 2]}
+    with pytest.raises(KeyError):
+        topology.finish("nope", rows)
+
+
+def test_behind_a_repartition_there_are_as_many_tasks_as_before_it():
+    assert program().partition_counts({"clicks": 4}) == {0: 4, 1: 4, 2: 4}
+
+
+def test_topics_that_meet_must_have_equal_partition_counts():
+    """Joins bring topics together; until then a sub-topology of two is put together by hand."""
+    def source(topic):
+        builder = StreamsBuilder()
+        builder.stream(topic, key=String("user"), value=Json(Click)).to_delta(topic)
+        return builder.build().sub_topologies[0].nodes
+
+    topology = program()
+    topology.sub_topologies = (SubTopology(index=0, nodes=(*source("clicks"), *source("views"))),)
+    assert topology.partition_counts({"clicks": 4, "views": 4}) == {0: 4}
+    with pytest.raises(CoPartitioningError, match=r"clicks has 4, views has 6"):
+        topology.partition_counts({"clicks": 4, "views": 6})
+
+
+def test_the_fingerprint_follows_the_structure():
+    assert program().fingerprint == program().fingerprint
+    others = {program(size=timedelta(minutes=1)).fingerprint, program(store="other").fingerprint}
+    assert len({program().fingerprint, *others}) == 3
+
+
+def test_the_fingerprint_is_the_same_in_another_process():
+    root = Path(__file__).resolve().parents[3]
+    code = "from tests.pipelines.topology.test_topology import program; print(program().fingerprint)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, env={"PYTHONHASHSEED": "7"}, capture_output=True,
+                           text=True, check=True)
+    assert found.stdout.strip() == program().fingerprint
+
+
+def test_edges_spread_rows_by_kafkas_partitioner():
+    edge = program().edges[0]
+    rows = pl.DataFrame({"page": ["abc", "foobar", "abc"]})
+    assert edge.partition_of(rows, 4).to_list() == [479470107 % 4, (-790332482 & 0x7FFFFFFF) % 4, 479470107 % 4]
