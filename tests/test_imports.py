@@ -11,7 +11,8 @@ PACKAGES = ("orchestration", "pipelines", "state", "infra")
 
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     # what a folder may not import, and the folders below it that may all the same
-    ("state", ("infra", "pipelines", "orchestration", "pyspark", "delta", "confluent_kafka", "dagster", "sqlalchemy"), ()),
+    ("state", ("infra", "pipelines", "orchestration", "pyspark", "delta", "confluent_kafka", "dagster",
+               "sqlalchemy"), ()),
     ("infra", ("state", "pipelines", "orchestration", "dagster"), ()),
     ("pipelines", ("orchestration", "dagster"), ()),
     ("pipelines", ("infra",), ("pipelines/spark", "pipelines/cli")),

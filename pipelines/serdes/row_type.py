@@ -83,9 +83,9 @@ def row_type_of(annotation: Any, scalar_name: str) -> RowType:
         TopologyError: The annotation is neither, or a field's type has no column type.
     """
     cls: Any = without_none(annotation)[0]
-    if not dataclasses.is_dataclass(cls):
+    fields = field_types(cls) if dataclasses.is_dataclass(cls) else None
+    if fields is None:
         return RowType(pl.Schema({scalar_name: dtype_of(cls, scalar_name)}), True, cls)
-    fields = field_types(cls)
     if not fields:
         raise TopologyError(f"{cls.__name__} has no fields; give it at least one, each becomes a column")
     columns = {name: dtype_of(kind, f"{cls.__name__}.{name}") for name, kind in fields.items()}

@@ -36,7 +36,8 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
     ("no_such_module_here:app", "no module 'no_such_module_here'"),
     ("made.nothing:app", "no module 'made.nothing'"),
     ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),
-    ("made.empty:app", r"no 'app'; define it as Application\(...\)"), ("made.broken:app", "imports 'not_there_at_all'")])
+    ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
+    ("made.broken:app", "imports 'not_there_at_all'")])
 def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message):
     package = tmp_path / "made"
     package.mkdir()

@@ -73,7 +73,7 @@ def clicks(builder=None, value=Click, key="user"):
     (lambda: clicks().filter(col("ms") > col("ms").mean()), "beyond its own record"),
     (lambda: clicks().map_values(x=col("ms").filter(col("ms") > 1) + 1), "beyond its own record"),
     (lambda: clicks().map_values(x=col("ms").map_elements(untyped, return_dtype=pl.Int64)), "map_elements"),
-    (lambda: clicks().map_values(x=col("ms") + col("page").str.to_date()), "does not fit the columns"),
+    (lambda: clicks().map_values(x=col("page").dt.hour()), "does not fit the columns"),
     (lambda: clicks().map_values(untyped), "untyped has no return annotation"),
     (lambda: clicks().map_values(odd), "no column type"),
     (lambda: clicks().map_values(), "either one function or columns"),

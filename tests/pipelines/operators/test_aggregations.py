@@ -70,14 +70,15 @@ def test_none_from_an_aggregator_deletes_the_row_and_the_next_record_begins_anew
     def add(key: str, click: Click, visits: Visits) -> Visits | None:
         return None if click.page == "logout" else Visits(visits.pages + click.page, visits.n + 1)
 
-    with driven(lambda s: s.group_by_key().aggregate("v", lambda: Visits("", 0), add).to_delta("out")) as (topic, out, d):
+    program = lambda s: s.group_by_key().aggregate("v", lambda: Visits("", 0), add).to_delta("out")  # noqa: E731
+    with driven(program) as (topic, out, driver):
         for page, ms in (("x", 5), ("y", 3), ("logout", 4), ("z", 1)):
             topic.pipe_input("a", Click(page), timestamp_ms=ms)
         records = out.read_records()
         assert [(r.row["pages"], r.row["n"], r.is_deleted) for r in records] == [
             ("x", 1, False), ("xy", 2, False), (None, None, True), ("z", 1, False)]
         assert [r.timestamp for r in records] == [at(5), at(5), at(5), at(1)]
-        assert d.get_key_value_store("v").all() == [("a", dict(pages="z", n=1))]
+        assert driver.get_key_value_store("v").all() == [("a", dict(pages="z", n=1))]
 
 
 def test_the_time_of_a_result_never_goes_back():

@@ -36,8 +36,9 @@ def test_reading_an_empty_table_raises():
 
 def test_unknown_names_are_refused_with_the_known_ones():
     with TopologyTestDriver(application()) as driver:
-        for look, name, known in ((driver.create_input_topic, "x", "clicks"), (driver.create_output_table, "x", "totals"),
-                                  (driver.get_key_value_store, "x", "pages"), (driver.get_window_store, "pages", "none")):
+        for look, name, known in (
+                (driver.create_input_topic, "x", "clicks"), (driver.create_output_table, "x", "totals"),
+                (driver.get_key_value_store, "x", "pages"), (driver.get_window_store, "pages", "none")):
             with pytest.raises(LookupError, match=known):
                 look(name)
 
