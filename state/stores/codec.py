@@ -20,7 +20,8 @@ from state.errors import KeyTooLongError, RowFormatError
 
 _NULL, _PRESENT = b"\x01", b"\x02"
 _END, _ESCAPED = b"\x00", b"\x00\xff"
-"""A string that something follows ends with a zero byte; a zero byte inside it is followed by 0xff."""
+"""Text that something follows ends with a zero byte. Beside other columns, a zero byte inside text is followed
+by 0xff; a key of one text column is the text as it is."""
 _SIGN = np.uint64(1 << 63)
 _TIME_BYTES = 8
 
@@ -42,6 +43,7 @@ class KeyCodec:
                                 "numbers, booleans, dates and times; convert the column first")
         last = len(self._columns) - 1
         self._has_end = [is_windowed or index < last for index in range(len(self._columns))]
+        self._is_escaped = is_windowed or last > 0
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """Keys in the order of the rows; other columns are ignored.
@@ -56,7 +58,7 @@ class KeyCodec:
             parts.append(_number_bytes(frame["window_start"].cast(self.schema["window_start"])))
         for (name, dtype), has_end in zip(self._columns, self._has_end, strict=True):
             column = frame[name].cast(dtype)
-            parts.append(_text_part(column, has_end) if _is_text(dtype) else _fixed_part(column))
+            parts.append(_text_part(column, has_end, self._is_escaped) if _is_text(dtype) else _fixed_part(column))
         if self.is_windowed:
             parts.append(_number_bytes(frame["window_end"].cast(self.schema["window_end"])))
         keys = _joined(parts)
@@ -101,7 +103,7 @@ class KeyCodec:
             return columns
         texts = self._columns[first:last]
         middle = _middle(body, left, right + self._has_end[last - 1])
-        if not middle.bin.contains(_ESCAPED).any():
+        if not (self._is_escaped and middle.bin.contains(_ESCAPED).any()):
             if len(texts) == 1:
                 return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
             if all(dtype == pl.String for _, dtype in texts):
@@ -252,9 +254,9 @@ def _binary(rows: np.ndarray) -> pl.Series:
     return pl.Series(packed.view(f"V{packed.shape[1]}").ravel().tolist(), dtype=pl.Binary)
 
 
-def _text_part(column: pl.Series, has_end: bool) -> pl.Series:
+def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     text = column.cast(pl.Binary)
-    if has_end and text.bin.contains(_END).any():
+    if is_escaped and text.bin.contains(_END).any():
         text = pl.Series([None if value is None else value.replace(_END, _ESCAPED) for value in text.to_list()],
                          dtype=pl.Binary)
     end = _END if has_end else b""

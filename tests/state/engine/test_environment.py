@@ -1,0 +1,198 @@
+"""What is not trusted at open, the cache of open stores, and the folders of instances."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from state.engine import environment
+from state.engine.cache import TaskStoreCache
+from state.engine.environment import MAX_FAILED_OPENS, PAGE_BYTES
+from state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
+from state.engine.meta import decode_meta, encode_meta
+from state.engine.task_store import TaskStore
+from state.errors import NetworkFileSystemError, TaskCorruptedError
+from state.types import StateId
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An instance with 2,000 rows, closed without a clean stop."""
+    folder = tmp_path / "0_0" / "instance"
+    store = TaskStore.create(folder, "0_0", ["a"])
+    store.bulk_load({"a": [(b"%06d" % n, b"x" * 100) for n in range(2000)]}, state=StateId(1, 1), generation=1)
+    store.close()
+    return folder
+
+
+def open_again(folder: Path) -> None:
+    TaskStore.open(folder, "0_0", ["a"]).close()
+
+
+def change_identity(folder: Path, **changes: object) -> None:
+    path = folder / "instance.json"
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **changes}))
+
+
+def corrupted(reason: str):
+    return pytest.raises(TaskCorruptedError, match=reason)
+
+
+def test_an_instance_survives_a_process_without_a_clean_stop(folder):
+    open_again(folder)
+
+
+def test_a_restart_of_the_machine_is_trusted_only_after_a_clean_stop(folder):
+    TaskStore.open(folder, "0_0", ["a"]).close(clean=True)
+    change_identity(folder, boot_id="another")
+    open_again(folder)  # trusted, and in use from now on
+    change_identity(folder, boot_id="another")
+    with corrupted("machine has restarted"):
+        open_again(folder)
+
+
+def test_another_device_is_trusted_only_after_a_clean_stop(folder):
+    change_identity(folder, device=12345)
+    with corrupted("another device"):
+        open_again(folder)
+
+
+def test_a_write_after_the_clean_mark_ends_the_trust(folder):
+    TaskStore.open(folder, "0_0", ["a"]).close(clean=True)
+    mark = (folder / "instance.json").read_bytes()
+    store = TaskStore.open(folder, "0_0", ["a"])
+    store.settle(generation=9, expected=StateId(1, 1), committed=StateId(1, 1))
+    store.close()
+    (folder / "instance.json").write_bytes(mark)
+    change_identity(folder, boot_id="another")
+    with corrupted("after its clean stop"):
+        open_again(folder)
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"format_version": 99}, "format version 99"), ({"device": "x"}, "cannot be read")])
+def test_an_identity_of_another_format_is_refused(folder, changes, reason):
+    change_identity(folder, **changes)
+    with corrupted(reason):
+        open_again(folder)
+
+
+def test_a_missing_folder_or_identity_is_refused(folder, tmp_path):
+    with corrupted("missing"):
+        open_again(tmp_path / "gone")
+    (folder / "instance.json").unlink()
+    with corrupted("cannot be read"):
+        open_again(folder)
+
+
+def test_a_truncated_data_file_is_refused_before_it_is_mapped(folder):
+    os.truncate(folder / "data.mdb", 10 * PAGE_BYTES)
+    with corrupted("were written"):
+        open_again(folder)
+
+
+def test_a_data_file_of_something_else_is_refused(folder):
+    (folder / "data.mdb").write_bytes(b"not a database" * 1000)
+    with corrupted("no LMDB header"):
+        open_again(folder)
+
+
+def test_a_damaged_meta_record_is_refused(folder):
+    data = (folder / "data.mdb").read_bytes()
+    (folder / "data.mdb").write_bytes(data.replace(b"committed_rows", b"committed_rowz"))
+    with corrupted("meta record"):
+        open_again(folder)
+
+
+def test_lost_rows_show_in_the_counts(folder):
+    import lmdb
+    with lmdb.open(str(folder), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
+        txn.delete(b"000007", db=raw.open_db(b"a", txn=txn))
+    with corrupted("1999 rows, and 2000 were written"):
+        open_again(folder)
+
+
+def test_processes_that_die_while_opening_count_as_corruption(folder):
+    (folder / "opening").write_bytes(b"x" * (MAX_FAILED_OPENS - 1))
+    open_again(folder)
+    assert not (folder / "opening").exists()
+    (folder / "opening").write_bytes(b"x" * MAX_FAILED_OPENS)
+    with corrupted("died while opening"):
+        open_again(folder)
+
+
+def test_a_failed_open_leaves_the_folder_free_for_quarantine_and_the_error_pickles(folder):
+    import pickle
+    change_identity(folder, boot_id="another")
+    with corrupted("restarted") as caught:
+        open_again(folder)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_network_file_systems_are_refused(tmp_path, monkeypatch):
+    mounts = Path("/proc/self/mountinfo").read_text()
+    device = os.stat(tmp_path).st_dev
+    monkeypatch.setattr(environment, "_NETWORK_FILE_SYSTEMS",
+                        {line.partition(" - ")[2].split()[0] for line in mounts.splitlines()
+                         if line.split()[2] == f"{os.major(device)}:{os.minor(device)}"})
+    with pytest.raises(NetworkFileSystemError, match="local disk"):
+        TaskStore.create(tmp_path / "i", "0_0", [])
+
+
+def test_a_meta_record_is_as_it_was_written_or_nothing():
+    from state.engine.meta import Meta
+    meta = Meta(stores={"a": 1}, current=StateId(1, 2), receipt=b"\x00r")
+    assert decode_meta(encode_meta(meta)) == meta
+    assert decode_meta(encode_meta(meta)[:-1] + b"!") is None
+    assert decode_meta(None) is None
+
+
+def test_the_cache_opens_once_and_anew_when_the_folder_was_replaced(folder, tmp_path):
+    try:
+        first = TaskStoreCache.get(folder, "0_0", ["a"])
+        assert TaskStoreCache.get(folder, "0_0", ["a"]) is first
+        assert TaskStoreCache.get(folder, "0_0", ["a", "b"]).has_stores(["b"])
+        folder.rename(tmp_path / "old")
+        with corrupted("missing"):
+            TaskStoreCache.get(folder, "0_0", ["a"])
+        shutil.copytree(tmp_path / "old", folder)
+        second = TaskStoreCache.get(folder, "0_0", ["a"])
+        assert second is not first
+        assert second.current == StateId(1, 1)
+    finally:
+        TaskStoreCache.close_all()
+
+
+def test_a_forked_process_opens_environments_of_its_own(folder):
+    try:
+        TaskStoreCache.get(folder, "0_0", ["a"])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os._exit(0 if TaskStoreCache.get(folder, "0_0", ["a"]).current == StateId(1, 1) else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        TaskStoreCache.close_all()
+
+
+def test_instances_have_a_current_one_and_a_quarantine_that_keeps_everything(tmp_path):
+    task = task_folder(tmp_path, "app", "0_1")
+    assert current_instance(task) is None
+    name = new_instance()
+    set_current(task, name)
+    assert current_instance(task) == task / name
+    for reason in ("first", "second"):
+        (task / name).mkdir()
+        (task / name / "data.mdb").write_text(reason)
+        moved = quarantine(task / name, reason)
+        assert moved is not None
+        assert (moved / "reason.txt").read_text() == reason + "\n"
+        assert (moved / "data.mdb").read_text() == reason
+    assert len(list((task / "quarantine").iterdir())) == 2
+    assert quarantine(task / name, "gone") is None
