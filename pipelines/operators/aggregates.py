@@ -158,10 +158,10 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
         raise TopologyError(f"{name} may look beyond its own record; use an expression of one record's columns, "
                             "a plain function instead of map_elements, and an aggregation for what spans records")
     try:
-        selected = pl.DataFrame(schema=schema).lazy().select(expression.alias("_")).collect_schema()
+        selected = pl.DataFrame(schema=schema).clear(1).with_columns(expression.alias("_"))
     except pl.exceptions.PolarsError as error:
         raise TopologyError(f"{name} does not fit the columns {dict(schema)}: {error}") from None
-    return selected["_"]
+    return selected.schema["_"]
 
 
 def _stays_in_its_row(expression: pl.Expr) -> bool:

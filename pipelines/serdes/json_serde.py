@@ -51,36 +51,46 @@ class Json:
         return None if item is None else self._encode(item)
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
-        absent = [index for index, item in enumerate(items) if item is None or item == b"null"]
-        objects = self._decode_together(items, absent)
+        absent: list[int] = []
+        objects = self._decode_together(items)
+        if objects is None:
+            absent = [index for index, item in enumerate(items) if item is None or item == b"null"]
+            objects = self._decode_around(items, absent) if absent else None
         if objects is not None:
             try:
-                return DecodedColumns(_columns(row_type, objects), absent)
+                return DecodedColumns(_columns(row_type, objects, absent), absent)
             except (OverflowError, TypeError):
                 pass  # an integer beyond 64 bits: found exactly below
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
-        return DecodedColumns(_columns(row_type, objects), absent, bad)
+        return DecodedColumns(_columns(row_type, objects, [*absent, *bad]), absent, bad)
 
-    def _decode_together(self, items: Sequence[bytes | None], absent: list[int]) -> list[Any] | None:
-        """All objects by one call, or None where a value might share its line with another or be bad."""
-        present: Any = items
-        if absent:
-            gone = set(absent)
-            present = [item for index, item in enumerate(items) if index not in gone]
-        count = len(present)
-        joined = b"\n".join(present)
-        if count == 0 or not (joined.startswith(b"{") and joined.endswith(b"}")
-                              and joined.count(b"\n") == count - 1 and joined.count(b"}\n{") == count - 1):
+    def _decode_together(self, items: Sequence[bytes | None]) -> list[Any] | None:
+        """All objects by one call, or None where a value is absent, bad, or might run into its neighbour.
+
+        As many line ends as there are gaps, each between two braces, leave every value a line of its own.
+        """
+        try:
+            joined = b"\n".join(items)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+        gaps = len(items) - 1
+        if not (joined.startswith(b"{") and joined.endswith(b"}")
+                and joined.count(b"\n") == gaps and joined.count(b"}\n{") == gaps):
             return None
         try:
             objects = self._lines.decode_lines(joined)
         except ValueError:
             return None
-        if len(objects) != count:
+        return objects if len(objects) == len(items) else None
+
+    def _decode_around(self, items: Sequence[bytes | None], absent: list[int]) -> list[Any] | None:
+        """As ``_decode_together``, with None for the absent values."""
+        gone = set(absent)
+        present = self._decode_together([item for index, item in enumerate(items) if index not in gone])
+        if present is None:
             return None
-        for index in absent:  # ascending, so that each None lands at its own row
-            objects.insert(index, None)
-        return objects
+        objects = iter(present)
+        return [None if index in gone else next(objects) for index in range(len(items))]
 
     def _decode_one(self, item: bytes) -> Any:
         value = self._one.decode(item)
@@ -97,8 +107,9 @@ def _fits(dtype: pl.DataType, value: Any) -> bool:
     return dtype != pl.Int64() or value is None or value in _INT64
 
 
-def _columns(row_type: RowType, objects: list[Any]) -> list[pl.Series]:
-    if None in objects:
+def _columns(row_type: RowType, objects: list[Any], without: Sequence[int]) -> list[pl.Series]:
+    """``without`` are the rows whose object is None."""
+    if without:
         return [pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
                 for name, dtype in row_type.columns.items()]
     return [pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype)
