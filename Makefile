@@ -26,7 +26,7 @@ test: check ## All tests
 	$(PYTEST)
 
 faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
-	WEIR_TEST_KILLS=300 $(PYTEST) -m faults
+	FAULT_KILLS=300 $(PYTEST) -m faults
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)

@@ -79,7 +79,8 @@ class Settings(BaseModel):
             for key, value in pairs:
                 table, _, name = key.partition(".")
                 if table in _TABLES and name:
-                    merged.setdefault(table, {})[name if table == "kafka" else key] = _text(value)
+                    full = name if table == "kafka" else f"spark.{name.removeprefix('spark.')}"
+                    merged.setdefault(table, {})[full] = _text(value)
                 else:
                     field = key.replace("-", "_")
                     _require_known(field, key, origin)

@@ -60,9 +60,9 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(dir=tmp_path / "weir", slots=2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    """A session with two slots, as an application's driver has it."""
+    """A session with two slots, as a driver has it; a process has one at a time, so it ends with the module."""
     from infra.spark.session import slot_session, stop_session
 
     session = slot_session(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")

@@ -24,6 +24,7 @@ START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 _POLL_S = 0.05
 _PROBES = 5
+_STARTS = 2
 
 
 class BrokerStartError(Exception):
@@ -108,30 +109,34 @@ class EmbeddedBroker:
             time.sleep(_POLL_S)
         return True
 
-    def _start_supervisor(self) -> subprocess.Popen[bytes]:
+    def _start_supervisor(self) -> None:
         jars("kafka")
         java_executable()
         self.files.status.unlink(missing_ok=True)
         with open(self.files.log, "ab") as log:
-            # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker.
-            return subprocess.Popen([sys.executable, "-m", "infra.kafka.supervisor", str(self.files.folder)],
-                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                    cwd=Path(__file__).parents[2])
+            # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker. The
+            # process that is started here has a child go on in its place, so that nobody has to wait for that one.
+            code = subprocess.run([sys.executable, "-m", "infra.kafka.supervisor", str(self.files.folder)],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                  cwd=Path(__file__).parents[2], check=False).returncode
+        if code != 0:
+            raise BrokerStartError(str(self.files.folder),
+                                   f"its supervisor ended with code {code} (log: {self.files.log})")
 
     def _wait_until_ready(self) -> str:
-        process = None
+        starts = 0
         until = time.monotonic() + START_LIMIT_S
         while time.monotonic() < until:
-            if process is None and not self.is_supervised():
-                process = self._start_supervisor()
-            status = self.files.read_status()
-            if status.get("state") == "ready":
+            is_supervised, status = self.is_supervised(), self.files.read_status()
+            if is_supervised and status.get("state") == "ready":
                 return str(status["bootstrap_servers"])
-            if status.get("state") == "failed":
-                raise BrokerStartError(str(self.files.folder), f"{status['reason']} (log: {self.files.log})")
-            if process is not None and process.poll() is not None:
-                raise BrokerStartError(str(self.files.folder),
-                                       f"its supervisor ended with code {process.returncode} (log: {self.files.log})")
+            if not is_supervised:
+                if starts and status.get("state") == "failed":
+                    raise BrokerStartError(str(self.files.folder), f"{status['reason']} (log: {self.files.log})")
+                if starts == _STARTS:
+                    raise BrokerStartError(str(self.files.folder), f"its supervisor ended (log: {self.files.log})")
+                self._start_supervisor()
+                starts += 1
             time.sleep(_POLL_S)
         raise BrokerStartError(str(self.files.folder),
                                f"no answer within {START_LIMIT_S:.0f} s (log: {self.files.log})")

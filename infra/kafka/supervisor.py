@@ -60,6 +60,8 @@ class Supervisor:
                 fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return 0  # another supervisor has the folder
+            if os.fork():
+                os._exit(0)  # whoever started this goes on; the lock and the work are the child's
             with open(self.files.users, "a") as users:
                 try:
                     self._start()

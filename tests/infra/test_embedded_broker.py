@@ -1,0 +1,158 @@
+"""The embedded broker belongs to its folder: started by who needs it, ended after the last, kept on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from infra.jars import JarsError
+from infra.kafka import broker as broker_module
+from infra.kafka import supervisor as supervisor_module
+from infra.kafka.admin import KafkaAdmin
+from infra.kafka.broker import BrokerStartError, EmbeddedBroker, broker_for
+from infra.process import start_ticks
+
+pytestmark = pytest.mark.broker
+
+USER = """
+import sys
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+with broker_for(Settings(dir=sys.argv[1])) as bootstrap_servers:
+    print(bootstrap_servers, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def embedded(settings):
+    """The broker of a fresh folder, ended for sure when the test is over."""
+    broker = EmbeddedBroker(settings.kafka_dir)
+    yield broker
+    pids = processes_of(broker)
+    broker.files.keep.unlink(missing_ok=True)
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end")
+
+
+def processes_of(broker: EmbeddedBroker) -> list[int]:
+    status = broker.files.read_status()
+    return [status[name] for name in ("pid", "kafka_pid") if name in status]
+
+
+def wait_for(condition, what, limit_s=30.0):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {limit_s} s for {what}"
+        time.sleep(0.05)
+
+
+def start_user(settings) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", USER, str(settings.dir)], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)
+
+
+def test_two_commands_share_a_broker_that_ends_after_the_last_even_when_both_are_killed(settings, embedded):
+    first, second = start_user(settings), start_user(settings)
+    address = first.stdout.readline()
+    assert second.stdout.readline() == address
+    pids = processes_of(embedded)
+    first.kill()
+    first.communicate()
+    time.sleep(supervisor_module.IDLE_S + 1)
+    assert embedded.is_used()
+    KafkaAdmin(address.strip()).check_reachable()
+    second.kill()
+    second.communicate()
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end", 15)
+    assert not embedded.is_supervised()
+
+
+def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, embedded):
+    with broker_for(settings) as first:
+        KafkaAdmin(first).create_topic("kept", 1)
+        producer = Producer({"bootstrap.servers": first})
+        for number in range(100):
+            producer.produce("kept", value=str(number))
+        assert producer.flush(10) == 0
+        supervisor, kafka = processes_of(embedded)
+        os.kill(supervisor, signal.SIGKILL)
+        wait_for(lambda: start_ticks(kafka) is None, "Kafka to end with its supervisor", 5)
+    with broker_for(settings) as again:
+        assert again == first
+        consumer = Consumer({"bootstrap.servers": again, "group.id": "reader", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("kept", 0, 0)])
+        values = [message.value() for message in consumer.consume(100, timeout=10)]
+        consumer.close()
+    assert values == [str(number).encode() for number in range(100)]
+
+
+def test_kafka_that_dies_while_in_use_is_started_again_at_the_same_address(settings, embedded):
+    with broker_for(settings) as address:
+        kafka = processes_of(embedded)[1]
+        os.kill(kafka, signal.SIGKILL)
+        wait_for(lambda: processes_of(embedded)[1:] not in ([], [kafka]), "another Kafka")
+        KafkaAdmin(address).check_reachable()
+
+
+def test_start_keeps_it_up_until_stop(settings, embedded):
+    address = embedded.keep()
+    time.sleep(supervisor_module.IDLE_S + 1)
+    KafkaAdmin(address).check_reachable()
+    with broker_for(settings):
+        assert embedded.stop() is False  # in use
+    assert embedded.stop() is True
+    assert not embedded.is_supervised()
+    assert embedded.stop() is True  # again changes nothing
+
+
+def test_a_taken_port_is_given_up_for_another(settings, embedded):
+    with broker_for(settings) as first:
+        pass
+    wait_for(lambda: not embedded.is_supervised(), "the broker to end")
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", int(first.rpartition(":")[2])))
+        thief.listen()
+        with broker_for(settings) as second:
+            assert second != first
+            KafkaAdmin(second).check_reachable()
+    assert f"127.0.0.1:{json.loads(embedded.files.ports.read_text())['port']}" == second
+
+
+def test_a_deleted_folder_ends_its_broker(settings, embedded):
+    embedded.keep()
+    pids = processes_of(embedded)
+    shutil.rmtree(settings.kafka_dir)
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end")
+
+
+def test_a_folder_that_kafka_cannot_use_is_an_error_that_names_the_log(settings, embedded):
+    embedded.files.data.mkdir(parents=True)
+    (embedded.files.data / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=77\n")
+    with pytest.raises(BrokerStartError, match=rf"did not start: Kafka ended with code .* \(log: {embedded.files.log}"):
+        embedded.keep()
+
+
+def test_a_user_s_own_kafka_starts_nothing(settings):
+    own = settings.model_copy(update={"bootstrap_servers": "kafka.example:9092"})
+    with broker_for(own) as bootstrap_servers:
+        assert bootstrap_servers == "kafka.example:9092"
+    assert not settings.kafka_dir.exists()
+
+
+def test_missing_jars_are_an_error_that_names_the_command(settings, monkeypatch):
+    def missing(name):
+        raise JarsError(name, "not fetched yet; run `make setup`")
+
+    monkeypatch.setattr(broker_module, "jars", missing)
+    with pytest.raises(JarsError, match="run `make setup`"), broker_for(settings):
+        pass
+    assert not EmbeddedBroker(settings.kafka_dir).is_supervised()

@@ -1,0 +1,66 @@
+"""Questions to a cluster: right answers, and errors that say whether trying again helps."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
+
+
+@pytest.mark.broker
+def test_end_offsets_count_records_and_stop_at_an_open_transaction(kafka_admin, broker, topic):
+    name = topic(2)
+    producer = Producer({"bootstrap.servers": broker})
+    for _ in range(5):
+        producer.produce(name, value=b"x", partition=1)
+    assert producer.flush(10) == 0
+    open_one = Producer({"bootstrap.servers": broker, "transactional.id": name})
+    open_one.init_transactions(10)
+    open_one.begin_transaction()
+    open_one.produce(name, value=b"y", partition=1)
+    open_one.flush(10)
+    wanted = [(name, 0), (name, 1)]
+    assert kafka_admin.end_offsets(wanted) == {(name, 0): 0, (name, 1): 5}
+    assert kafka_admin.end_offsets(wanted, is_committed=False)[name, 1] == 6
+    open_one.commit_transaction(10)
+    assert kafka_admin.end_offsets(wanted)[name, 1] == 7  # the marker has an offset too
+    assert kafka_admin.beginning_offsets(wanted) == {(name, 0): 0, (name, 1): 0}
+    assert kafka_admin.end_offsets([]) == {}
+
+
+@pytest.mark.broker
+def test_topics_are_created_once_counted_and_deleted(kafka_admin, topic):
+    name = topic(3, cleanup_policy="compact")
+    assert kafka_admin.partition_count(name) == 3
+    assert not kafka_admin.create_topic(name, 3)
+    assert kafka_admin.partition_counts([name, "no-such-topic"]) == {name: 3}
+    kafka_admin.delete_topic(name)
+    with pytest.raises(UnknownTopicError):
+        kafka_admin.partition_count(name)
+
+
+@pytest.mark.broker
+def test_what_does_not_exist_is_named(kafka_admin, topic):
+    name = topic(1)
+    with pytest.raises(UnknownTopicError, match=f"partition 4 of '{name}' does not exist"):
+        kafka_admin.end_offsets([(name, 0), (name, 4)])
+    with pytest.raises(UnknownTopicError, match=f"partition 4 of '{name}' does not exist"):
+        kafka_admin.end_offsets([(name, 4)])
+    with pytest.raises(UnknownTopicError, match="topic 'no-such-topic' does not exist at .*; create it"):
+        kafka_admin.end_offsets([("no-such-topic", 0)])
+    with pytest.raises(KafkaAdminError, match="refused .*Topic name is invalid"):
+        kafka_admin.create_topic("not/a/name", 1)
+
+
+def test_a_cluster_that_does_not_answer_is_unreachable_within_the_limit():
+    admin = KafkaAdmin("127.0.0.1:1", time_limit_s=0.5)
+    for ask in (admin.check_reachable, lambda: admin.end_offsets([("t", 0)]), lambda: admin.partition_count("t"),
+                lambda: admin.create_topic("t", 1)):
+        with pytest.raises(BrokerUnreachableError, match=r"no answer from Kafka at 127\.0\.0\.1:1"):
+            ask()
+
+
+def test_a_misspelt_client_property_is_named():
+    with pytest.raises(KafkaAdminError, match='No such configuration property: "secrity.protocol"'):
+        KafkaAdmin("127.0.0.1:1", {"secrity.protocol": "SASL_SSL"})

@@ -1,0 +1,88 @@
+"""Settings: where a value comes from, what is refused, what is never printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.settings import Settings, SettingsError, is_secret, mask_url
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty current folder and no ``WEIR_*`` variable."""
+    import os
+
+    for variable in [name for name in os.environ if name.startswith("WEIR_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_defaults_need_nothing(place):
+    settings = Settings.load()
+    assert settings.dir == place / ".weir"
+    assert settings.bootstrap_servers is None
+    assert settings.slots >= 2
+    assert settings.control_database_url == f"sqlite:///{place}/.weir/control.sqlite"
+    assert settings.warehouse == place / ".weir" / "warehouse"
+    assert not (place / ".weir").exists()
+
+
+def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(place, monkeypatch):
+    (place / "weir.toml").write_text('slots = 3\nmax_epoch_records = 5\nbootstrap_servers = "file:1"\n')
+    monkeypatch.setenv("WEIR_SLOTS", "4")
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "variable:1")
+    settings = Settings.load(overrides={"bootstrap-servers": "flag:1"})
+    assert (settings.max_epoch_records, settings.slots, settings.bootstrap_servers) == (5, 4, "flag:1")
+
+
+def test_client_properties_merge_from_all_sources_under_librdkafkas_names(place, monkeypatch):
+    (place / "weir.toml").write_text('[kafka]\n"sasl.username" = "ann"\nsecurity.protocol = "SASL_PLAINTEXT"\n'
+                                     "enable.ssl.certificate.verification = false\n"
+                                     '[spark]\ndriver.memory = "1g"\n"spark.ui.port" = 4041\n')
+    monkeypatch.setenv("WEIR_KAFKA_SASL_PASSWORD", "hunter2")
+    settings = Settings.load(overrides={"kafka.security.protocol": "SASL_SSL", "spark.driver.memory": "2g"})
+    assert settings.kafka == {"sasl.username": "ann", "security.protocol": "SASL_SSL", "sasl.password": "hunter2",
+                              "enable.ssl.certificate.verification": "false"}
+    assert settings.spark == {"spark.driver.memory": "2g", "spark.ui.port": "4041"}
+
+
+def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
+    monkeypatch.setenv("WEIR_DIR", "elsewhere")
+    assert Settings.load().dir == place / "elsewhere"
+    assert Settings.load("here").dir == place / "here"
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    ({"slot": "2"}, "flag: unknown setting 'slot'; did you mean 'slots'?"),
+    ({"kafka": "x"}, "flag: unknown setting 'kafka'; known settings are dir, .*kafka.<property>"),
+    ({"slots": "many"}, "flag: setting 'slots' cannot be 'many': input should be a valid integer"),
+    ({"slots": "0"}, "flag: setting 'slots' cannot be '0': input should be greater than or equal to 1"),
+])
+def test_a_wrong_flag_is_one_clear_sentence(overrides, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings.load(overrides=overrides)
+
+
+def test_an_unknown_variable_or_file_key_is_named_with_its_nearest(place, monkeypatch):
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVER", "x:1")
+    with pytest.raises(SettingsError, match="variable: unknown setting 'WEIR_BOOTSTRAP_SERVER'; did you mean 'boot"):
+        Settings.load()
+    monkeypatch.delenv("WEIR_BOOTSTRAP_SERVER")
+    (place / "weir.toml").write_text("max_epoch_record = 5\n")
+    with pytest.raises(SettingsError, match=r"weir\.toml: unknown setting 'max_epoch_record'; did you mean"):
+        Settings.load()
+    (place / "weir.toml").write_text("slots = \n")
+    with pytest.raises(SettingsError, match=r"weir\.toml: not a TOML file"):
+        Settings.load()
+
+
+def test_secrets_are_not_printed():
+    settings = Settings.load(overrides={"kafka.sasl.password": "hunter2", "kafka.sasl.username": "ann",
+                                        "control_url": "postgresql://ann:hunter2@host/db"})
+    assert "hunter2" not in repr(settings) + str(settings)
+    assert "'sasl.username': 'ann'" in repr(settings)
+    assert "postgresql://ann:***@host/db" in repr(settings)
+    assert is_secret("ssl.key.pem")
+    assert not is_secret("security.protocol")
+    assert mask_url("sqlite:////tmp/x.sqlite") == "sqlite:////tmp/x.sqlite"
