@@ -30,8 +30,8 @@ def receipt_of(uncommitted: Uncommitted) -> bytes:
     return msgspec.msgpack.encode(uncommitted)
 
 
-def apply(store: TaskStore, epoch: int, expected: StateId | None, puts: dict[bytes, bytes], deletes: tuple[bytes, ...] = (),
-          generation: int = 1, name: str = "a") -> StateId | None:
+def apply(store: TaskStore, epoch: int, expected: StateId | None, puts: dict[bytes, bytes],
+          deletes: tuple[bytes, ...] = (), generation: int = 1, name: str = "a") -> StateId | None:
     """Run an epoch; its state id, or None when the store refused it."""
     state = StateId(generation, epoch)
     with store.session() as session:
@@ -243,9 +243,8 @@ def test_a_full_disk_is_found_before_anything_is_written(store, monkeypatch):
 
 
 def test_unknown_stores_and_ended_sessions_are_named(store):
-    with store.session() as session:
-        with pytest.raises(UnknownStoreError, match="'_task', 'a', 'b'"):
-            session.get_many("c", [b"k"])
+    with store.session() as session, pytest.raises(UnknownStoreError, match="'_task', 'a', 'b'"):
+        session.get_many("c", [b"k"])
     with pytest.raises(TransactionClosedError):
         session.get_many("a", [b"k"])
 

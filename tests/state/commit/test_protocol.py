@@ -1,0 +1,358 @@
+"""Commits under crashes, zombies and fighting drivers: nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from state.commit.files import write_file
+from state.commit.log import COMMITS
+from state.commit.protocol import Committer, newest_commit
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.tables import AppendTable, read_rows, read_table
+from state.errors import FencedError, TableBehindError, TableSchemaError
+from state.types import StateId, TableSpec
+
+FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
+TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
+    "k": pl.String(), "n": pl.Int64(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64(), "_seq": pl.Int64(),
+    "_deleted": pl.Boolean()}))
+CHANGES = TableSpec(name="_changelog/s", partition_by=("task",), keys=("k",), schema=pl.Schema({
+    "k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_deleted": pl.Boolean(), "task": pl.String()}))
+TABLES = (FACTS, TOTALS, CHANGES)
+
+
+class Crash(BaseException):
+    """What a kill looks like from inside."""
+
+
+def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Committer:
+    return Committer(warehouse, "app", tables, fingerprint="f", on_step=on_step)
+
+
+def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
+    """A commit with one file of each table; every number is written once."""
+    app, key = warehouse / "app", f"k{epoch % 3}"
+    files = (
+        write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
+        write_file(app, TOTALS, pl.DataFrame({"k": [key, key], "n": [0, epoch], "_ts": [1, 2], "_epoch": [epoch] * 2,
+                                              "_seq": [0, 1], "_deleted": [False, epoch % 4 == 0]})),
+        write_file(app, CHANGES, pl.DataFrame({"k": [key], "n": [epoch], "_epoch": [epoch], "_deleted": [False]}),
+                   {"task": "0_0"}))
+    tasks = {"0_0": TaskCommit(state=StateId(generation, epoch), instance="i", positions={"t": {0: epoch}})}
+    return CommitRecord(kind="commit", generation=generation, epoch=epoch, at_ms=epoch, fingerprint="f", files=files,
+                        reason="interval", tasks=tasks)
+
+
+def facts(warehouse: Path) -> list[int]:
+    return sorted(read_rows(warehouse / "app" / "facts")["n"])
+
+
+def all_counts(warehouse: Path) -> list[int]:
+    return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
+
+
+def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
+    steps: list[str] = []
+    driver = committer(tmp_path, on_step=steps.append)
+    claim = driver.claim()
+    assert (claim.generation, claim.newest) == (1, None)
+    assert all_counts(tmp_path) == [0, 0, 0]
+    for epoch in (1, 2, 5):
+        driver.commit(record(tmp_path, 1, epoch))
+    driver.close()
+    assert steps == ["pivot appended", "table appended", "table appended", "table appended", "settled"] * 3
+    assert facts(tmp_path) == [1, 2, 5]
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert (newest.epoch, newest.tasks["0_0"].positions, newest.reason) == (5, {"t": {0: 5}}, "interval")
+    log = read_rows(tmp_path / "app" / "_commits").sort("generation", "epoch")
+    assert log.select("generation", "epoch", "kind").rows() == [
+        (1, 0, "claim"), (1, 1, "commit"), (1, 2, "commit"), (1, 5, "commit")]
+    again = committer(tmp_path).claim()
+    assert (again.generation, again.newest) == (2, newest)
+
+
+def test_a_table_of_updates_reads_as_its_newest_rows_without_deleted_ones(tmp_path):
+    driver = committer(tmp_path)
+    driver.claim()
+    for epoch in (1, 2, 3, 4):
+        driver.commit(record(tmp_path, 1, epoch))
+    assert sorted(read_table(tmp_path / "app" / "totals")["n"]) == [2, 3]  # epoch 4 deleted k1
+    assert sorted(read_table(tmp_path / "app" / "_changelog/s")["n"]) == [2, 3, 4]
+    assert read_table(tmp_path / "app" / "facts").height == 4
+
+
+@pytest.mark.parametrize("dies_after", range(1, 6))
+def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_whole(tmp_path, dies_after):
+    """And a zombie of it, which goes on later, changes nothing."""
+    left = dies_after
+
+    def die(step: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Crash
+
+    first = committer(tmp_path)
+    first.claim()
+    first.commit(record(tmp_path, 1, 1))
+    first._on_step = die
+    second_record = record(tmp_path, 1, 2)
+    with pytest.raises(Crash):
+        first.commit(second_record)
+    successor = committer(tmp_path)
+    claim = successor.claim()
+    assert claim.newest is not None
+    assert claim.newest.epoch == 2
+    assert all_counts(tmp_path) == [2, 4, 2]
+    successor.commit(record(tmp_path, 2, 3))
+    first._on_step = lambda step: None
+    first.commit(second_record)  # the zombie ends its commit: all of it is there already
+    with pytest.raises(FencedError, match=r"wrote version 1\.2 last.* is at 2\.3"):
+        first.commit(record(tmp_path, 1, 3))
+    assert all_counts(tmp_path) == [3, 6, 3]
+    assert facts(tmp_path) == [1, 2, 3]
+
+
+def test_a_fenced_driver_writes_nothing_more(tmp_path):
+    older, newer = committer(tmp_path), committer(tmp_path)
+    older.claim()
+    newer.claim()
+    with pytest.raises(FencedError):
+        older.commit(record(tmp_path, 1, 1))
+    assert all_counts(tmp_path) == [0, 0, 0]
+    assert newest_commit(tmp_path, "app") is None
+    newer.commit(record(tmp_path, 2, 1))
+    assert facts(tmp_path) == [1]
+
+
+def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
+    first, second = committer(tmp_path), committer(tmp_path)
+    write = AppendTable.write
+
+    def other_comes_first(table, version, files):
+        monkeypatch.setattr(AppendTable, "write", write)
+        first.claim()
+        write(table, version, files)
+
+    monkeypatch.setattr(AppendTable, "write", other_comes_first)
+    with pytest.raises(FencedError):
+        second.claim()
+    first.commit(record(tmp_path, 1, 1))
+    assert facts(tmp_path) == [1]
+    assert read_rows(tmp_path / "app" / "_commits").filter(pl.col("kind") == "claim").height == 1
+
+
+def failing(monkeypatch, table: str, *, after_success: bool, times: int) -> list[str]:
+    """Let a table's Delta writes raise, before or after they took effect."""
+    write = DeltaTable.create_write_transaction
+    failed: list[str] = []
+
+    def fail(self, *arguments, **options):
+        mine = self.table_uri.rstrip("/").endswith(table) and len(failed) < times
+        if not mine or after_success:
+            write(self, *arguments, **options)
+        if mine:
+            failed.append(table)
+            raise OSError("the storage went away")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", fail)
+    return failed
+
+
+@pytest.mark.parametrize("table", ["_commits", "facts"])
+@pytest.mark.parametrize("after_success", [True, False])
+def test_a_write_that_raises_once_is_read_back_and_done_once(tmp_path, monkeypatch, table, after_success):
+    driver = committer(tmp_path)
+    driver.claim()
+    failed = failing(monkeypatch, table, after_success=after_success, times=1)
+    driver.commit(record(tmp_path, 1, 1))
+    driver.commit(record(tmp_path, 1, 2))
+    assert failed == [table]
+    assert all_counts(tmp_path) == [2, 4, 2]
+    assert read_rows(tmp_path / "app" / "_commits").height == 3
+
+
+def test_an_append_that_fails_for_good_is_redone_before_the_next_pivot(tmp_path, monkeypatch):
+    """PROTOCOL 14: commit 2 would hide commit 1."""
+    steps: list[str] = []
+    driver = committer(tmp_path, on_step=steps.append)
+    driver.claim()
+    with monkeypatch.context() as broken:
+        failing(broken, "facts", after_success=False, times=99)
+        with pytest.raises(OSError, match="storage"):
+            driver.commit(record(tmp_path, 1, 1))
+        with pytest.raises(OSError, match="storage"):
+            driver.commit(record(tmp_path, 1, 2))
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert newest.epoch == 1
+    driver.commit(record(tmp_path, 1, 2))
+    assert facts(tmp_path) == [1, 2]
+    assert all_counts(tmp_path) == [2, 4, 2]
+
+
+def test_a_log_that_cannot_be_written_keeps_the_commit_out_until_it_is_tried_again(tmp_path, monkeypatch):
+    driver = committer(tmp_path)
+    driver.claim()
+    wanted = record(tmp_path, 1, 1)
+    with monkeypatch.context() as broken:
+        failing(broken, "_commits", after_success=False, times=99)
+        with pytest.raises(OSError, match="storage"):
+            driver.commit(wanted)
+    assert newest_commit(tmp_path, "app") is None
+    assert all_counts(tmp_path) == [0, 0, 0]
+    driver.commit(wanted)
+    driver.commit(wanted)
+    assert all_counts(tmp_path) == [1, 2, 1]
+
+
+def test_a_missing_file_is_found_before_the_pivot(tmp_path):
+    driver = committer(tmp_path)
+    driver.claim()
+    wanted = record(tmp_path, 1, 1)
+    (tmp_path / "app" / "facts" / wanted.files[0].path).unlink()
+    with pytest.raises(TableBehindError, match="facts"):
+        driver.commit(wanted)
+    assert newest_commit(tmp_path, "app") is None
+
+
+def test_a_promised_file_that_is_gone_stops_the_next_start(tmp_path):
+    def die(step: str) -> None:
+        raise Crash
+
+    driver = committer(tmp_path, on_step=die)
+    driver.claim()
+    wanted = record(tmp_path, 1, 1)
+    with pytest.raises(Crash):
+        driver.commit(wanted)
+    (tmp_path / "app" / "facts" / wanted.files[0].path).unlink()
+    with pytest.raises(TableBehindError, match=r"commit 1\.1 names the file"):
+        committer(tmp_path).claim()
+
+
+def test_a_table_that_lost_its_delta_log_is_built_again_from_the_commits(tmp_path):
+    driver = committer(tmp_path)
+    driver.claim()
+    for epoch in (1, 2, 3):
+        driver.commit(record(tmp_path, 1, epoch))
+    shutil.rmtree(tmp_path / "app" / "facts" / "_delta_log")
+    committer(tmp_path).claim()
+    assert facts(tmp_path) == [1, 2, 3]
+    shutil.rmtree(tmp_path / "app" / "facts")
+    with pytest.raises(TableBehindError, match="facts"):
+        committer(tmp_path).claim()
+
+
+def test_a_table_of_an_earlier_topology_is_brought_up_to_date_too(tmp_path):
+    def die(step: str) -> None:
+        raise Crash
+
+    driver = committer(tmp_path, on_step=die)
+    driver.claim()
+    with pytest.raises(Crash):
+        driver.commit(record(tmp_path, 1, 1))
+    later = committer(tmp_path, tables=(TOTALS,))
+    later.claim()
+    assert all_counts(tmp_path) == [1, 2, 1]
+
+
+def test_other_columns_are_refused_with_both_lists(tmp_path):
+    committer(tmp_path).claim()
+    other = TableSpec(name="facts", schema=pl.Schema({"n": pl.String(), "_epoch": pl.Int64()}))
+    with pytest.raises(TableSchemaError, match=r"n long.*n string"):
+        committer(tmp_path, tables=(other,)).claim()
+
+
+def test_records_out_of_turn_are_refused(tmp_path):
+    driver = committer(tmp_path)
+    with pytest.raises(ValueError, match="generation 0"):
+        driver.commit(record(tmp_path, 1, 1))
+    driver.claim()
+    driver.commit(record(tmp_path, 1, 2))
+    for generation, epoch in ((1, 1), (2, 3)):
+        with pytest.raises(ValueError, match="does not follow"):
+            driver.commit(record(tmp_path, generation, epoch))
+    stranger = TableSpec(name="stranger", schema=FACTS.schema)
+    entry = write_file(tmp_path / "app", stranger, pl.DataFrame({"n": [1], "_epoch": [3]}))
+    with pytest.raises(ValueError, match="stranger"):
+        driver.commit(CommitRecord(kind="commit", generation=1, epoch=3, at_ms=0, fingerprint="f", files=(entry,)))
+
+
+def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path):
+    """PROTOCOL 16; and tables are checkpointed on the way, so opening them stays quick."""
+    driver = committer(tmp_path, tables=(FACTS,))
+    driver.claim()
+    for epoch in range(1, 31):
+        entry = write_file(tmp_path / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
+        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f",
+                                   files=(entry,)))
+    driver.close()
+    folder = tmp_path / "app" / COMMITS.name
+    newest_file = max(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    for path in folder.glob("*.parquet"):
+        if path != newest_file:
+            path.unlink()
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert newest.epoch == 30
+    assert committer(tmp_path, tables=(FACTS,)).claim().generation == 2
+    assert list((folder / "_delta_log").glob("*.checkpoint.parquet"))
+    assert facts(tmp_path) == list(range(1, 31))
+
+
+FIGHTER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.state.commit.test_protocol import FACTS, committer
+from state.commit.files import write_file
+from state.commit.record import CommitRecord
+from state.errors import FencedError
+import polars as pl
+warehouse, end = Path(sys.argv[1]), time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    driver = committer(warehouse, tables=(FACTS,))
+    try:
+        claim = driver.claim()
+        epoch = claim.newest.epoch if claim.newest else 0
+        for _ in range(4):
+            epoch += 1
+            entry = write_file(warehouse / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
+            driver.commit(CommitRecord(kind="commit", generation=claim.generation, epoch=epoch, at_ms=0,
+                                       fingerprint="f", files=(entry,)))
+            print("commit", claim.generation, epoch, flush=True)
+    except FencedError:
+        print("fenced", flush=True)
+    finally:
+        driver.close()
+"""
+
+
+def test_fighting_drivers_commit_every_epoch_once(tmp_path):
+    """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
+    committer(tmp_path, tables=(FACTS,)).claim()
+    root = Path(__file__).parents[3]
+    fighters = [subprocess.Popen([sys.executable, "-c", FIGHTER, str(tmp_path), str(root), "4"],
+                                 stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(3)]
+    lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
+    assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
+    committer(tmp_path, tables=(FACTS,)).claim()
+    log = read_rows(tmp_path / "app" / "_commits")
+    commits = log.filter(pl.col("kind") == "commit").sort("generation", "epoch")
+    assert commits["epoch"].to_list() == list(range(1, commits.height + 1))
+    assert facts(tmp_path) == commits["epoch"].to_list()
+    told = {tuple(map(int, line.split()[1:])) for line in lines if line.startswith("commit")}
+    assert told <= set(commits.select("generation", "epoch").rows())
+    claims = Counter(log.filter(pl.col("kind") == "claim")["generation"])
+    assert set(claims.values()) == {1}
+    assert "fenced" in lines
+    assert len(told) > 3
