@@ -63,9 +63,11 @@ def serve(settings: Settings) -> None:
     environment = {"DAGSTER_HOME": str(settings.dagster_home), "WEIR_DIR": str(settings.dir)}
 
     def interrupt(*_: object) -> None:
+        for number in earlier:
+            signal.signal(number, signal.SIG_IGN)  # once is enough: ending takes its seconds
         raise KeyboardInterrupt
 
-    earlier = signal.signal(signal.SIGTERM, interrupt)
+    earlier = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     server = start_kept(command, log=log, environment=environment)
     try:
         with notices.status("starting the Dagster UI"):
@@ -76,8 +78,8 @@ def serve(settings: Settings) -> None:
     except KeyboardInterrupt:
         notices.print("ending the Dagster UI")
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         assert server.stdin is not None
         server.stdin.close()
         server.wait()
-        signal.signal(signal.SIGTERM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

@@ -39,12 +39,14 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
         with bar:
             yield lambda done, total, text: bar.update(task, completed=done, total=total or None, text=text)
         return
-    last = [time.monotonic() - LINE_EVERY_S]
+    printed, at = "", float("-inf")
 
     def line(done: int, total: int, text: str) -> None:
-        if time.monotonic() - last[0] >= LINE_EVERY_S:
-            last[0] = time.monotonic()
-            notices.print(f"{title}: {done:,} of {total:,} records {text}".rstrip(), markup=False, soft_wrap=True)
+        nonlocal printed, at
+        news = f"{title}: {done:,} of {total:,} records {text}".rstrip() if total else f"{title}: {text}"
+        if news != printed and time.monotonic() - at >= LINE_EVERY_S:
+            printed, at = news, time.monotonic()
+            notices.print(news, markup=False, soft_wrap=True)
 
     yield line
 
