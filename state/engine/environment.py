@@ -99,11 +99,11 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
             raise corrupted("it was moved from another device")
     if reason := _damage(folder / _DATA):
         raise corrupted(reason)
-    opening = folder / _OPENING
-    failed = len(opening.read_bytes()) if opening.exists() else 0
-    if failed >= MAX_FAILED_OPENS:
-        raise corrupted(f"{failed} processes died while opening it")
-    opening.write_bytes(b"x" * (failed + 1))
+    died = [mark for mark in folder.glob(f"{_OPENING}.*") if not Path("/proc", mark.suffix[1:]).exists()]
+    if len(died) >= MAX_FAILED_OPENS:
+        raise corrupted(f"{len(died)} processes died while opening it")
+    opening = folder / f"{_OPENING}.{os.getpid()}"
+    opening.touch()
     environment = None
     try:
         size = max(INITIAL_MAP_BYTES, (folder / _DATA).stat().st_size)
@@ -116,6 +116,8 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
         yield environment
         if identity.clean_txn is not None:
             write_identity(folder, clean_txn=None)
+        for mark in died:
+            mark.unlink(missing_ok=True)
     except lmdb.Error as error:
         if environment is not None:
             environment.close()

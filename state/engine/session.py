@@ -69,8 +69,9 @@ class EpochSession:
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         """Newest value by key, None where deleted, in key order."""
         self._database(store)
-        written = self._written.get(store, {})
-        return {key: written[key] for key in sorted(written)}
+        written = self._written[store]
+        self._written[store] = {key: written[key] for key in sorted(written)}  # sorting again is then cheap
+        return dict(self._written[store])
 
     def changed_stores(self) -> list[str]:
         """The stores that the epoch wrote to, by name."""

@@ -341,7 +341,7 @@ def test_fighting_drivers_commit_every_epoch_once(tmp_path):
     """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
-    fighters = [subprocess.Popen([sys.executable, "-c", FIGHTER, str(tmp_path), str(root), "4"],
+    fighters = [subprocess.Popen([sys.executable, "-c", FIGHTER, str(tmp_path), str(root), "3"],
                                  stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(3)]
     lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
     assert [fighter.returncode for fighter in fighters] == [0, 0, 0]

@@ -117,11 +117,15 @@ def test_lost_rows_show_in_the_counts(folder):
 
 
 def test_processes_that_die_while_opening_count_as_corruption(folder):
-    (folder / "opening").write_bytes(b"x" * (MAX_FAILED_OPENS - 1))
+    dead = range(5_000_001, 5_000_001 + MAX_FAILED_OPENS)  # above the kernel's highest process id
+    for pid in dead[1:]:
+        (folder / f"opening.{pid}").touch()
+    (folder / f"opening.{os.getppid()}").touch()  # opening it right now, so not a failure
     open_again(folder)
-    assert not (folder / "opening").exists()
-    (folder / "opening").write_bytes(b"x" * MAX_FAILED_OPENS)
-    with corrupted("died while opening"):
+    for pid in dead:
+        assert not (folder / f"opening.{pid}").exists()
+        (folder / f"opening.{pid}").touch()
+    with corrupted("3 processes died while opening"):
         open_again(folder)
 
 

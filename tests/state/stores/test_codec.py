@@ -41,7 +41,7 @@ def in_order(row: tuple) -> tuple:
     return tuple((value is not None, value.encode() if isinstance(value, str) else value) for value in row)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(frames())
 def test_keys_come_back_and_sort_as_their_columns(frame):
     codec = KeyCodec(frame.schema)
@@ -83,7 +83,7 @@ def test_keys_of_other_types_are_refused_when_the_store_is_declared():
         KeyCodec(pl.Schema({"tags": pl.List(pl.String())}))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(frames())
 def test_rows_come_back_with_nulls_and_absent_rows(frame):
     rows = frame.with_columns(_ts=pl.int_range(pl.len(), dtype=pl.Int64))
