@@ -1,6 +1,6 @@
 """Real processes, killed with SIGKILL: drivers and Python workers, at every named step and at random times.
 
-Each run must end with the outputs, changelogs and stores of an undisturbed run. ``FAULTS_KILLS`` sets how many kills
+Each run must end with the outputs, changelogs and stores of an undisturbed run. ``FAULT_KILLS`` sets how many kills
 are ordered in all; ``make faults`` asks for 300.
 """
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.spark]
 
 WORKER_STEPS = ("blob written", "files written", "state written", "blob consumed", "undo dropped")
 DRIVER_STEPS = ("pivot appended", "table appended", "settled")
-KILLS = int(os.environ.get("FAULTS_KILLS", "31"))
+KILLS = int(os.environ.get("FAULT_KILLS", "31"))
 ROWS = 400 * KILLS
 START_LIMIT_S = 240
 
