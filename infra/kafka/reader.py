@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -75,11 +76,11 @@ class _Fetched:
         self.keys += [message.key() for message in messages]
         self.values += [message.value() for message in messages]
         times = np.array([message.timestamp()[1] for message in messages], np.int64)
-        first, last = messages[0].offset(), messages[-1].offset()
+        first, last = offset_of(messages[0]), offset_of(messages[-1])
         if last - first + 1 == len(messages):
             offsets = np.arange(first, last + 1, dtype=np.int64)
         else:
-            offsets = np.array([message.offset() for message in messages], np.int64)
+            offsets = np.array([offset_of(message) for message in messages], np.int64)
         self.timestamps_ms = np.concatenate([self.timestamps_ms, times])
         self.offsets = np.concatenate([self.offsets, offsets])
 
@@ -89,6 +90,11 @@ class _Fetched:
         self.keys, self.values = self.keys[count:], self.values[count:]
         self.timestamps_ms, self.offsets = self.timestamps_ms[count:], self.offsets[count:]
         return head
+
+
+def offset_of(message: Message) -> int:
+    """The offset of a consumed message, which always has one."""
+    return cast(int, message.offset())
 
 
 class PartitionReader:
@@ -152,12 +158,12 @@ class PartitionReader:
                 if (error := message.error()) is not None:
                     self._raise_if_final(error, reached)
                     if error.code() == KafkaError._PARTITION_EOF:
-                        at_end, reached = True, max(reached, min(message.offset(), end))
-            if records and records[0].offset() < start:
-                records = [message for message in records if message.offset() >= start]
+                        at_end, reached = True, max(reached, min(offset_of(message), end))
+            if records and offset_of(records[0]) < start:
+                records = [message for message in records if offset_of(message) >= start]
             if records:
                 fetched.extend(records)
-                reached = max(reached, records[-1].offset() + 1)
+                reached = max(reached, offset_of(records[-1]) + 1)
                 size += sum(len(message) for message in records)
                 deadline = time.monotonic() + patience_s
             if at_end or time.monotonic() > deadline:

@@ -7,6 +7,7 @@ sub-reaper it also finds those whose own parent has gone.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from infra.process import end_with_parent
@@ -22,8 +23,8 @@ from infra.process import end_with_parent
 _PR_SET_CHILD_SUBREAPER = 36
 SERVER_GRACE_S = 15.0
 """How long the server may take after SIGINT."""
-CHILDREN_GRACE_S = 15.0
-"""How long what it left behind may take after SIGTERM; a driver commits in under 10 s."""
+CHILDREN_GRACE_S = 20.0
+"""How long what it left behind may take after SIGTERM; a driver commits and ends in under 10 s."""
 _LOOK_EVERY_S = 0.2
 
 
@@ -38,36 +39,41 @@ def start_kept(command: Sequence[str], *, log: Path, environment: dict[str, str]
                                 stderr=output, env={**os.environ, **environment}, start_new_session=True)
 
 
-def _descendants() -> list[int]:
-    """Process ids below this process, children before grandchildren."""
-    parents: dict[int, list[int]] = {}
+def _processes_below() -> tuple[list[int], list[int]]:
+    """Process ids of this process's children, and of all that descend from it; zombies left out."""
+    children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue  # ended while we looked
         if state != "Z":
-            parents.setdefault(int(parent), []).append(int(stat.parent.name))
-    found = list(parents.get(os.getpid(), ()))
-    for pid in found:
-        found.extend(parents.get(pid, ()))
-    return found
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    direct = children.get(os.getpid(), [])
+    below = list(direct)
+    for pid in below:
+        below.extend(children.get(pid, ()))
+    return direct, below
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def _end_descendants() -> None:
-    _signal(_descendants(), signal.SIGTERM)
+    """Ask those without another parent to end, as each ends what it started itself; then kill what is left."""
+    asked: set[int] = set()
     deadline = time.monotonic() + CHILDREN_GRACE_S
-    while left := _descendants():
+    while True:
+        direct, below = _processes_below()
+        if not below:
+            return
         if time.monotonic() > deadline:
-            _signal(left, signal.SIGKILL)
+            _signal(below, signal.SIGKILL)
+        _signal(set(direct) - asked, signal.SIGTERM)
+        asked.update(direct)
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -17,7 +17,7 @@ from infra.control.guard import DriverControl
 from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import Settings
-from infra.spark.session import slot_session
+from infra.spark.session import slot_session, stop_session
 from pipelines.application import Application, load_application
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator
@@ -152,7 +152,7 @@ def _session(settings: Settings, application: Application) -> Iterator[SparkSess
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)
 
 
 def _starting(application: Application, message: str) -> Progress:

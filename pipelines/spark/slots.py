@@ -17,7 +17,7 @@ from pipelines.spark.worker import SettleRequest, WorkerSettings, run_plans, run
 from pipelines.tasks.plan import Receipt, TaskPlan
 from state.types import TaskId
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", TaskPlan, SettleRequest)
 Answer = TypeVar("Answer")
 SLOT_VARIABLE = "_WEIR_SLOT"
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import msgspec
 import polars as pl
@@ -37,10 +37,19 @@ log = logging.getLogger(__name__)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 
 
+class FetchedRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int:
+        """Past the records here and past the offsets that hold none."""
+        ...
+
+
 class Reader(Protocol):
     """Reads one topic partition by offsets; ``infra.kafka.reader.PartitionReader`` fits."""
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> RawRecords: ...
+    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +207,7 @@ class EpochRunner:
             read.positions.setdefault(wanted.topic, {})[wanted.partition] = position
             if frame.height:
                 read.frames[wanted.topic] = frame
-                read.times_ms[f"{wanted.topic}-{wanted.partition}"] = int(frame["_ts"].max())
+                read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
         return read
 
     def _write_files(self, plan: TaskPlan, sub_topology: SubTopology, session: StateSession, output: EpochOutput,
@@ -240,9 +249,9 @@ class EpochRunner:
         return tuple(blobs)
 
 
-def task_rows(positions: Positions, clocks: Mapping[str, int]) -> dict[bytes, bytes]:
-    """The rows of ``TASK_STORE`` for a task that stands at ``positions``, as a restore puts them down."""
-    return {CLOCKS_KEY: msgspec.msgpack.encode(dict(clocks)), POSITIONS_KEY: msgspec.msgpack.encode(positions)}
+def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[bytes, bytes]]:
+    """The rows of ``TASK_STORE`` for a task that stands at ``positions``, by key, as a restore puts them down."""
+    return [(CLOCKS_KEY, msgspec.msgpack.encode(dict(clocks))), (POSITIONS_KEY, msgspec.msgpack.encode(positions))]
 
 
 def _load(session: StateSession, key: bytes, kind):
