@@ -80,6 +80,7 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
         while len(producer) > BATCH:
             producer.poll(0.05)
     producer.flush()
+    producer.close()
     found = sum(admin.end_offsets([(topic, partition) for partition in range(PARTITIONS)]).values())
     if found != events:
         raise RuntimeError(f"topic {topic!r} holds {found} records after {events} were sent")

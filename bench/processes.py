@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.memory import peak_memory
 from infra.process import end_with_parent
@@ -34,7 +35,17 @@ class Measured:
 
 
 def measure(command: Sequence[str], name: str) -> Measured:
-    """Run ``command`` to its end; the last line it prints is the JSON object with ``records`` and ``seconds``.
+    """Run ``command``, which prints ``records`` and ``seconds``.
+
+    Raises:
+        BenchError: It ended with an error, or took longer than ``LIMIT_S``.
+    """
+    result, peak_bytes = run_json(command, name)
+    return Measured(records=result["records"], seconds=result["seconds"], peak_bytes=peak_bytes)
+
+
+def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], int]:
+    """Run ``command`` to its end; the JSON object in the last line it prints, and its peak memory in bytes.
 
     Raises:
         BenchError: It ended with an error, or took longer than ``LIMIT_S``.
@@ -46,6 +57,9 @@ def measure(command: Sequence[str], name: str) -> Measured:
         with process, peak_memory(process.pid) as peak:
             try:
                 output, _ = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise BenchError(f"{name} took longer than {LIMIT_S:.0f} s") from None
             except BaseException:
                 process.kill()
                 raise
@@ -53,5 +67,4 @@ def measure(command: Sequence[str], name: str) -> Measured:
             errors.seek(0)
             last = "".join(errors.readlines()[-20:])
             raise BenchError(f"{name} ended with code {process.returncode}:\n{last}")
-    result = json.loads(output.splitlines()[-1])
-    return Measured(records=result["records"], seconds=result["seconds"], peak_bytes=peak.rss_anon_bytes)
+    return json.loads(output.splitlines()[-1]), peak.rss_anon_bytes

@@ -29,7 +29,7 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
 
     Args:
         quick: One run of each on two million events, in place of three on four million.
-        as_json: Print ``{"workloads": [...], "memory": [...]}`` in place of tables.
+        as_json: Print ``{"workloads": [...], "memory": [...], "idle_epoch_ms": ...}`` in place of tables.
         dir: The folder that holds broker data and state meanwhile, below ``bench``; ``.weir`` by default.
 
     Raises:
@@ -53,16 +53,22 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
             bench = Bench(folder, bootstrap_servers, lambda text: progress.print(text, markup=False))
             workloads = list(bench.workloads(events, runs, peer))
             memory = list(bench.memory_growth(memory_events))
+            idle_epoch_ms = bench.idle_epoch_ms()
     finally:
         EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        print(json.dumps({"workloads": [_as_json(workload) for workload in workloads],
-                          "memory": [_growth_as_json(growth) for growth in memory]}))  # fmt: skip
+        found = {
+            "workloads": [_as_json(workload) for workload in workloads],
+            "memory": [_growth_as_json(growth) for growth in memory],
+            "idle_epoch_ms": idle_epoch_ms,
+        }
+        print(json.dumps(found))
     else:
         console = Console(highlight=False)
         console.print(_speed_table(workloads, events))
         console.print(_memory_table(memory, memory_events))
+        console.print(f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median).")
         console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
 
 
@@ -90,30 +96,34 @@ def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
 
 def _speed_table(workloads: Sequence[Workload], events: int) -> Table:
     runs = len(workloads[0].weir)
-    table = Table(title=f"Records a second, {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
-                        f"commit every second, median of {runs}")  # fmt: skip
-    for column in ("job", "event bytes", "Weir", "Kafka Streams", "ratio", "Weir MB", "Kafka Streams MB"):
-        table.add_column(column, justify="left" if column == "job" else "right")
+    table = Table(
+        title=f"Thousand records a second: {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
+        f"a commit a second, median of {runs}; memory is the peak of RssAnon over all processes of a run"
+    )
+    table.add_column("job", no_wrap=True)
+    for column in ("event bytes", "Weir", "Kafka Streams", "ratio", "Weir MB", "Kafka Streams MB"):
+        table.add_column(column, justify="right")
     for work in workloads:
+        peer = work.kafka_streams_per_s
         table.add_row(
             work.name,
             str(work.event_bytes),
-            f"{work.weir_per_s:,.0f}",
-            f"{work.kafka_streams_per_s:,.0f}" if work.kafka_streams_per_s else "-",
+            f"{work.weir_per_s / 1000:,.0f}",
+            f"{peer / 1000:,.0f}" if peer else "-",
             f"{work.ratio:.2f}" if work.ratio else "-",
             _megabytes(max(run.peak_bytes for run in work.weir)),
-            _megabytes(max(run.peak_bytes for run in work.kafka_streams)) if work.kafka_streams else "-",
+            _megabytes(max(run.peak_bytes for run in work.kafka_streams)) if peer else "-",
         )
     return table
 
 
 def _memory_table(memory: Sequence[MemoryGrowth], events: int) -> Table:
-    table = Table(title="Weir's peak anonymous memory (RssAnon), all processes of a run together")
-    table.add_column("job")
+    table = Table(title="Weir's peak RssAnon in MB")
+    table.add_column("job", no_wrap=True)
     for records in (events, 10 * events):
         table.add_column(f"{records:,} events", justify="right")
     for growth in memory:
-        table.add_row(growth.name, *(f"{_megabytes(run.peak_bytes)} MB" for run in (growth.base, growth.tenfold)))
+        table.add_row(growth.name, *(_megabytes(run.peak_bytes) for run in (growth.base, growth.tenfold)))
     return table
 
 

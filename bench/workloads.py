@@ -6,10 +6,11 @@ sides must be equal. What is printed of it belongs to ``bench.report``.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import polars as pl
 
 from bench.events import LARGE_BYTES, SMALL_BYTES, make_events
 from bench.kafka_streams import KafkaStreamsPeer, read_output
-from bench.processes import BenchError, Measured, measure
+from bench.processes import BenchError, Measured, measure, run_json
 from state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
@@ -64,7 +65,6 @@ class Bench:
 
     def __init__(self, folder: Path, bootstrap_servers: str, say: Say) -> None:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
-        self._number = 0
 
     def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
         """All jobs at all event sizes, ``runs`` times a side, Weir and the peer in turn.
@@ -83,8 +83,23 @@ class Bench:
         self._make_events("events_base", events, SMALL_BYTES)
         self._make_events("events_tenfold", 10 * events, SMALL_BYTES)
         for job in JOBS:
-            base, tenfold = (self._weir(f"{job}_{size}")[0] for size in ("base", "tenfold"))
+            base = self._weir(f"{job}_base", events)[0]
+            tenfold = self._weir(f"{job}_tenfold", 10 * events)[0]
             yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
+
+    def idle_epoch_ms(self) -> float:
+        """The median time of an epoch with due punctuations and no input; after ``memory_growth``, whose topic it uses."""
+        with self._fresh_folder() as folder:
+            reference = "bench.apps:sum_per_key_base"
+            arguments = [reference, str(folder), self._bootstrap_servers]
+            measure([sys.executable, "-m", "bench.weir_side", *arguments], "Weir's sum_per_key")
+            result, _ = run_json([sys.executable, "-m", "bench.idle_epoch", *arguments], "Weir's idle epochs")
+        return result["median_ms"]
+
+    @contextmanager
+    def _fresh_folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="run-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
 
     def _make_events(self, topic: str, events: int, event_bytes: int) -> None:
         self._say(f"making {events:,} events of {event_bytes} bytes")
@@ -95,33 +110,29 @@ class Bench:
     ) -> Workload:
         weir, kafka_streams = [], []
         for run in range(1, runs + 1):
-            measured, result = self._weir(f"{job}_{event_bytes}")
-            weir.append(self._complete(measured, events, f"{job}, {event_bytes} bytes, run {run}: Weir"))
+            self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
+            measured, result = self._weir(f"{job}_{event_bytes}", events)
+            weir.append(measured)
             if peer is not None:
                 output = f"{job}_{event_bytes}_{run}"
                 measured = peer.run(job, self._bootstrap_servers, topic, output)
-                kafka_streams.append(
-                    self._complete(measured, events, f"{job}, {event_bytes} bytes, run {run}: Kafka Streams")
-                )
+                kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
                 _require_equal(result, read_output(self._bootstrap_servers, output), job)
         return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
 
-    def _complete(self, measured: Measured, events: int, name: str) -> Measured:
-        if measured.records != events:
-            raise BenchError(f"{name} processed {measured.records:,} records instead of {events:,}")
-        self._say(f"{name} {measured.per_s / 1000:,.0f} k/s, {measured.peak_bytes >> 20:,} MB")
-        return measured
-
-    def _weir(self, application: str) -> tuple[Measured, pl.DataFrame]:
+    def _weir(self, application: str, events: int) -> tuple[Measured, pl.DataFrame]:
         """Run one of ``bench.apps`` from nothing; the measurement and the table ``totals`` it left."""
-        self._number += 1
-        folder = self._folder / f"run-{self._number}"
-        command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
-        measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
-        (table,) = (folder / "warehouse").glob("*/totals")
-        totals = read_table(table)
-        shutil.rmtree(folder)
-        return measured, totals
+        with self._fresh_folder() as folder:
+            command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
+            measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
+            (table,) = (folder / "warehouse").glob("*/totals")
+            return self._complete(measured, events, "Weir"), read_table(table)
+
+    def _complete(self, measured: Measured, events: int, side: str) -> Measured:
+        if measured.records != events:
+            raise BenchError(f"{side} processed {measured.records:,} records instead of {events:,}")
+        self._say(f"  {side}: {measured.per_s / 1000:,.0f} k/s, at most {measured.peak_bytes >> 20:,} MB")
+        return measured
 
 
 def _require_equal(weir: pl.DataFrame, kafka_streams: pl.DataFrame, job: str) -> None:

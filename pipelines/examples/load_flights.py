@@ -265,6 +265,8 @@ def _produce(
     except BaseException:
         producer.purge()
         raise
+    finally:
+        producer.close()
 
 
 def _drain(producer: Producer, failures: list[KafkaError], most: int) -> None:
