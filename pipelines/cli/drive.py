@@ -33,9 +33,8 @@ def stop_on_signals() -> Iterator[threading.Event]:
     """
     stop = threading.Event()
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        logger.info("%s: finishing the epoch and committing", signal.Signals(number).name)
-        stop.set()
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.set()  # no log line: the signal may have come in the middle of one
 
     earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.process import end_with_parent
@@ -39,21 +40,28 @@ def start_kept(command: Sequence[str], *, log: Path, environment: dict[str, str]
                                 stderr=output, env={**os.environ, **environment}, start_new_session=True)
 
 
-def _processes_below() -> tuple[list[int], list[int]]:
-    """Process ids of this process's children, and of all that descend from it; zombies left out."""
-    children: dict[int, list[int]] = {}
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    pid: int
+    parent: int
+    session: int
+
+
+def _descendants() -> list[_Process]:
+    """The living processes below this one, parents before their children."""
+    by_parent: dict[int, list[_Process]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            state, parent, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue  # ended while we looked
         if state != "Z":
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
-    direct = children.get(os.getpid(), [])
-    below = list(direct)
-    for pid in below:
-        below.extend(children.get(pid, ()))
-    return direct, below
+            process = _Process(pid=int(stat.parent.name), parent=int(parent), session=int(session))
+            by_parent.setdefault(process.parent, []).append(process)
+    found = list(by_parent.get(os.getpid(), ()))
+    for process in found:
+        found.extend(by_parent.get(process.pid, ()))
+    return found
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
@@ -63,17 +71,19 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _end_descendants() -> None:
-    """Ask those without another parent to end, as each ends what it started itself; then kill what is left."""
+    """Ask what is left to end, and kill what does not.
+
+    A process in a session of its own (Spark's Java, a broker) is left to the one that started it: a driver needs
+    its Java process for its last commit. Once that one has gone, it becomes a child of the keeper and is asked too.
+    """
     asked: set[int] = set()
     deadline = time.monotonic() + CHILDREN_GRACE_S
-    while True:
-        direct, below = _processes_below()
-        if not below:
-            return
+    while left := _descendants():
         if time.monotonic() > deadline:
-            _signal(below, signal.SIGKILL)
-        _signal(set(direct) - asked, signal.SIGTERM)
-        asked.update(direct)
+            _signal([process.pid for process in left], signal.SIGKILL)
+        wanted = {process.pid for process in left if os.getpid() in (process.session, process.parent)}
+        _signal(wanted - asked, signal.SIGTERM)
+        asked |= wanted
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -5,6 +5,7 @@ Caches (the topology, consumers, store environments) are made anew when a worker
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Worker:
     readers: dict[tuple[str, int], PartitionReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        gc.freeze()
+        gc.set_threshold(GC_ALLOCATIONS, 50, 50)
         application = load_application(self.settings.reference)
         self.epochs = EpochRunner(application.topology, self.settings.tasks, self.reader,
                                   load_step_hook(self.settings.on_step))
@@ -68,6 +71,10 @@ class Worker:
         return request.task, self.epochs.settle(request.task, request.instance, generation=request.generation,
                                                 committed=request.committed, close=request.close)
 
+
+GC_ALLOCATIONS = 500_000
+"""Objects between looks for garbage. With Python's 700 every batch of messages is walked hundreds of times, which
+cost 30 % of reading (1.43 against 1.02 µs a record); what is read is freed by counting, without the collector."""
 
 _workers: dict[str, Worker] = {}
 
