@@ -88,7 +88,7 @@ class Bench:
             yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
 
     def idle_epoch_ms(self) -> float:
-        """The median time of an epoch with due punctuations and no input; after ``memory_growth``, whose topic it uses."""
+        """The median time of an epoch with due punctuations and no input; after ``memory_growth``, for its topic."""
         with self._fresh_folder() as folder:
             reference = "bench.apps:sum_per_key_base"
             arguments = [reference, str(folder), self._bootstrap_servers]
