@@ -1,0 +1,184 @@
+"""The driver's decisions: when to commit, what to restore, where to stop, whom to answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event
+
+import polars as pl
+import pytest
+
+from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
+from pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
+from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
+from tests.pipelines.spark.inline import Place, Topics
+
+
+@dataclass(frozen=True)
+class Sale:
+    amount: int
+
+
+def application(on_error="fail", commit_interval=timedelta(milliseconds=1), store="sums", max_skew=None) -> Application:
+    builder = StreamsBuilder()
+    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    sales.group_by_key().agg(store, total=Sum("amount"), sales=Count()).to_delta("totals")
+    return Application("sales", builder, on_error=on_error, commit_interval=commit_interval, max_skew=max_skew)
+
+
+def sales(count: int, partition: int) -> list:
+    return [(b"shop-%d" % (number % 5 * 2 + partition), json.dumps({"amount": number}).encode(), 1_000 + number * 10)
+            for number in range(count)]
+
+
+@pytest.fixture
+def place(tmp_path):
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=30)
+
+
+def totals(place: Place) -> dict[str, tuple[int, int]]:
+    rows = read_table(place.warehouse / "sales" / "totals")
+    return {shop: (total, count) for shop, total, count in rows.select("shop", "total", "sales").iter_rows()}
+
+
+def expected(place: Place) -> dict[str, tuple[int, int]]:
+    rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"]) for rows in place.topics.rows.values()
+                         for key, value, _ in rows], schema=["shop", "amount"], orient="row")
+    summed = rows.group_by("shop").agg(pl.col("amount").sum(), pl.len())
+    return {shop: (total, count) for shop, total, count in summed.iter_rows()}
+
+
+def test_a_run_until_caught_up_reads_all_and_a_second_finds_nothing_to_do(place):
+    first = place.run()
+    assert (first.reason, first.records_in, first.totals["records_in"]) == ("caught_up", 200, 200)
+    assert totals(place) == expected(place)
+    second = place.run()
+    assert (second.generation, second.records_in, second.totals["records_in"]) == (2, 0, 200)
+    assert totals(place) == expected(place)
+
+
+def test_a_run_goes_on_from_the_last_commit(place):
+    place.run()
+    place.topics.rows["sales", 0] += sales(50, 0)
+    again = place.run()
+    assert (again.records_in, again.totals["records_in"]) == (50, 250)
+    assert totals(place) == expected(place)
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated"])
+def test_a_task_whose_state_is_lost_or_damaged_restores_alone_and_the_old_folder_is_kept(place, damage):
+    place.run()
+    task = place.folder / "state" / "0_1"
+    instance = task / (task / "CURRENT").read_text()
+    if damage == "missing":
+        shutil.rmtree(instance)
+    else:
+        data = bytearray((instance / "data.mdb").read_bytes())
+        changed = data[:4096] if damage == "truncated" else bytes(4096) * 2 + data[8192:]
+        (instance / "data.mdb").write_bytes(changed)
+    place.topics.rows["sales", 0] += sales(50, 0)
+    place.topics.rows["sales", 1] += sales(50, 1)
+    place.run()
+    assert totals(place) == expected(place)
+    assert [str(done.request.task) for done in place.restores.done] == ["0_1"]
+    assert (task / "CURRENT").read_text() != instance.name
+    if damage != "missing":
+        assert (task / "quarantine" / instance.name / "reason.txt").read_text().strip()
+
+
+def test_a_restore_can_be_asked_for_and_an_unknown_task_is_named(place):
+    place.run()
+    good, bad = place.desk.ask("restore", task="0_0"), place.desk.ask("restore", task="7_7")
+    place.topics.rows["sales", 0] += sales(20, 0)
+    place.run()
+    assert place.desk.answers[good] == ("task 0_0 restores", False)
+    assert place.desk.answers[bad] == ("there is no task '7_7'; tasks are 0_0, 0_1", True)
+    assert totals(place) == expected(place)
+
+
+def test_a_bad_record_stops_the_run_with_everything_before_it_committed(place):
+    place.topics.rows["sales", 1][70] = (b"shop-1", b'{"amount": "ten"}', 5_000)
+    with pytest.raises(BadRecordError, match=r"topic 'sales', partition 1, offset 70: value: .*int.*_dead_letters"):
+        place.run()
+    assert newest_commit(place.warehouse, "sales").tasks["0_1"].positions == {"sales": {1: 70}}
+    with pytest.raises(BadRecordError, match="offset 70"):
+        place.run()
+
+
+def test_dead_letters_keep_bad_records_and_the_run_goes_on(place):
+    place.application = application(on_error="dead_letter")
+    place.topics.rows["sales", 0][3] = (b"shop-0", b"{not json", 5_000)
+    place.topics.rows["sales", 1][70] = (b"shop-1", b"{}", -7)
+    place.run()
+    letters = read_table(place.warehouse / "sales" / "_dead_letters").sort("partition")
+    assert letters.select("topic", "partition", "offset", "value").rows() == [
+        ("sales", 0, 3, b"{not json"), ("sales", 1, 70, b"{}")]
+    assert "negative timestamp" in letters["reason"][1] or "amount" in letters["reason"][1]
+    assert sum(count for _, count in totals(place).values()) == 198
+
+
+def test_requests_commit_pause_resume_and_stop(place):
+    place.application = application(commit_interval=timedelta(hours=1))
+    desk, stop = place.desk, Event()
+    asked = [desk.ask("commit"), desk.ask("pause")]
+    seen = []
+
+    def on_progress(progress):
+        if not seen or seen[-1] != progress.state:
+            seen.append(progress.state)
+        if progress.state == "paused" and len(asked) == 2:
+            asked.append(desk.ask("resume"))
+            asked.append(desk.ask("stop"))
+
+    summary = place.driver(on_progress=on_progress).run(stop)
+    assert summary.reason == "stopped"
+    assert [desk.answers[request][0].split()[0] for request in asked] == ["nothing", "paused", "running", "stopping"]
+    assert "paused" in seen
+    assert seen[-1] == "stopped"
+    assert newest_commit(place.warehouse, "sales").reason == "stop"
+
+
+def test_uncommitted_bytes_ask_for_a_commit_before_the_interval_is_over(place):
+    place.application = application(commit_interval=timedelta(hours=1))
+    place.application.uncommitted_max_bytes = 1
+    assert place.run().commits >= 4
+
+
+def test_another_topology_or_partition_count_is_refused_with_the_way_out(place):
+    place.run()
+    place.application = application(store="other")
+    with pytest.raises(TopologyChangedError, match="weir reset sales"):
+        place.run()
+    place.application = application()
+    place.topics.rows["sales", 2] = sales(5, 0)
+    with pytest.raises(PartitionCountError, match="sales: 3 partitions"):
+        place.run()
+    assert newest_commit(place.warehouse, "sales").generation == 1, "a refused start claims nothing"
+
+
+def test_partitions_keep_together_in_event_time_while_they_catch_up(place):
+    place.application = application(max_skew=timedelta(milliseconds=100))
+    place.topics.rows["sales", 1] = [(key, value, 1_000 + (time - 1_000) * 3) for key, value, time
+                                     in place.topics.rows["sales", 1]]
+    driver = place.driver()
+    coordinator, skews = driver._coordinator, []
+    accept = coordinator.run_epoch
+
+    def watched(*args):
+        result = accept(*args)
+        times = {name: time for task in coordinator.tasks.values() for name, time in task.source_times_ms.items()}
+        behind = [task for task in coordinator.tasks.values() if task.positions["sales"][task.id.partition] < 100]
+        if len(times) == len(behind) == 2:
+            skews.append(abs(times["sales-0"] - times["sales-1"]))
+        return result
+
+    coordinator.run_epoch = watched
+    driver.run(Event(), until_caught_up=True)
+    assert len(skews) > 5
+    assert max(skews) <= 100 + 30
+    assert totals(place) == expected(place)
