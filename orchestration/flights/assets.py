@@ -51,7 +51,7 @@ def flights_topic(context: dg.AssetExecutionContext, weir: WeirResource) -> dg.M
           for name, key in TABLES.items()),
     ])
 def flights_ingest(context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource,
-                   pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult]:
+                   pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Start a driver, follow it to its end, and take over what it reports."""
     finished = pipes.run(
         context=context, command=[sys.executable, "-m", "orchestration.worker"],

@@ -18,7 +18,7 @@ _NOISY = ("py4j", "urllib3", "sqlalchemy")
 
 
 class _UtcFormatter(logging.Formatter):
-    converter = time.gmtime
+    converter = time.gmtime  # type: ignore[assignment]  # as the logging documentation has it
 
 
 def log_file(logs: Path, application: str) -> Path:
