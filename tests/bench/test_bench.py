@@ -1,0 +1,73 @@
+"""The bench's parts that need neither broker nor Spark: its events, its memory sampler, its figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, START_MS, event_frame
+from bench.memory import tree_memory
+from bench.processes import BenchError, Measured, run_json
+from bench.workloads import Workload, _require_equal
+
+GROW = """
+import subprocess, sys
+child = "held = bytearray(b'x') * (100 << 20); print('ready', flush=True); input()"
+subprocess.run([sys.executable, "-c", child])
+"""
+
+
+@pytest.mark.parametrize("event_bytes", [SMALL_BYTES, LARGE_BYTES])
+def test_every_event_has_the_same_size_and_its_fields(event_bytes):
+    events = event_frame(1_000_000, 1_010_000, event_bytes)
+    assert (events["value"].str.len_bytes() == event_bytes).all()
+    first = json.loads(events["value"][0])
+    assert (first["user"], first["ts"]) == (events["key"][0], events["timestamp"][0])
+    assert events["timestamp"][0] == START_MS + 100_000
+    assert first["amount"] == 10 + 1_000_000 % 90
+
+
+def test_events_do_not_depend_on_how_they_are_cut():
+    parts = pl.concat([event_frame(0, 700, SMALL_BYTES), event_frame(700, 1_000, SMALL_BYTES)])
+    assert_frame_equal(parts, event_frame(0, 1_000, SMALL_BYTES))
+
+
+def test_events_spread_over_all_keys():
+    counts = event_frame(0, 1_000_000, SMALL_BYTES)["key"].value_counts()["count"]
+    assert len(counts) == KEYS
+    assert counts.max() < 60  # of 20 on average
+
+
+def test_memory_is_that_of_all_processes_below():
+    process = subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        assert 100 << 20 < tree_memory(process.pid) < 200 << 20
+        process.stdin.write("\n")
+
+
+def test_a_failed_run_says_what_it_printed_last():
+    with pytest.raises(BenchError, match=r"the job ended with code 3:\nno broker"):
+        run_json([sys.executable, "-c", "import sys; print('no broker', file=sys.stderr); sys.exit(3)"], "the job")
+
+
+def test_the_ratio_is_that_of_the_medians():
+    def runs(*seconds):
+        return [Measured(records=1_000, seconds=each, peak_bytes=0) for each in seconds]
+
+    work = Workload(name="sum_per_key", event_bytes=68, weir=runs(1, 9, 2), kafka_streams=runs(4, 5, 1))
+    assert (work.weir_per_s, work.kafka_streams_per_s, work.ratio) == (500, 250, 2)
+    alone = Workload(name="sum_per_key", event_bytes=68, weir=runs(1), kafka_streams=[])
+    assert (alone.kafka_streams_per_s, alone.ratio) == (None, None)
+
+
+def test_results_that_differ_in_one_total_are_refused():
+    weir = pl.DataFrame({"user": ["u1", "u2"], "total": [10, 20]})
+    _require_equal(weir, pl.DataFrame({"key": ["u2", "u1"], "total": [20, 10]}), "sum_per_key")
+    with pytest.raises(BenchError, match="1 of Weir's are not among"):
+        _require_equal(weir, pl.DataFrame({"key": ["u2", "u1"], "total": [21, 10]}), "sum_per_key")
