@@ -27,8 +27,9 @@ IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
 REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
-COMMIT_SHARE = 0.45
-"""An epoch aims at this share of the commit interval, so that commits come in time while input is behind."""
+COMMIT_SHARE = 0.8
+"""An epoch aims at this share of the commit interval while input is behind: one large epoch combines more a key and
+starts less often than several small ones."""
 MIN_EPOCH_RECORDS = 25_000
 """Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
@@ -121,7 +122,7 @@ class Driver:
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._records_in = 0
-        self._rate = self._commit_ms = 0.0
+        self._rate = self._commit_ms = self._epoch_s = 0.0
         self._is_paused = False
         self._message = ""
         self._stop_request: RequestRow | None = None
@@ -153,10 +154,11 @@ class Driver:
 
     def _run_epoch(self) -> EpochResult | None:
         started = time.monotonic()
-        active = sum(1 for task in self._coordinator.tasks.values() if task.topics)
-        limits = replace(self._limits, max_records=min(self._limits.max_records, self._epoch_records // active + 1))
+        behind = sum(total_lag([task], self._ends) > 0 for task in self._coordinator.tasks.values())
+        share = self._epoch_records // max(1, behind) + 1
+        limits = replace(self._limits, max_records=min(self._limits.max_records, share))
         result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000)
-        seconds = time.monotonic() - started
+        self._epoch_s = seconds = time.monotonic() - started
         if result is None or not result.records_in:
             self._rate *= 0.8
             return result
@@ -211,7 +213,8 @@ class Driver:
         coordinator = self._coordinator
         if not coordinator.has_uncommitted:
             return
-        if time.monotonic() - self._clock.commit >= self._interval_s:
+        is_behind = self._lag() > 0
+        if time.monotonic() - self._clock.commit + is_behind * self._epoch_s >= self._interval_s:
             self._commit("interval")
         elif 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
             self._commit("bytes")

@@ -28,14 +28,16 @@ def assign(tasks: Sequence[TaskId], slots: int) -> dict[TaskId, int]:
 
 
 class SlotPool:
-    """Runs one function over the slots of an application, one Spark job a call."""
+    """Runs one function over the slots of an application, one Spark job a call.
+
+    Made with its workers started and the application imported, so that the first epoch costs no more than others.
+    """
 
     def __init__(self, spark_context: SparkContext, slots: int, settings: WorkerSettings,
                  assignment: Mapping[TaskId, int]) -> None:
         self._context, self._settings, self._assignment = spark_context, settings, assignment
         self._slots = [spark_context.parallelize([slot], 1).persist() for slot in range(slots)]
-        for slot in self._slots:
-            slot.count()
+        self._collect(run_plans, {slot: [] for slot in range(slots)})
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         """The receipts of ``plans``, in no particular order.
@@ -54,6 +56,10 @@ class SlotPool:
         shares: dict[int, list[Item]] = {}
         for item in items:
             shares.setdefault(self._assignment[item.task], []).append(item)
+        return self._collect(function, shares)
+
+    def _collect(self, function: Callable[[WorkerSettings, Sequence[Item], Iterable[object]], Iterator[Answer]],
+                 shares: Mapping[int, Sequence[Item]]) -> list[Answer]:
         parts = []
         for slot, share in sorted(shares.items()):
             self._context.environment[SLOT_VARIABLE] = str(slot)

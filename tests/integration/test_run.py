@@ -1,0 +1,157 @@
+"""Runs on a real broker and real Spark: restores, brokers that die, readers in other processes, clean stops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from itertools import islice
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from infra.kafka.admin import KafkaAdmin
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from pipelines.spark.runner import run
+from state.commit.tables import read_table
+from state.engine.instances import current_instance
+from state.engine.task_store import open_reader
+from state.types import IsolationLevel
+from tests.faults.applications import PARTITIONS, TOPIC, records
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+REFERENCE = "tests.faults.applications:app"
+
+
+def produce(bootstrap_servers: str, first: int, last: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+    for partition, key, value, timestamp_ms in islice(records(last), first, last):
+        producer.produce(TOPIC, value, key, partition=partition, timestamp=timestamp_ms)
+        producer.poll(0)
+    producer.flush()
+
+
+def events_counted(settings: Settings) -> int:
+    return read_table(settings.warehouse / "faulty" / "user_sums")["events"].sum()
+
+
+@pytest.fixture
+def embedded(tmp_path):
+    """Settings of a folder, its embedded broker's address, and the topic in it with 2,000 records."""
+    settings = Settings(dir=tmp_path / "weir", slots=2)
+    with broker_for(settings) as bootstrap_servers:
+        KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
+        produce(bootstrap_servers, 0, 2_000)
+        yield settings, bootstrap_servers
+
+
+def until(condition, what: str, limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {limit_s:.0f} s"
+        time.sleep(0.1)
+
+
+def test_a_lost_task_restores_by_a_spark_job_and_ends_like_the_others(embedded, spark):
+    settings, bootstrap_servers = embedded
+    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    task = settings.state_dir / "faulty" / "1_2"
+    lost = current_instance(task)
+    shutil.rmtree(lost)
+    produce(bootstrap_servers, 2_000, 3_000)
+    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    assert events_counted(settings) == 3_000
+    kinds = read_table(settings.warehouse / "faulty" / "kind_sums")
+    assert kinds["events"].sum() == sum(b'"amount": -' not in value for _, _, value, _ in records(3_000))
+    assert current_instance(task) != lost
+
+
+def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedded, spark):
+    settings, bootstrap_servers = embedded
+    stop, messages = threading.Event(), []
+    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
+        "bootstrap_servers": bootstrap_servers, "stop": stop, "spark": spark,
+        "on_progress": lambda progress: messages.append(progress.message)})
+    thread.start()
+    try:
+        until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+              "catching up")
+        kill_broker(settings)
+        until(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+        until(lambda: KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
+              if answers(bootstrap_servers) else False, "the broker's return")
+        produce(bootstrap_servers, 2_000, 3_000)
+        until(lambda: events_counted(settings) == 3_000, "going on")
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def answers(bootstrap_servers: str) -> bool:
+    try:
+        KafkaAdmin(bootstrap_servers, time_limit_s=2).check_reachable()
+    except Exception:
+        return False
+    return True
+
+
+def kill_broker(settings: Settings) -> None:
+    """SIGKILL for the Java process of the folder's broker."""
+    (broker,) = [process for process in psutil.process_iter(["cmdline"])
+                 if "kafka.Kafka" in (cmdline := " ".join(process.info["cmdline"] or ()))
+                 and str(settings.kafka_dir) in cmdline]
+    broker.kill()
+
+
+def test_readers_in_other_processes_see_committed_state_only_and_never_wait(embedded, spark):
+    """A committed total never goes back and never shows what a commit does not hold."""
+    settings, bootstrap_servers = embedded
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
+        "bootstrap_servers": bootstrap_servers, "stop": stop, "spark": spark})
+    thread.start()
+    try:
+        task = settings.state_dir / "faulty" / "0_1"
+        until(lambda: current_instance(task) is not None, "the first epoch")
+        reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
+                                   str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)
+        for first in range(2_000, 6_000, 100):
+            produce(bootstrap_servers, first, first + 100)
+        answer, _ = reader.communicate(timeout=60)
+        assert reader.returncode == 0, answer
+        reads, states = map(int, answer.split())
+        assert reads > 1_000
+        assert states > 3
+    finally:
+        stop.set()
+        thread.join(60)
+    with open_reader(current_instance(task), IsolationLevel.READ_COMMITTED) as committed:
+        stored = list(committed.scan("sums"))
+    with open_reader(current_instance(task), IsolationLevel.READ_UNCOMMITTED) as newest:
+        assert list(newest.scan("sums")) == stored, "after a clean stop nothing is uncommitted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(embedded, number):
+    settings, bootstrap_servers = embedded
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
+               "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
+    weir = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ))
+    until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+          "catching up")
+    children = psutil.Process(weir.pid).children(recursive=True)
+    weir.send_signal(number)
+    started = time.monotonic()
+    _, errors = weir.communicate(timeout=30)
+    assert weir.returncode == 0, errors.decode()
+    assert time.monotonic() - started < 10
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
