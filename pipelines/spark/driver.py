@@ -162,13 +162,17 @@ class Driver:
         if result is None or not result.records_in:
             self._rate *= 0.8
             return result
-        if self._clock.first_input is None:
+        is_first = self._clock.first_input is None
+        if is_first:
             self._clock.first_input = started
         self._records_in += result.records_in
         self._rate = result.records_in / seconds
-        if result.records_in >= self._epoch_records * 0.8:
-            wanted = self._rate * self._interval_s * COMMIT_SHARE
-            self._epoch_records = int(max(MIN_EPOCH_RECORDS, min(wanted, self._epoch_records * 4)))
+        wanted_s = self._interval_s * COMMIT_SHARE
+        if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little of the next
+            self._epoch_records *= 4
+        elif result.records_in >= self._epoch_records * 0.8:
+            scale = min(4.0, max(0.5, wanted_s / seconds))
+            self._epoch_records = max(MIN_EPOCH_RECORDS, int(result.records_in * scale))
         return result
 
     def _react(self, result: EpochResult, stop: Event) -> None:
