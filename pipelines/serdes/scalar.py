@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from pipelines.serdes.row_type import RowType, row_type_of
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
@@ -75,8 +74,8 @@ class Int64(_Scalar):
 def decode_text(items: Sequence[bytes | None]) -> tuple[pl.Series, list[int], dict[int, str]]:
     """UTF-8 text, the rows without bytes, and the rows whose bytes are not UTF-8 with the reason."""
     try:
-        text = pl.Series(pa.array(items, pa.binary()).cast(pa.string()), dtype=pl.String())
-    except pa.ArrowInvalid:
+        text = pl.Series(items, dtype=pl.Binary()).cast(pl.String())
+    except pl.exceptions.ComputeError:
         objects, absent, bad = decode_one_by_one(items, bytes.decode)
         return pl.Series(objects, dtype=pl.String()), absent, bad
     return text, text.is_null().arg_true().to_list(), {}
