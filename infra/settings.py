@@ -41,7 +41,7 @@ class Settings(BaseModel):
     """librdkafka properties for every client, as SASL and TLS."""
     slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
     """Places where tasks run at the same time; the number of cores, at least 2."""
-    max_epoch_records: int = Field(default=1_000_000, ge=1)
+    max_epoch_records: int = Field(default=600_000, ge=1)
     """Records an epoch reads at most, over all tasks."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
     """Bytes of keys and values an epoch reads at most, over all tasks."""

@@ -140,6 +140,8 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> Sp
         ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
         ("spark.sql.session.timeZone", "UTC"),
         ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
+        # Arenas of many threads hold on to what one epoch needed.
+        ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
         ("spark.executorEnv.PYTHONPATH", _worker_path()),
         *properties.items(),
         *settings.spark.items(),
