@@ -144,7 +144,11 @@ class Coordinator:
             tasks={str(task.id): task.to_commit() for task in self.tasks.values()},
             files=tuple(file for task in self.tasks.values() for file in task.files),
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
-        sync_blobs(self._blobs, record.pending_blobs)
+        try:
+            sync_blobs(self._blobs, record.pending_blobs)
+        except FileNotFoundError:  # a newer driver's start removes what no commit names
+            self._committer.check_claim()
+            raise
         self._committer.commit(record)
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         for task in self.tasks.values():

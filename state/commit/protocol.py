@@ -107,6 +107,13 @@ class Committer:
         self._on_step("pivot appended")
         self._append_files(record)
 
+    def check_claim(self) -> None:
+        """Raise ``FencedError`` when another driver has claimed the application since."""
+        log = self._claimed_log()
+        log.refresh()
+        if log.version != self._last:
+            raise FencedError(self._application, version_text(self._last), version_text(log.version))
+
     def close(self) -> None:
         """Wait for checkpoints that are being written."""
         self._appends.shutdown()
