@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -61,9 +61,14 @@ class RowType:
         return [_series(name, dtype, [None if item is None else getattr(item, name) for item in objects])
                 for name, dtype in self.columns.items()]
 
-    def _constructor(self) -> type:
-        if self.python_type is not None:
-            return self.python_type
+    def _constructor(self) -> Callable[..., Any]:
+        """Makes one object of the columns' values, in their order."""
+        cls = self.python_type
+        if cls is not None:
+            if not any(field.kw_only for field in dataclasses.fields(cls)):
+                return cls
+            names = list(self.columns)
+            return lambda *values: cls(**dict(zip(names, values, strict=True)))
         fields = [(name, _ANNOTATIONS.get(dtype, Any)) for name, dtype in self.columns.items()]
         return dataclasses.make_dataclass("Row", fields, frozen=True)
 

@@ -30,6 +30,11 @@ class Visits:
     n: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    name: str
+
+
 def at(ms):
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
@@ -189,6 +194,16 @@ def test_a_function_can_choose_the_key():
         topic.pipe_records([("a", Click("xy"), 1), ("b", Click("xz"), 1), ("b", None, 1)])
         assert out.read_rows() == [dict(letter="x", count=1), dict(letter="x", count=2)]
         assert driver.counts["null_keys"] == 1
+
+
+def test_a_function_gets_keyword_only_dataclasses_too():
+    def longest(key: str, click: Click, longest: Page | None) -> Page:
+        return max(longest, Page(name=click.page), key=lambda page: len(page.name))
+
+    with driven(lambda s: s.group_by_key().aggregate("longest", lambda: Page(name=""), longest)
+                .to_delta("out")) as (topic, out, _):
+        topic.pipe_records([("a", Click("xyz"), 1), ("a", Click("x"), 2)])
+        assert [row["name"] for row in out.read_rows()] == ["xyz", "xyz"]
 
 
 def test_a_function_that_fails_or_breaks_its_promise_is_named():
