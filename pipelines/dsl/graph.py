@@ -15,6 +15,7 @@ from pipelines.operators.functions import UserFunction
 from pipelines.operators.windows import WINDOW_COLUMNS
 from pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
 from pipelines.topology.nodes import Node, RecordType
+from state.types import StoreSpec
 
 N = TypeVar("N", bound=Node)
 
@@ -65,6 +66,14 @@ def check_name(what: str, name: Any) -> str:
         raise TopologyError(f"the {what} name {name!r} does not do; use letters, digits, dot, dash and underscore, "
                             "with a letter or digit first")
     return name
+
+
+def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *, is_windowed: bool = False) -> StoreSpec:
+    """The store of ``where``; raises ``TopologyError`` for a key that cannot be ordered."""
+    for column, dtype in record.key_columns.items():
+        if dtype.is_nested():
+            raise TopologyError(f"{where} keeps state by {column!r}, which is a list; choose a key of single values")
+    return StoreSpec(name=name, key=record.key_columns, value=value, is_windowed=is_windowed)
 
 
 def user_function(call: Callable[..., Any], node: str) -> UserFunction:

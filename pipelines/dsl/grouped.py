@@ -7,16 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, user_function
+from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
 from pipelines.dsl.table import KTable
 from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import Aggregate, Count
+from pipelines.operators.aggregates import STORED, Aggregate, Count
 from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.windows import TimeWindows
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
-from state.types import StoreSpec
 
 
 class _Grouped:
@@ -37,6 +36,11 @@ class _Grouped:
                                     "First(...) or Last(...)")
         columns = self._node.record.columns
         accumulators = tuple(aggregate.bind(name, columns) for name, aggregate in aggregates.items())
+        key, state = list(self._node.record.key_columns), [name for each in accumulators for name in each.state]
+        for name in [*key, *state]:
+            is_taken = state.count(name) > 1 or (name in key and name in state and name not in aggregates)
+            if is_taken or name.endswith(STORED):
+                raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
         output = RowType(pl.Schema({each.name: each.output for each in accumulators}))
         return self._add("KSTREAM-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
@@ -87,7 +91,7 @@ class _Grouped:
         parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
         record = self._graph.record(name, parent.record.key, output,
                                     is_windowed=parent.record.is_windowed or self._windows is not None)
-        spec = StoreSpec(name=store, key=record.key_columns, value=fold.state, is_windowed=self._windows is not None)
+        spec = store_spec(name, store, record, fold.state, is_windowed=self._windows is not None)
         node = AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=self._windows)
         return KTable(self._graph, self._graph.add(node), windows=self._windows)
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name
+from pipelines.dsl.graph import Graph, check_name, store_spec
 from pipelines.dsl.stateless import add_filter, add_map_values
 from pipelines.dsl.suppressed import Suppressed
 from pipelines.errors import TopologyError
 from pipelines.operators.windows import TimeWindows
-from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode
-from state.types import StoreSpec
+from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode
 
 if TYPE_CHECKING:
     from pipelines.dsl.stream import KStream
@@ -41,14 +40,15 @@ class KTable:
 
     def suppress(self, suppressed: Suppressed) -> KTable:
         """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328)."""
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(f"suppress got {suppressed!r}; pass Suppressed.until_window_closes(...)")
         if self._windows is None:
             raise TopologyError("suppress until the window closes needs a windowed table; put "
                                 ".windowed_by(...) before the aggregation")
         name = self._graph.new_name("KTABLE-SUPPRESS-")
         record = self._node.record
-        store = StoreSpec(name=self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-"), key=record.key_columns,
-                          value=pl.Schema({name: dtype for name, dtype in record.columns.items()
-                                           if name not in record.key_columns}), is_windowed=True)
+        store = store_spec(name, self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-"), record,
+                           _beside_key(record), is_windowed=True)
         node = SuppressNode(name=name, parent=self._node, record=record, store=store, windows=self._windows)
         return KTable(self._graph, self._graph.add(node), is_final=True)
 
@@ -77,7 +77,10 @@ def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name:
     """A table of the records of ``parent``, under ``name`` or the next number behind ``prefix``."""
     name = name or graph.new_name(prefix)
     record = parent.record
-    value = pl.Schema({column: dtype for column, dtype in record.value.columns.items()
-                       if column not in record.key_columns})
-    spec = StoreSpec(name=check_name("store", store), key=record.key_columns, value=value)
+    spec = store_spec(name, check_name("store", store), record, _beside_key(record))
     return KTable(graph, graph.add(TableNode(name=name, parent=parent, record=record, store=spec)))
+
+
+def _beside_key(record: RecordType) -> pl.Schema:
+    """The value columns that are not key columns too."""
+    return pl.Schema({name: dtype for name, dtype in record.value.columns.items() if name not in record.key_columns})

@@ -34,6 +34,11 @@ class Hidden:
 
 
 @dataclass(frozen=True)
+class Tags:
+    tags: list[str]
+
+
+@dataclass(frozen=True)
 class Start:
     window_start: int
 
@@ -68,6 +73,10 @@ def clicks(builder=None, value=Click, key="user"):
     (lambda: clicks().group_by_key().agg("s", n=Sum(pl.lit(1))), "uses no column"),
     (lambda: clicks().group_by_key().agg("s", user=Count()), "'user' is both"),
     (lambda: clicks().group_by_key().agg("s", _n=Count()), "underscore"),
+    (lambda: clicks().group_by_key().agg("s", n=Mean("ms"), n__sum=Count()), "'n__sum' is one that Weir makes"),
+    (lambda: clicks(key="n__count").group_by_key().agg("s", n=Mean("ms")), "'n__count' is one that Weir makes"),
+    (lambda: clicks().group_by_key().agg("s", n__stored=Count()), "'n__stored' is one that Weir makes"),
+    (lambda: StreamsBuilder().table("t", key=Json(Tags), value=String(), store="s"), "'tags', which is a list"),
     (lambda: clicks().filter(col("ms") + 1), "filter needs true or false"),
     (lambda: clicks().filter(col("ms").shift(1) > 1), "beyond its own record"),
     (lambda: clicks().filter(col("ms") > col("ms").mean()), "beyond its own record"),
@@ -87,6 +96,7 @@ def clicks(builder=None, value=Click, key="user"):
     (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").to_stream().group_by_key().windowed_by(WINDOWS),
      "windowed already"),
     (lambda: clicks().group_by_key().count("s").suppress(FINAL), "needs a windowed table"),
+    (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").suppress(WINDOWS), "pass Suppressed"),
     (lambda: Delimited(Hidden, sep=""), "empty separator"),
     (lambda: StreamsBuilder().build(), "reads nothing"),
 ])
