@@ -71,7 +71,8 @@ def show(application: AppArgument,
         raise CommandError(f"{application} has no table {table!r}; it has {known}")
     rows = read_table(folder / table)
     declared = without_bookkeeping(rows).columns
-    rows = rows.sort("_ts", *declared, descending=[True, *[False] * len(declared)]).select(declared)
+    newest = "_ts" if "_ts" in rows.columns else "_epoch"  # dead letters have no time of Weir's
+    rows = rows.sort(newest, *declared, descending=[True, *[False] * len(declared)]).select(declared)
     shown = rows.head(limit) if limit else rows
     if as_json:
         print_json(shown.to_dicts())

@@ -1,0 +1,54 @@
+"""``weir show``: the rows that stand, newest first, of outputs and of dead letters."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli.app import app
+from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from pipelines.tasks.plan import BadRecord
+from state.commit.files import write_file
+from state.commit.protocol import Committer
+from state.commit.record import CommitRecord
+from state.types import TableSpec
+
+TOTALS = TableSpec(name="totals", keys=("shop",), schema=pl.Schema({
+    "shop": pl.String(), "total": pl.Int64(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64(),
+    "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """Shows a table of a folder whose application ``sales`` has committed once."""
+    committer = Committer(tmp_path / "warehouse", "sales", [TOTALS, DEAD_LETTERS], fingerprint="f")
+    generation = committer.claim().generation
+    totals = pl.DataFrame([("a", 1, 1_000, 1, 0, False), ("b", 5, 2_000, 1, 1, False), ("a", 3, 3_000, 1, 2, False),
+                           ("c", None, 4_000, 1, 3, True)], schema=list(TOTALS.schema), orient="row")
+    bad = BadRecord(topic="sales", partition=0, offset=7, timestamp_ms=-5, reason="negative timestamp -5", value=b"{}")
+    folder = tmp_path / "warehouse" / "sales"
+    files = (write_file(folder, TOTALS, totals.cast({"_ts": pl.Datetime("ms", "UTC")})),
+             write_file(folder, DEAD_LETTERS, dead_letter_frame([bad], 1)))
+    committer.commit(CommitRecord(kind="commit", generation=generation, epoch=1, at_ms=0, fingerprint="f", files=files))
+    committer.close()
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(app, ["show", "sales", *arguments, "--dir", str(tmp_path)])
+
+
+def test_of_a_table_the_newest_row_a_key_is_shown_and_deleted_keys_are_not(shown):
+    assert json.loads(shown("totals", "--json").stdout) == [{"shop": "a", "total": 3}, {"shop": "b", "total": 5}]
+    assert json.loads(shown("totals", "--json", "--limit", "1").stdout) == [{"shop": "a", "total": 3}]
+
+
+def test_dead_letters_are_shown_with_their_reason(shown):
+    letter, = json.loads(shown("_dead_letters", "--json").stdout)
+    assert (letter["offset"], letter["value"], letter["reason"]) == (7, "{}", "negative timestamp -5")
+
+
+def test_an_unknown_table_names_the_known_ones(shown):
+    result = shown("nope")
+    assert result.exit_code == 1
+    assert "sales has no table 'nope'; it has totals" in " ".join(result.stderr.split())
