@@ -1,6 +1,8 @@
-"""Who may import whom (docs in the style guide): the test names the offending line."""
+"""Who may import whom (docs/architecture.md): the test names the offending line."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,14 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("pipelines", ("orchestration", "dagster"), ()),
     ("pipelines", ("infra",), ("pipelines/spark", "pipelines/cli")),
     ("pipelines", ("pyspark",), ("pipelines/spark",)),
+    ("infra", ("pyspark", "delta"), ("infra/spark",)),
+    ("pipelines", ("pipelines.cli",), ("pipelines/cli",)),
+    ("pipelines", ("pipelines.examples",), ("pipelines/cli", "pipelines/examples")),
+    ("pipelines", ("pipelines.testing",), ("pipelines/testing",)),
+    *((package, ("bench", "tests"), ("pipelines/cli",)) for package in PACKAGES),
     ("pipelines/operators", ("sqlalchemy", "pipelines.dsl", "pipelines.tasks", "pipelines.topology",
                              "pipelines.spark"), ()),
+    ("pipelines/serdes", ("pipelines.dsl", "pipelines.operators", "pipelines.topology", "pipelines.spark"), ()),
     ("pipelines/tasks", ("sqlalchemy", "pipelines.dsl", "pipelines.spark"), ()),
     ("pipelines/dsl", ("pipelines.tasks", "pipelines.spark"), ()),
     ("pipelines/topology", ("pipelines.dsl", "pipelines.tasks", "pipelines.spark"), ()),
@@ -67,6 +75,22 @@ def test_an_exempt_folder_may_reach_into_infra(tmp_path):
     (tmp_path / "pipelines/spark").mkdir(parents=True)
     (tmp_path / "pipelines/spark/x.py").write_text("import infra.kafka.reader\nimport pyspark")
     assert offences(tmp_path) == []
+
+
+def test_a_worker_starts_without_what_it_does_not_need():
+    """Directly or not: each costs a worker time and memory at its start."""
+    code = ("import sys, pipelines.spark.worker\n"
+            "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_settings_alone_read_the_environment():
+    found = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+             if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+                    for node in ast.walk(ast.parse(path.read_text())))}
+    # The other two hand it on: to a server they start, and to PySpark, which takes some settings no other way.
+    assert found == {"infra/settings.py", "pipelines/cli/keeper.py", "infra/spark/session.py"}
 
 
 def test_relative_imports_are_not_used():

@@ -1,1 +1,1 @@
-"""Applications to run and to copy from. Nothing here is imported by the rest of Weir."""
+"""Applications to run and to copy from. Only the demo and the Dagster domains import them."""
