@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from confluent_kafka import Producer
 
+from bench.processes import BenchError
 from infra.kafka.admin import KafkaAdmin
 
 START_MS = 1_790_000_000_000
@@ -57,11 +58,11 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
     """Create the topic and fill it with the first ``events`` events.
 
     Raises:
-        RuntimeError: The topic exists, or does not hold them all afterwards.
+        BenchError: The topic exists, or does not hold them all afterwards.
     """
     admin = KafkaAdmin(bootstrap_servers)
     if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):
-        raise RuntimeError(f"topic {topic!r} exists already; give the bench a folder of its own with --dir")
+        raise BenchError(f"topic {topic!r} exists already; give the bench a folder of its own with --dir")
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap_servers,
         "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs
@@ -83,4 +84,4 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
     producer.close()
     found = sum(admin.end_offsets([(topic, partition) for partition in range(PARTITIONS)]).values())
     if found != events:
-        raise RuntimeError(f"topic {topic!r} holds {found} records after {events} were sent")
+        raise BenchError(f"topic {topic!r} holds {found} records after {events} were sent; run the bench again")

@@ -45,7 +45,8 @@ class LeaseHeldError(Exception):
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_at_ms / 1000))
         return (f"application {self.application!r} is driven already, by {self.owner} (process {self.pid} on "
-                f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or take over")
+                f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or replace it with "
+                "`weir run --take-over`")
 
 
 class ControlDatabase:
@@ -100,7 +101,8 @@ class ControlDatabase:
             with self._reading() as connection:
                 holder = _open_instance(connection, application)
             if holder is None:
-                raise ControlDatabaseError(f"the lease of {application!r} changed hands twice at once") from None
+                raise ControlDatabaseError(f"the lease of {application!r} changed hands twice at once; "
+                                           "try again") from None
             raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms) from None
 
     def heartbeat(self, lease: Lease, *, state: str, generation: int | None = None) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 RequestKind = Literal["commit", "restore", "pause", "resume", "stop"]
-InstanceState = Literal["starting", "running", "waiting", "paused", "stopping", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class TaskStatusRow:
     task: str
     slot: int
     status: str
-    """running, restoring, paused, failed."""
+    """running, restoring, paused."""
     state: str | None = None
     """The state id, ``generation.epoch``."""
     positions: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +81,8 @@ class ApplicationStatus:
 
     application: str
     state: str
-    """As reported; ``dead`` where the lease is open but its process is gone or its time is over."""
+    """As reported: starting, running, waiting, paused, stopping, stopped, failed; ``dead`` where the lease
+    is open but its process is gone or its time is over."""
     is_running: bool
     generation: int | None
     owner: str
