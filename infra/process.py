@@ -16,15 +16,19 @@ def end_with_parent(ended_by: signal.Signals = signal.SIGKILL) -> Callable[[], N
 
     The kernel goes by the thread that starts the child, so start it from a thread that lives as long as the process.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
+    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
     def set_signal() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
-        if os.getppid() != parent:  # ended between fork and prctl
+        if not end_with(parent, ended_by, libc):
             os._exit(1)
 
     return set_signal
+
+
+def end_with(parent: int, ended_by: signal.Signals, libc: ctypes.CDLL | None = None) -> bool:
+    """Have the kernel send ``ended_by`` to this process when ``parent`` ends; False when it has ended already."""
+    (libc or ctypes.CDLL(None, use_errno=True)).prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
+    return os.getppid() == parent
 
 
 def start_ticks(pid: int) -> int | None:

@@ -6,9 +6,7 @@ SIGTERM finishes the epoch, commits, and still reports what the run left.
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import signal
 import sys
 import time
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
+from infra.process import end_with
 from infra.settings import Settings
 from pipelines.cli.drive import drive
 from pipelines.cli.positions import committed_positions
@@ -28,18 +27,10 @@ if TYPE_CHECKING:
     from pipelines.spark.runner import Progress, RunSummary
 
 LOG_EVERY_S = 60.0
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process when ``parent`` ends, however that happens."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent:
-        raise RuntimeError("the Dagster step that started this driver has ended; start it again")
 
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each output table."""
+    """One materialization of the ingest and one of each output table that is there."""
     commit: dict[str, Any] = {"generation": summary.generation, "epoch": summary.epoch}
     topics = load_reference(pipes.get_extra("reference")).topology.topics()
     offsets = committed_positions(newest_commit(settings.warehouse, summary.application), topics)
@@ -49,6 +40,8 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
         **{f"total_{name}": count for name, count in summary.totals.items()}})
     for table, asset_key in pipes.get_extra("tables").items():
         folder = settings.warehouse / summary.application / table
+        if not folder.exists():  # the run was ended before its first claim
+            continue
         pipes.report_asset_materialization(asset_key=asset_key, metadata={
             **commit, "dagster/row_count": read_table(folder).height,
             "dagster/uri": {"raw_value": str(folder), "type": "path"}})
@@ -71,7 +64,9 @@ def _logged(pipes: PipesContext) -> Any:
 def main() -> int:
     """Returns the exit code; an error is one sentence in the run's log."""
     with open_dagster_pipes() as pipes:
-        _end_with(pipes.get_extra("parent"))
+        if not end_with(pipes.get_extra("parent"), signal.SIGTERM):
+            pipes.log.error("the Dagster step that started this driver has ended; start it again")
+            return 1
         settings = Settings.load(Path(pipes.get_extra("dir")))
         try:
             summary = drive(pipes.get_extra("reference"), settings, on_progress=_logged(pipes),

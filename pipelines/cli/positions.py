@@ -9,13 +9,13 @@ from state.commit.record import CommitRecord
 from state.types import Positions
 
 
-def committed_positions(newest: CommitRecord | None, topics: Iterable[str]) -> Positions:
-    """Next offsets to read by topic and partition, over all tasks; empty before the first commit."""
-    merged: Positions = {topic: {} for topic in sorted(topics)}
+def committed_positions(newest: CommitRecord | None, topics: Iterable[str] = ()) -> Positions:
+    """Next offsets to read by topic and partition, over all tasks; ``topics`` are there even before a commit."""
+    merged: Positions = {topic: {} for topic in topics}
     for task in newest.tasks.values() if newest else ():
-        for topic in merged.keys() & task.positions.keys():
-            merged[topic].update(task.positions[topic])
-    return {topic: dict(sorted(partitions.items())) for topic, partitions in merged.items()}
+        for topic, offsets in task.positions.items():
+            merged.setdefault(topic, {}).update(offsets)
+    return {topic: dict(sorted(merged[topic].items())) for topic in sorted(merged)}
 
 
 def committed_lag(positions: Positions, admin: KafkaAdmin) -> Mapping[tuple[str, int], int]:

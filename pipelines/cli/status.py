@@ -23,6 +23,7 @@ def _time(at_ms: int | None) -> datetime | None:
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
     """One application as plain values; counts are of the newest commit, ``tasks`` and pace as last reported."""
+    from pipelines.cli.positions import committed_positions
     from state.commit.protocol import newest_commit
 
     newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
@@ -32,10 +33,6 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
     def total(name: str) -> int:
         return sum(task.totals.get(name, 0) for task in (readers if name == "records_in" else tasks))
 
-    positions: dict[str, dict[int, int]] = {}
-    for task in readers:
-        for topic, offsets in task.positions.items():
-            positions.setdefault(topic, {}).update(offsets)
     metric = life.metric if life else None
     return {
         "application": application,
@@ -47,7 +44,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "records_in": total("records_in"),
         "late_records": total("late_records"),
         "open_windows": total("open_windows"),
-        "positions": {topic: dict(sorted(offsets.items())) for topic, offsets in sorted(positions.items())},
+        "positions": committed_positions(newest),
         "lag": metric.lag if metric else None,
         "records_per_s": metric.records_per_s if metric and life and life.is_running else None,
         "commit_ms": metric.commit_ms if metric else None,
