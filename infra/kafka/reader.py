@@ -29,6 +29,9 @@ FETCH_PROPERTIES: Mapping[str, object] = {
 }
 CONSUME_TIMEOUT_S = 0.05
 """How long one call waits for a full batch; offsets that hold no record cost at most this."""
+PATIENCE_S = 1.0
+"""How long a read without any progress waits. Fetching goes on behind it, so a short wait loses nothing, and a stop
+is not held up by one wait after another for each partition of brokers that are away."""
 BATCH_RECORDS = 10_000
 """A call's messages stay in the processor's cache: 5 to 15 % less than with 50,000."""
 PASSING_ERRORS = frozenset({KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
@@ -111,7 +114,7 @@ class PartitionReader:
         self._handed_out = -1
 
     def read(self, start: int, end: int, *, until_time_ms: int | None = None, max_bytes: int = 64 << 20,
-             patience_s: float = 5.0) -> RawRecords:
+             patience_s: float = PATIENCE_S) -> RawRecords:
         """Records of ``[start, end)``, cut at the first one beyond ``until_time_ms`` (at least one record).
 
         Reading stops early once keys and values pass ``max_bytes``, and after ``patience_s`` without any

@@ -9,8 +9,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pipelines.application import Application
 from pipelines.spark.errors import PartitionCountError, TopologyChangedError
@@ -31,6 +32,8 @@ from state.types import StateId, TaskId
 
 log = logging.getLogger("weir.driver")
 
+Item = TypeVar("Item", TaskPlan, SettleRequest)
+Answer = TypeVar("Answer")
 JOB_ATTEMPTS = 3
 FIRST_INSTANCE = "first"
 
@@ -120,13 +123,16 @@ class Coordinator:
         result = None
         for stage in self._stages:
             blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
-            plans = [plan for task in running if task.id.sub_topology in stage - blocked
-                     and (plan := plan_task(task, state=state, ends=ends, limits=limits, now_ms=now_ms,
-                                            until_time_ms=until_ms))]
+            ready = [task for task in running if task.id.sub_topology in stage - blocked]
+            plan = partial(plan_task, state=state, ends=ends, limits=limits, now_ms=now_ms, until_time_ms=until_ms)
+            plans = [planned for task in ready if (planned := plan(task))]
             if plans:
+                busy = {planned.task for planned in plans}
+                plans += [planned for task in ready if task.id not in busy and task.owes_settling
+                          and (planned := plan(task, is_visit=True))]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                for receipt in self._run(plans):
+                for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result)
         if result is not None:
             self.has_uncommitted |= result.moved
@@ -158,14 +164,17 @@ class Coordinator:
         self.commits += 1
 
     def settle(self, *, close: bool = False) -> None:
-        """Let tasks that sit idle after a commit drop their undo logs; ``close`` at a clean stop."""
+        """Let tasks that sit idle after a commit drop their undo logs; ``close`` at a clean stop.
+
+        A task that cannot is visited by the next epoch, whose receipt says what is wrong.
+        """
         requests = [SettleRequest(task=task.id, instance=task.instance, generation=self.generation,
                                   committed=task.committed, close=close)
                     for task in self.tasks.values()
-                    if task.committed is not None and task.committed == task.current and (task.has_undo or close)
-                    and task.state is TaskState.RUNNING]
-        for task_id, settled in self.slots.settle(requests) if requests else ():
-            self.tasks[task_id].has_undo = not settled
+                    if task.committed is not None and task.committed == task.current
+                    and task.state is TaskState.RUNNING and (task.has_undo or close)]
+        for task_id, settled in self._job(self.slots.settle, requests) if requests else ():
+            self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
 
     @property
     def committed_epoch(self) -> int:
@@ -175,7 +184,7 @@ class Coordinator:
     @property
     def needs_settling(self) -> bool:
         """Whether a task holds the undo log of a commit that it has not heard of."""
-        return any(task.has_undo and task.committed == task.current for task in self.tasks.values())
+        return any(task.owes_settling for task in self.tasks.values())
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -193,16 +202,16 @@ class Coordinator:
                     totals[name] = totals.get(name, 0) + count
         return totals
 
-    def _run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
-        """Run ``plans``; a lost Spark job means the same plans again, which repeats nothing (PROTOCOL 8)."""
+    def _job(self, run: Callable[[Sequence[Item]], list[Answer]], items: Sequence[Item]) -> list[Answer]:
+        """Run a job; a lost one means the same items again, which repeats nothing (PROTOCOL 8)."""
         for attempt in range(1, JOB_ATTEMPTS + 1):
             try:
-                return self.slots.run(plans)
+                return run(items)
             except Exception as error:
                 if attempt == JOB_ATTEMPTS:
                     raise
-                log.warning("epoch %s: Spark lost the job (%s); the same plans run again", plans[0].state,
-                            str(error).splitlines()[0])
+                log.warning("epoch %s: Spark lost the job (%s); it runs again as it was", self.epoch,
+                            (str(error).splitlines() or [type(error).__name__])[0])
         raise AssertionError("unreachable")
 
     def _accept(self, receipt: Receipt, result: EpochResult) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from infra.control.rows import RequestRow
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
-from pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
+from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.tasks.plan import Receipt, ReceiptStatus
@@ -33,6 +33,7 @@ starts less often than several small ones."""
 MIN_EPOCH_RECORDS = 25_000
 """Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
+BROKER_WAIT_S = 1.0
 
 
 class Source(Protocol):
@@ -132,13 +133,15 @@ class Driver:
         """Loop until ``stop`` is set, or until everything was read that the topics held at the start.
 
         Raises:
-            BadRecordError, TaskFailedError: A task cannot go on; everything before is committed.
+            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot go on; everything before is committed.
+            OffsetsLostError: A topic ends before the position to go on from.
             FencedError: A newer driver has taken over; nothing more was written.
         """
-        goal = self._refresh_ends(stop) if until_caught_up else None
+        self._refresh_ends(stop)
+        self._check_positions()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
-            if goal is None and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
+            if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
                 self._refresh_ends(stop)
             self._take_up_restored()
             result = None if self._is_paused else self._run_epoch()
@@ -146,9 +149,11 @@ class Driver:
                 self._react(result, stop)
             self._commit_if_due()
             self._report("paused" if self._is_paused else "running")
-            if goal is not None and not self._is_paused and self._has_caught_up(result):
+            if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 return self._finish("caught_up")
             if result is None or not result.records_in:
+                if until_caught_up and result is not None and self._lag() > 0:
+                    self._ask_ends(stop)  # where to stop stays as it is; whether the brokers are there is the question
                 self._idle(stop)
         return self._finish("stopped")
 
@@ -198,19 +203,22 @@ class Driver:
             self._commit("restore")
         for receipt in receipts:
             task = coordinator.tasks[receipt.task]
-            task.state, task.reason = TaskState.RESTORING, receipt.error
+            task.lost(receipt.error)
             instance = f"g{coordinator.generation}-e{coordinator.epoch}"
             log.warning("task %s: %s; it restores from its changelog into instance %s, the others go on",
                         task.id, receipt.error, instance)
             self._restores.start(RestoreRequest(
-                task=task.id, instance=instance, commit=replace(task.to_commit(), state=task.committed),
+                task=task.id, instance=instance, commit=task.to_commit(),
                 through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error))
 
     def _take_up_restored(self) -> None:
         for restored in self._restores.finished():
             task = self._coordinator.tasks[restored.request.task]
-            task.instance, task.current = restored.request.instance, task.committed
-            task.state, task.reason, task.visited, task.has_undo = TaskState.RUNNING, "", False, False
+            if restored.error:
+                if self._coordinator.has_uncommitted:
+                    self._commit("failure")
+                raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
+            task.restored(restored.request.instance)
             log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
 
     def _commit_if_due(self) -> None:
@@ -280,23 +288,37 @@ class Driver:
                                error=f"asked for by {request.requested_by}: {request.reason or 'no reason given'}")])
         return f"task {wanted} restores"
 
-    def _refresh_ends(self, stop: Event) -> dict[TopicPartition, int]:
-        """Ask the brokers where their topics end; while they are away, say so and go on with what is known."""
+    def _refresh_ends(self, stop: Event) -> None:
+        self._ends = self._ask_ends(stop)
+        self._clock.ends = time.monotonic()
+
+    def _ask_ends(self, stop: Event) -> dict[TopicPartition, int]:
+        """Where the topics end. While the brokers are away, say so, answer requests and try again."""
         wanted = [(topic, task.id.partition) for task in self._coordinator.tasks.values() for topic in task.topics]
-        while not stop.is_set():
+        while not (stop.is_set() or self._stop_request):
             try:
-                self._ends = dict(self._source.end_offsets(wanted))
-                self._clock.ends = time.monotonic()
+                ends = dict(self._source.end_offsets(wanted))
                 self._message = ""
-                break
+                return ends
             except BrokerUnreachableError as error:
                 if str(error) != self._message:
                     log.warning("%s; trying again", error)
                 self._message = str(error)
+                self._answer_requests()
+                self._take_up_restored()
                 self._commit_if_due()
                 self._report("waiting", now=True)
-                stop.wait(1.0)
+                stop.wait(BROKER_WAIT_S)
         return self._ends
+
+    def _check_positions(self) -> None:
+        """A topic that ends before the position was made anew: its records would be passed over up to there."""
+        for task in self._coordinator.tasks.values():
+            for topic in task.topics:
+                position = task.positions[topic][task.id.partition]
+                end = self._ends.get((topic, task.id.partition), position)
+                if position > end:
+                    raise OffsetsLostError(self._coordinator.application.id, topic, task.id.partition, position, end)
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator

@@ -35,6 +35,32 @@ class TaskFailedError(RunError):
                 "all epochs before are committed, and a new start repeats this one")
 
 
+class RestoreFailedError(RunError):
+    """A task's state could not be rebuilt from its changelog."""
+
+    def __init__(self, application: str, task: str, reason: str) -> None:
+        super().__init__(application, task, reason)
+        self.application, self.task, self.reason = application, task, reason
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r}, task {self.task} could not be restored from its changelog: "
+                f"{self.reason}; all epochs of the other tasks are committed, and a new start restores it again")
+
+
+class OffsetsLostError(RunError):
+    """A topic ends before what was read of it: offsets that come next would be passed over in silence."""
+
+    def __init__(self, application: str, topic: str, partition: int, position: int, end: int) -> None:
+        super().__init__(application, topic, partition, position, end)
+        self.application, self.topic, self.partition = application, topic, partition
+        self.position, self.end = position, end
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r} goes on from offset {self.position} of topic {self.topic!r}, "
+                f"partition {self.partition}, which ends at {self.end}: it was made anew or has lost records; bring "
+                f"the old topic back, or start over with `weir reset {self.application}`")
+
+
 class TopologyChangedError(RunError):
     """The commit log was written by another topology."""
 

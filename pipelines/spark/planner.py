@@ -50,23 +50,41 @@ class Task:
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
+    """Whether its store can roll something back."""
+
+    @property
+    def owes_settling(self) -> bool:
+        """Whether it holds the undo log of a commit that it has not heard of."""
+        return self.has_undo and self.committed == self.current and self.state is TaskState.RUNNING
+
+    def lost(self, reason: str) -> None:
+        """Its local state is gone or in doubt: it stands where the last commit has it, and restores."""
+        self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
+
+    def restored(self, instance: str) -> None:
+        """A new instance holds its committed state; the next epoch visits it."""
+        self.state, self.reason, self.instance, self.visited = TaskState.RUNNING, "", instance, False
 
     def accept(self, receipt: Receipt) -> bool:
-        """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit."""
+        """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit.
+
+        The first epoch of all is: its commit says where the task began, whatever ``start`` would say later.
+        """
         positions = {topic: {**offsets, **receipt.positions.get(topic, {})}
                      for topic, offsets in self.positions.items()}
-        moved = (positions != self.positions or receipt.clocks != self.clocks
+        moved = (self.committed is None or positions != self.positions or receipt.clocks != self.clocks
                  or bool(receipt.files or receipt.blobs or receipt.consumed))
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
-        self.source_times_ms.update(receipt.source_times_ms)
+        for name, time_ms in receipt.source_times_ms.items():
+            self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.files += receipt.files
         self.consumed += receipt.consumed
         gone = {blob.path for blob in receipt.consumed}
         self.pending = [blob for blob in self.pending if blob.path not in gone]
         for name, count in receipt.counts.items():
             self.totals[name] = self.totals.get(name, 0) + count
-        self.visited = self.has_undo = True
+        self.visited, self.has_undo = True, receipt.gauges.get("uncommitted_records", 0) > 0
         return moved
 
     def to_commit(self) -> TaskCommit:
@@ -96,8 +114,8 @@ class Limits:
 
 
 def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
-              until_time_ms: int | None) -> TaskPlan | None:
-    """The task's next epoch, or None when it has nothing to do."""
+              until_time_ms: int | None, is_visit: bool = False) -> TaskPlan | None:
+    """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same."""
     ranges = []
     for topic in task.topics:
         partition = task.id.partition
@@ -106,7 +124,7 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
         if end > start:
             ranges.append(OffsetRange(topic=topic, partition=partition, start=start, end=end))
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
-    if not (ranges or task.pending or is_due or not task.visited):
+    if not (ranges or task.pending or is_due or is_visit or not task.visited):
         return None
     return TaskPlan(task=task.id, instance=task.instance, state=state, expected=task.current,
                     committed=task.committed, now_ms=now_ms, ranges=tuple(ranges), until_time_ms=until_time_ms,

@@ -6,6 +6,7 @@ the changelog belongs to ``state.changelog.restore``; deciding that a task resto
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,8 @@ from state.changelog.restore import restore_task
 from state.commit.record import TaskCommit
 from state.engine.instances import quarantine, set_current
 from state.types import IsolationLevel, StateId, TaskId
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +48,17 @@ class Restored:
     request: RestoreRequest
     rows: int
     seconds: float
+    error: str = ""
+    """Why there is no new instance, in one sentence; empty when there is."""
 
 
 def restore(application: Application, settings: TaskSettings, request: RestoreRequest) -> Restored:
-    """Carry out ``request`` on this host."""
+    """Carry out ``request`` on this host; what a try that died has left goes to quarantine too."""
     started = time.perf_counter()
     sub_topology = application.topology.sub_topologies[request.task.sub_topology]
     folder = Path(settings.state_folder, str(request.task))
     quarantine(folder / request.commit.instance, request.reason)
+    quarantine(folder / request.instance, "the restore that built it did not finish")
     store = restore_task(
         Path(settings.application_folder), folder / request.instance, str(request.task),
         sub_topology.stores, request.commit, request.through, generation=request.generation,
@@ -65,9 +71,13 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
 
 
 def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
-    """``restore`` inside a Spark task."""
+    """``restore`` inside a Spark task; a failure is an answer, since trying again would not mend it."""
     list(rows)
-    return iter([restore(load_application(settings.reference), settings.tasks, request)])
+    try:
+        return iter([restore(load_application(settings.reference), settings.tasks, request)])
+    except Exception as error:
+        log.exception("task %s: its restore failed", request.task)
+        return iter([_failed(request, error)])
 
 
 class RestoreJobs:
@@ -76,18 +86,28 @@ class RestoreJobs:
     def __init__(self, spark_context: SparkContext, settings: WorkerSettings) -> None:
         self._context, self._settings = spark_context, settings
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="restore")
-        self._running: dict[TaskId, Future[Restored]] = {}
+        self._running: dict[TaskId, tuple[RestoreRequest, Future[Restored]]] = {}
 
     def start(self, request: RestoreRequest) -> None:
         """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
         job = self._context.parallelize([0], 1).mapPartitions(partial(run_restore, self._settings, request))
         job._jrdd  # noqa: B018
-        self._running[request.task] = self._threads.submit(lambda: job.collect()[0])
+        self._running[request.task] = request, self._threads.submit(lambda: job.collect()[0])
 
     def finished(self) -> list[Restored]:
-        """Those that ended since the last call; raises what a failed one raised."""
-        done = [task for task, future in self._running.items() if future.done()]
-        return [self._running.pop(task).result() for task in done]
+        """Those that ended since the last call, the failed ones too."""
+        done = [task for task, (_, future) in self._running.items() if future.done()]
+        return [_outcome(*self._running.pop(task)) for task in done]
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _outcome(request: RestoreRequest, future: Future[Restored]) -> Restored:
+    error = future.exception()
+    return future.result() if error is None else _failed(request, error)
+
+
+def _failed(request: RestoreRequest, error: BaseException) -> Restored:
+    reason = (str(error).splitlines() or ["no reason given"])[0]
+    return Restored(request=request, rows=0, seconds=0.0, error=f"{type(error).__name__}: {reason}")

@@ -34,6 +34,8 @@ from state.types import TaskId
 log = logging.getLogger("weir.driver")
 
 RETRY_S = 1.0
+ANSWER_LIMIT_S = 4.0
+"""How long one question to the brokers may take: a stop waits for it."""
 
 
 def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
@@ -96,7 +98,7 @@ class Brokers:
     """The Kafka cluster as a run uses it; an embedded broker that died is started again."""
 
     def __init__(self, settings: Settings, bootstrap_servers: str, application: Application) -> None:
-        self._admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+        self._admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
         self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
         self._application = application
 

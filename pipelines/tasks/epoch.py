@@ -7,6 +7,7 @@ transaction. Whatever goes wrong is an answer, never an exception. What the oper
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +30,12 @@ from state.engine.contract import Settlement, StateSession
 from state.engine.instances import set_current
 from state.engine.meta import Uncommitted
 from state.engine.task_store import TASK_STORE, TaskStore
-from state.errors import DiskFullError, MapFullError, TaskCorruptedError
+from state.errors import DiskFullError, MapFullError, StateError, TaskCorruptedError
 from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
 
+DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 
 
@@ -90,9 +92,8 @@ class EpochRunner:
         """Carry out ``plan`` once, however often it comes: the same plan again gives the stored receipt."""
         try:
             store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
-            stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
-            if stored is not None:
-                return msgspec.msgpack.decode(stored, type=Receipt)
+            if (stored := _stored_receipt(plan, store)) is not None:
+                return stored
             base = store.base
             settlement = store.settle(generation=plan.state.generation, expected=plan.expected,
                                       committed=plan.committed)
@@ -114,22 +115,26 @@ class EpochRunner:
         except DiskFullError as error:
             return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
         except Exception as error:
+            if _is_disk_full(error):
+                return _refusal(plan, ReceiptStatus.DISK_FULL, f"the disk of {self._folder} is full ({error}); "
+                                "nothing was committed of it: free some space and the epoch runs again")
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 
     def settle(self, task: TaskId, instance: str, *, generation: int, committed: StateId, close: bool) -> bool:
         """Let an idle task drop its undo log, its current state being committed; ``close`` syncs it for good.
 
-        False when the store does not hold the committed state.
+        False when the store does not hold the committed state, cannot be used, or belongs to a newer driver.
         """
         try:
             store = self._store(task, instance, is_new=False)
             settled = store.settle(generation=generation, expected=committed, committed=committed)
-        except TaskCorruptedError:
+            if close:
+                store.close(clean=True)
+                TaskStoreCache.discard(store.folder)
+        except StateError as error:
+            log.warning("%s", error)
             return False
-        if close:
-            store.close(clean=True)
-            TaskStoreCache.discard(store.folder)
         return settled is Settlement.READY
 
     def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
@@ -182,6 +187,8 @@ class EpochRunner:
 
             applied = store.apply(session, state=plan.state, expected=plan.expected, generation=plan.state.generation,
                                   plan_hash=plan.plan_hash, make_receipt=make_receipt)
+        if applied is None and (stored := _stored_receipt(plan, store)) is not None:
+            return stored  # a cancelled run of this very plan was quicker (PROTOCOL 6)
         if applied is None:
             return _refusal(plan, ReceiptStatus.FAILED, "another run of this task changed its store meanwhile")
         self._on_step("state written")
@@ -264,6 +271,19 @@ def _save(session: StateSession, key: bytes, value: object) -> None:
     encoded = msgspec.msgpack.encode(value)
     if session.get_many(TASK_STORE, [key]) != [encoded]:
         session.put_many(TASK_STORE, [key], [encoded])
+
+
+def _stored_receipt(plan: TaskPlan, store: TaskStore) -> Receipt | None:
+    """The receipt of this very plan, if it led to the state that the store holds."""
+    stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
+    return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
+
+
+def _is_disk_full(error: Exception) -> bool:
+    """Whether writing a file met a full disk; polars gives the number in the text only."""
+    return isinstance(error, (OSError, pl.exceptions.PolarsError)) and (
+        getattr(error, "errno", None) in DISK_FULL_CODES
+        or any(f"(os error {code})" in str(error) for code in DISK_FULL_CODES))
 
 
 def _refusal(plan: TaskPlan, status: ReceiptStatus, error: str) -> Receipt:

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event
 
-import polars as pl
 import pytest
 
-from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
 from pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
-
-
-@dataclass(frozen=True)
-class Sale:
-    amount: int
-
-
-def application(on_error="fail", commit_interval=timedelta(milliseconds=1), store="sums", max_skew=None) -> Application:
-    builder = StreamsBuilder()
-    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
-    sales.group_by_key().agg(store, total=Sum("amount"), sales=Count()).to_delta("totals")
-    return Application("sales", builder, on_error=on_error, commit_interval=commit_interval, max_skew=max_skew)
-
-
-def sales(count: int, partition: int) -> list:
-    return [(b"shop-%d" % (number % 5 * 2 + partition), json.dumps({"amount": number}).encode(), 1_000 + number * 10)
-            for number in range(count)]
+from tests.pipelines.spark.sales import application, expected, sales, totals
 
 
 @pytest.fixture
 def place(tmp_path):
     topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
     return Place(application(), topics, tmp_path, max_records=30)
-
-
-def totals(place: Place) -> dict[str, tuple[int, int]]:
-    rows = read_table(place.warehouse / "sales" / "totals")
-    return {shop: (total, count) for shop, total, count in rows.select("shop", "total", "sales").iter_rows()}
-
-
-def expected(place: Place) -> dict[str, tuple[int, int]]:
-    rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"]) for rows in place.topics.rows.values()
-                         for key, value, _ in rows], schema=["shop", "amount"], orient="row")
-    summed = rows.group_by("shop").agg(pl.col("amount").sum(), pl.len())
-    return {shop: (total, count) for shop, total, count in summed.iter_rows()}
 
 
 def test_a_run_until_caught_up_reads_all_and_a_second_finds_nothing_to_do(place):

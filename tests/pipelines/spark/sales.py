@@ -1,0 +1,42 @@
+"""Sales by shop over two partitions: the small application that driver tests run, and what it must come to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+import polars as pl
+
+from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
+from state.commit.tables import read_table
+from tests.pipelines.spark.inline import Place
+
+
+@dataclass(frozen=True)
+class Sale:
+    amount: int
+
+
+def application(on_error="fail", commit_interval=timedelta(milliseconds=1), store="sums", max_skew=None) -> Application:
+    builder = StreamsBuilder()
+    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    sales.group_by_key().agg(store, total=Sum("amount"), sales=Count()).to_delta("totals")
+    return Application("sales", builder, on_error=on_error, commit_interval=commit_interval, max_skew=max_skew)
+
+
+def sales(count: int, partition: int) -> list:
+    return [(b"shop-%d" % (number % 5 * 2 + partition), json.dumps({"amount": number}).encode(), 1_000 + number * 10)
+            for number in range(count)]
+
+
+def totals(place: Place) -> dict[str, tuple[int, int]]:
+    rows = read_table(place.warehouse / "sales" / "totals")
+    return {shop: (total, count) for shop, total, count in rows.select("shop", "total", "sales").iter_rows()}
+
+
+def expected(place: Place) -> dict[str, tuple[int, int]]:
+    rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"]) for rows in place.topics.rows.values()
+                         for key, value, _ in rows], schema=["shop", "amount"], orient="row")
+    summed = rows.group_by("shop").agg(pl.col("amount").sum(), pl.len())
+    return {shop: (total, count) for shop, total, count in summed.iter_rows()}

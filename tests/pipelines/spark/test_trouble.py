@@ -1,0 +1,236 @@
+"""The driver when something is away, lost or full: it waits, restores or stops, says so, and stays answerable."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from threading import Event
+
+import pytest
+
+from infra.kafka.admin import BrokerUnreachableError
+from pipelines.spark import driver as module
+from pipelines.spark.errors import OffsetsLostError, RestoreFailedError
+from pipelines.spark.restore import Restored, RestoreRequest, restore
+from state.commit.protocol import newest_commit
+from state.engine.task_store import TaskStore
+from state.types import StateId, TaskId
+from tests.pipelines.spark.inline import InlineRestores, Place, Topics
+from tests.pipelines.spark.sales import application, expected, sales, totals
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BROKER_WAIT_S", 0.001)
+    monkeypatch.setattr(module, "REQUESTS_EVERY_S", 0.0)
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=30)
+
+
+def away(place: Place, monkeypatch, times: int) -> list[int]:
+    """Let the brokers not answer ``times`` times; gives the list of calls."""
+    answer, calls = place.topics.end_offsets, []
+
+    def end_offsets(wanted):
+        calls.append(len(calls))
+        if len(calls) <= times:
+            raise BrokerUnreachableError("nowhere:1", "no answer")
+        return answer(wanted)
+
+    monkeypatch.setattr(place.topics, "end_offsets", end_offsets)
+    return calls
+
+
+@pytest.mark.parametrize("until_caught_up", [True, False])
+def test_a_stop_is_answered_while_the_brokers_are_away(place, monkeypatch, until_caught_up):
+    calls, stop = away(place, monkeypatch, 10_000), Event()
+    asked = place.desk.ask("stop")
+
+    def give_up(progress):
+        if len(calls) > 20:
+            stop.set()
+
+    summary = place.driver(on_progress=give_up).run(stop, until_caught_up=until_caught_up)
+    assert (summary.reason, stop.is_set()) == ("stopped", False)
+    assert place.desk.answers[asked][0].startswith("stopping")
+
+
+def test_brokers_that_go_away_in_mid_catch_up_are_asked_for_and_reported(place, monkeypatch):
+    """Only asking starts an embedded broker again, and only asking can tell people what is waited for."""
+    messages, reads = [], []
+    reader = place.topics.reader
+
+    def reader_without_answers(topic, partition):
+        found = reader(topic, partition)
+        reads.append(topic)
+        if 4 < len(reads) <= 8:
+            found.rows = []
+        return found
+
+    monkeypatch.setattr(place.topics, "reader", reader_without_answers)
+    driver = place.driver(on_progress=lambda progress: messages.append(progress.message))
+    end_offsets, answers = place.topics.end_offsets, []
+
+    def gone_after_the_start(wanted):
+        answers.append(wanted)
+        if len(answers) == 2:
+            raise BrokerUnreachableError("nowhere:1", "no answer")
+        return end_offsets(wanted)
+
+    monkeypatch.setattr(place.topics, "end_offsets", gone_after_the_start)
+    assert driver.run(Event(), until_caught_up=True).reason == "caught_up"
+    assert any("nowhere:1" in message for message in messages)
+    assert totals(place) == expected(place)
+
+
+def test_a_topic_that_ends_before_the_committed_position_stops_the_start(place):
+    place.run()
+    del place.topics.rows["sales", 1][40:]
+    with pytest.raises(OffsetsLostError, match=r"offset 100 of topic 'sales', partition 1.* ends at 40.*weir reset"):
+        place.run()
+
+
+def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
+    """With start="latest", what arrives between a kill and the next start would be passed over."""
+    place.topics.rows = {("sales", 0): [], ("sales", 1): []}
+    place.run()
+    tasks = newest_commit(place.warehouse, "sales").tasks
+    assert [task.positions for task in tasks.values()] == [{"sales": {0: 0}}, {"sales": {1: 0}}]
+    stop = Event()
+    other = Place(application(), place.topics, place.folder / "killed")
+    driver = other.driver(on_progress=lambda progress: stop.set() if progress.committed_epoch else None)
+    driver._finish = lambda reason: None  # killed
+    driver.run(stop, until_caught_up=False)
+    assert newest_commit(other.warehouse, "sales") is not None
+
+
+def test_an_idle_task_whose_store_is_lost_restores_without_waiting_for_input(place):
+    place.run()
+    place.topics.rows["sales", 0] += sales(30, 0)
+    place.topics.rows["sales", 1] += sales(30, 1)
+    stop, settled = Event(), []
+    driver = place.driver(on_progress=lambda progress: stop.set() if place.restores.done else None)
+    coordinator = driver._coordinator
+    settle = coordinator.slots.settle
+
+    def lose_a_store(requests):
+        settled.append(len(settled))
+        if len(settled) == 1:
+            shutil.rmtree(place.folder / "state" / "0_1" / "first")
+        if len(settled) > 20:
+            stop.set()
+        return settle(requests)
+
+    coordinator.slots.settle = lose_a_store
+    driver.run(stop)
+    assert [str(done.request.task) for done in place.restores.done] == ["0_1"]
+    assert len(settled) < 5
+    assert totals(place) == expected(place)
+
+
+def test_a_restore_that_outlasts_a_commit_is_done_once(place, monkeypatch):
+    place.application = application(commit_interval=timedelta(hours=1))
+    place.run()
+    finished, commits, asked = InlineRestores.finished, [], []
+
+    def slowly(restores):
+        return finished(restores) if commits and restores.waiting else []
+
+    monkeypatch.setattr(InlineRestores, "finished", slowly)
+
+    def on_progress(progress):
+        if not asked:
+            asked.append(place.desk.ask("restore", task="0_1"))
+        elif place.restores.waiting and not commits:
+            coordinator = driver._coordinator
+            assert not coordinator.needs_settling, "a task that restores has nothing to settle"
+            coordinator.commit("while it restores")
+            commits.append(1)
+
+    driver = place.driver(on_progress=on_progress)
+    monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(driver, "_has_caught_up", lambda result: bool(place.restores.done) and result is None)
+    driver.run(Event(), until_caught_up=True)
+    assert len(place.restores.done) == 1
+    assert totals(place) == expected(place)
+
+
+def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
+    """Spark starts a task again when its worker dies; the half-built instance must not stand in the way."""
+    place.run()
+    commit = newest_commit(place.warehouse, "sales")
+    request = RestoreRequest(task=TaskId(0, 1), instance="new", commit=commit.tasks["0_1"], through=commit.state_id,
+                             generation=2, reason="a test")
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args, **kwargs):
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(TaskStore, "bulk_load", die)
+        with pytest.raises(Killed):
+            restore(place.application, place.settings, request)
+    assert restore(place.application, place.settings, request).rows == 5
+
+
+def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, monkeypatch):
+    place.run()
+    shutil.rmtree(place.folder / "state" / "0_1" / "first")
+    place.topics.rows["sales", 0] += sales(30, 0)
+
+    def finished(restores):
+        failed = [Restored(request=request, rows=0, seconds=0.0, error="OSError: the disk is gone")
+                  for request in restores.waiting]
+        restores.waiting.clear()
+        return failed
+
+    monkeypatch.setattr(InlineRestores, "finished", finished)
+    with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
+        place.run()
+    assert newest_commit(place.warehouse, "sales").tasks["0_0"].positions == {"sales": {0: 130}}
+
+
+def test_a_lost_settling_job_is_run_again(place):
+    stop = Event()
+    driver = place.driver(on_progress=lambda progress: stop.set() if progress.lag == 0 else None)
+    coordinator = driver._coordinator
+    settle, tries = coordinator.slots.settle, []
+
+    def lost_once(requests):
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("Job aborted")
+        return settle(requests)
+
+    coordinator.slots.settle = lost_once
+    assert driver.run(stop).reason == "stopped"
+    assert len(tries) >= 2
+
+
+def test_a_busy_run_lets_idle_tasks_hear_of_a_commit(place):
+    """PROTOCOL 11: the first epoch after a commit visits every task that has an undo log."""
+    place.topics.rows["sales", 1] = place.topics.rows["sales", 1][:10]
+    driver = place.driver()
+    coordinator, stores = driver._coordinator, []
+    run_epoch = coordinator.run_epoch
+
+    def watched(*args):
+        result = run_epoch(*args)
+        stores.append((coordinator.tasks[TaskId(0, 1)].has_undo, coordinator.commits))
+        return result
+
+    coordinator.run_epoch = watched
+    driver.run(Event(), until_caught_up=True)
+    assert stores[0] == (True, 0)
+    assert next(has_undo for has_undo, commits in stores if commits == 1) is False
+
+
+def test_a_generation_that_was_overtaken_is_told_so_when_it_settles(place):
+    place.run()
+    older = place.driver()
+    newer = place.driver()
+    newer.run(Event(), until_caught_up=True)
+    runner = older._coordinator.slots.runner
+    assert not runner.settle(TaskId(0, 0), "first", generation=2, committed=StateId(1, 1), close=False)

@@ -1,0 +1,57 @@
+"""One epoch of one task under what may happen to it meanwhile: a twin that is quicker, a disk that fills."""
+
+from __future__ import annotations
+
+import errno
+
+import polars as pl
+import pytest
+
+from pipelines.tasks import epoch as module
+from pipelines.tasks.epoch import EpochRunner
+from pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
+from state.types import StateId, TaskId
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, sales
+
+PLAN = TaskPlan(task=TaskId(0, 0), instance="first", state=StateId(1, 1), expected=None, committed=None, now_ms=0,
+                ranges=(OffsetRange(topic="sales", partition=0, start=0, end=20),))
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(application(), Topics({("sales", 0): sales(20, 0)}), tmp_path)
+
+
+def runner(place: Place, on_step=lambda name: None) -> EpochRunner:
+    return EpochRunner(place.application.topology, place.settings, place.topics.reader, on_step)
+
+
+def test_a_task_whose_cancelled_twin_was_quicker_answers_with_the_twins_receipt(place):
+    """PROTOCOL 6 and 7: Spark's retry runs beside what it cancelled, with the same plan."""
+    receipts = []
+
+    def on_step(name):
+        if name == "files written" and not receipts:
+            receipts.append(None)
+            receipts[0] = runner(place).run(PLAN)
+
+    answer = runner(place, on_step).run(PLAN)
+    assert receipts[0].status is ReceiptStatus.DONE
+    assert answer == receipts[0]
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device"), OSError("No space left on device (os error 28)"),
+    pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)"),
+    OSError(errno.EDQUOT, "Disk quota exceeded")])
+def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypatch, error):
+    def full(*args, **kwargs):
+        raise error
+
+    with monkeypatch.context() as filled:
+        filled.setattr(module, "write_file", full)
+        refused = runner(place).run(PLAN)
+    assert refused.status is ReceiptStatus.DISK_FULL
+    assert "free some space" in refused.error
+    assert runner(place).run(PLAN).status is ReceiptStatus.DONE
