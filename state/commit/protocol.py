@@ -66,14 +66,20 @@ class Committer:
             TableBehindError: A promised file is gone.
             TableSchemaError: A table has other columns than its spec.
         """
-        log = AppendTable.create(self._app_folder, COMMITS, self._application)
-        newest = newest_of(log.folder, log.files())
-        self._log, self._last = log, log.version
-        self._generation = (log.version >> 32) + 1
-        self._table_versions = dict(newest.table_versions) if newest else {}
-        self._append_row(CommitRecord(kind="claim", generation=self._generation, epoch=newest.epoch if newest else 0,
-                                      at_ms=time.time_ns() // 1_000_000, fingerprint=self._fingerprint,
-                                      table_versions=self._table_versions))
+        while True:
+            log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
+            newest = newest_of(log.folder, log.files())
+            self._last, self._generation = log.version, (log.version >> 32) + 1
+            self._table_versions = dict(newest.table_versions) if newest else {}
+            try:
+                self._append_row(CommitRecord(
+                    kind="claim", generation=self._generation, epoch=newest.epoch if newest else 0,
+                    at_ms=time.time_ns() // 1_000_000, fingerprint=self._fingerprint,
+                    table_versions=self._table_versions))
+                break
+            except FencedError:
+                if log.version >> 32 >= self._generation:  # else the driver taken over from has committed once more
+                    raise
         self._open_tables()
         self._redo()
         return Claim(generation=self._generation, newest=newest)
@@ -96,14 +102,15 @@ class Committer:
             self._append_files(self._pending)
         if version == self._last:
             return
-        for table, files in _by_table(record.files).items():
+        by_table = _by_table(record.files)
+        for table, files in by_table.items():
             if table not in self._tables:
                 raise ValueError(f"commit {record.state_id} has files of table {table!r}, which is not the topology's")
             self._tables[table].check_files(version, files)
-            self._table_versions[table] = version
-        record = replace(record, table_versions=dict(self._table_versions))
+        table_versions = {**self._table_versions, **dict.fromkeys(by_table, version)}
+        record = replace(record, table_versions=table_versions)
         self._append_row(record)
-        self._pending = record
+        self._pending, self._table_versions = record, table_versions
         self._on_step("pivot appended")
         self._append_files(record)
 

@@ -127,7 +127,9 @@ class TaskStore:
 
         Raises:
             FencedStoreError: A newer generation has settled the store; nothing is changed.
+            DiskFullError: Nothing is changed; the disk must be given room first.
         """
+        self._check_free_disk(0)
         self._open_databases()
         self._grow_if_half_full()
         while True:
@@ -208,6 +210,7 @@ class TaskStore:
 
         Raises:
             ValueError: The instance holds rows or a state already, or rows are out of order.
+            DiskFullError: The disk must be given room first; the instance is of no use.
         """
         meta = self._meta()
         if meta.current is not None or any(meta.rows.values()):
@@ -221,6 +224,7 @@ class TaskStore:
                     self._append(store, part)
                     part = []
             self._append(store, part)
+        self._grow_if_half_full()
         with self._changing() as txn:
             counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
             self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
@@ -248,6 +252,7 @@ class TaskStore:
                 settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
+            self._check_free_disk(meta.uncommitted.records)
             self._put_images_back(txn, meta)
             settled = replace(settled, current=committed, plan_hash="", receipt=b"", uncommitted=Uncommitted(),
                               rows=meta.committed_rows)
@@ -343,6 +348,7 @@ class TaskStore:
         self._open_databases()
 
     def _append(self, store: str, rows: list[tuple[bytes, bytes]]) -> None:
+        self._check_free_disk(len(rows))
         while True:
             try:
                 with self._changing() as txn, txn.cursor(self._databases[store]) as cursor:

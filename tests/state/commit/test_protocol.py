@@ -151,6 +151,41 @@ def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, mo
     assert read_rows(tmp_path / "app" / "_commits").filter(pl.col("kind") == "claim").height == 1
 
 
+def test_a_driver_that_claims_while_an_older_one_commits_takes_over_all_the_same(tmp_path, monkeypatch):
+    """The older driver's commit lands between the newer one's look at the log and its claim."""
+    older, newer = committer(tmp_path), committer(tmp_path)
+    older.claim()
+    wanted, write = record(tmp_path, 1, 1), AppendTable.write
+
+    def older_comes_first(table, version, files):
+        monkeypatch.setattr(AppendTable, "write", write)
+        older.commit(wanted)
+        write(table, version, files)
+
+    monkeypatch.setattr(AppendTable, "write", older_comes_first)
+    claim = newer.claim()
+    assert claim.newest is not None
+    assert (claim.generation, claim.newest.epoch) == (2, 1)
+    with pytest.raises(FencedError):
+        older.commit(record(tmp_path, 1, 2))
+    newer.commit(record(tmp_path, 2, 2))
+    assert facts(tmp_path) == [1, 2]
+
+
+def test_a_commit_that_never_reached_the_log_is_in_no_later_row(tmp_path, monkeypatch):
+    driver = committer(tmp_path)
+    driver.claim()
+    with monkeypatch.context() as broken:
+        failing(broken, "_commits", after_success=False, times=99)
+        with pytest.raises(OSError, match="storage"):
+            driver.commit(record(tmp_path, 1, 1))
+    entry = write_file(tmp_path / "app", FACTS, pl.DataFrame({"n": [2], "_epoch": [2]}))
+    driver.commit(CommitRecord(kind="commit", generation=1, epoch=2, at_ms=0, fingerprint="f", files=(entry,)))
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert newest.table_versions == {"facts": StateId(1, 2).version}
+
+
 def failing(monkeypatch, table: str, *, after_success: bool, times: int) -> list[str]:
     """Let a table's Delta writes raise, before or after they took effect."""
     write = DeltaTable.create_write_transaction

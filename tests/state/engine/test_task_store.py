@@ -378,3 +378,23 @@ def test_open_reader_of_nothing_is_one_clear_error(tmp_path):
     from state.errors import TaskCorruptedError
     with pytest.raises(TaskCorruptedError, match="0_0"), open_reader(tmp_path / "0_0" / "gone", NEWEST):
         pass
+
+
+def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monkeypatch):
+    """PROTOCOL 18: under a write map a full disk ends the process, so room is asked for first."""
+    one = apply(store, 1, None, {b"k": b"1"})
+    store.settle(generation=1, expected=one, committed=one)
+    apply(store, 2, one, {b"k": b"2"})
+    with monkeypatch.context() as full:
+        full.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+        with pytest.raises(DiskFullError):
+            store.settle(generation=2, expected=one, committed=one)
+    assert rows(store) == {b"k": b"2"}
+    assert store.settle(generation=2, expected=one, committed=one) is Settlement.ROLLED_BACK
+
+
+def test_bulk_load_asks_for_room_on_the_disk_first(store, monkeypatch):
+    monkeypatch.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+    with pytest.raises(DiskFullError, match="free some space"):
+        store.bulk_load({"a": [(b"k", b"v")]}, state=StateId(1, 1), generation=1)
+    assert rows(store) == {}
