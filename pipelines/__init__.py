@@ -17,10 +17,11 @@ from pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, S
 from pipelines.operators.functions import Windowed
 from pipelines.operators.windows import TimeWindows
 from pipelines.serdes import Bytes, Delimited, Int64, Json, String
+from state.commit.tables import read_table
 
 __all__ = [
     "Application", "ApplicationLoadError", "BadInputError", "BufferConfig", "Bytes", "CoPartitioningError", "Count",
     "Delimited", "First", "Int64", "Json", "KGroupedStream", "KStream", "KTable", "Last", "Max", "Mean", "Min",
     "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowedKStream", "TimeWindows", "TopologyError",
-    "UserFunctionError", "Windowed", "load_application",
+    "UserFunctionError", "Windowed", "load_application", "read_table",
 ]
