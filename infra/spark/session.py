@@ -32,6 +32,8 @@ TASK_TRIES = 4
 JAVA_END_LIMIT_S = 10.0
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
+_LONGEST_BASE_BYTES = 40
+"""A socket's path ends at 107 bytes; the folder's own name and PySpark's for the socket take the rest."""
 _LOG4J = """\
 status = error
 appender.file.type = RollingFile
@@ -169,6 +171,8 @@ def _sockets_folder() -> Path:
     The lock's file stays open for the life of the process; the kernel lets go of it whatever ends the process.
     """
     base = Path(tempfile.gettempdir())
+    if len(os.fsencode(base)) > _LONGEST_BASE_BYTES:
+        base = Path("/tmp")
     for left in base.glob(f"{_SOCKETS_PREFIX}*"):
         _remove_unless_owned(left)
     folder = Path(tempfile.mkdtemp(prefix=_SOCKETS_PREFIX, dir=base))
