@@ -163,6 +163,10 @@ class Coordinator:
         self.committed_id, self.has_uncommitted = record.state_id, False
         self.commits += 1
 
+    def check_claim(self) -> None:
+        """Raise ``FencedError`` when a newer driver has taken over."""
+        self._committer.check_claim()
+
     def settle(self, *, close: bool = False) -> None:
         """Let tasks that sit idle after a commit drop their undo logs; ``close`` at a clean stop.
 

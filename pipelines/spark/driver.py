@@ -20,6 +20,7 @@ from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFail
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.tasks.plan import Receipt, ReceiptStatus
+from state.engine.instances import new_instance
 
 log = logging.getLogger("weir.driver")
 
@@ -197,14 +198,19 @@ class Driver:
             stop.wait(DISK_FULL_WAIT_S)
 
     def _restore(self, receipts: list[Receipt]) -> None:
-        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20)."""
+        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
+
+        A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
+        """
         coordinator = self._coordinator
         if coordinator.has_uncommitted:
             self._commit("restore")
+        else:
+            coordinator.check_claim()
         for receipt in receipts:
             task = coordinator.tasks[receipt.task]
             task.lost(receipt.error)
-            instance = f"g{coordinator.generation}-e{coordinator.epoch}"
+            instance = new_instance()
             log.warning("task %s: %s; it restores from its changelog into instance %s, the others go on",
                         task.id, receipt.error, instance)
             self._restores.start(RestoreRequest(

@@ -14,6 +14,7 @@ from pipelines.spark.errors import OffsetsLostError, RestoreFailedError
 from pipelines.spark.restore import Restored, RestoreRequest, restore
 from state.commit.protocol import newest_commit
 from state.engine.task_store import TaskStore
+from state.errors import FencedError
 from state.types import StateId, TaskId
 from tests.pipelines.spark.inline import InlineRestores, Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
@@ -234,3 +235,30 @@ def test_a_generation_that_was_overtaken_is_told_so_when_it_settles(place):
     newer.run(Event(), until_caught_up=True)
     runner = older._coordinator.slots.runner
     assert not runner.settle(TaskId(0, 0), "first", generation=2, committed=StateId(1, 1), close=False)
+
+
+def test_a_driver_that_was_overtaken_touches_no_store_when_a_restore_is_asked_for(place):
+    place.run()
+    older = place.driver()
+    stop = Event()
+    newer = place.driver()
+    instance = place.folder / "state" / "0_0" / "first"
+    place.desk.ask("restore", task="0_0")
+    with pytest.raises(FencedError):
+        older.run(stop, until_caught_up=True)
+    place.restores.finished()
+    assert (instance / "data.mdb").exists()
+    place.desk.answers[1] = ("", True)
+    assert newer.run(Event(), until_caught_up=True).reason == "caught_up"
+
+
+def test_restores_of_one_task_in_one_epoch_build_instances_of_different_names(place):
+    place.run()
+    driver = place.driver()
+    names = set()
+    for _ in range(2):
+        place.desk.ask("restore", task="0_0")
+        driver._answer_requests()
+        names.update(request.instance for request in place.restores.waiting)
+        driver._take_up_restored()
+    assert len(names) == 2
