@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import pytest
 
 HOLD = ("import sys; from infra.spark.session import _sockets_folder; "
         "print(_sockets_folder(), flush=True); sys.stdin.read()")
@@ -15,17 +19,32 @@ def start(folder):
     return process, process.stdout.readline().strip()
 
 
-def test_a_folder_ends_with_its_owner_or_at_the_next_start(tmp_path):
-    (tmp_path / "weir-sockets-somebody-elses").mkdir()
-    first, first_folder = start(tmp_path)
-    killed, killed_folder = start(tmp_path)
+@pytest.fixture
+def short_folder():
+    """A temporary folder with a path short enough for sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="w", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_temporary_folder_with_a_long_path_is_passed_over(tmp_path):
+    (tmp_path / ("x" * 60)).mkdir()
+    process, folder = start(tmp_path / ("x" * 60))
+    assert Path(folder).parent == Path("/tmp")
+    process.communicate("")
+    assert not Path(folder).exists()
+
+
+def test_a_folder_ends_with_its_owner_or_at_the_next_start(short_folder):
+    (short_folder / "weir-sockets-somebody-elses").mkdir()
+    first, first_folder = start(short_folder)
+    killed, killed_folder = start(short_folder)
     killed.kill()
     killed.communicate()
-    assert len(list(tmp_path.iterdir())) == 3
-    last, last_folder = start(tmp_path)
-    assert {str(path) for path in tmp_path.iterdir()} == {
-        first_folder, last_folder, str(tmp_path / "weir-sockets-somebody-elses")}
+    assert len(list(short_folder.iterdir())) == 3
+    last, last_folder = start(short_folder)
+    assert {str(path) for path in short_folder.iterdir()} == {
+        first_folder, last_folder, str(short_folder / "weir-sockets-somebody-elses")}
     assert killed_folder not in (first_folder, last_folder)
     for process in (first, last):
         process.communicate("")
-    assert [path.name for path in tmp_path.iterdir()] == ["weir-sockets-somebody-elses"]
+    assert [path.name for path in short_folder.iterdir()] == ["weir-sockets-somebody-elses"]
