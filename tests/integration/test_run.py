@@ -15,6 +15,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from infra.control.database import LeaseHeldError
 from infra.kafka.admin import KafkaAdmin
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
@@ -155,3 +156,30 @@ def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(e
     assert time.monotonic() - started < 10
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+
+
+def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(embedded, spark):
+    settings, bootstrap_servers = embedded
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
+               "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
+    older = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+          "catching up")
+    with pytest.raises(LeaseHeldError, match=f"process {older.pid}"):
+        run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    stop, claimed = threading.Event(), threading.Event()
+    newer = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
+        "bootstrap_servers": bootstrap_servers, "take_over": True, "stop": stop, "spark": spark,
+        "on_progress": lambda progress: claimed.set() if progress.generation == 2 else None})
+    newer.start()
+    try:
+        assert claimed.wait(60)
+        produce(bootstrap_servers, 2_000, 3_000)
+        _, errors = older.communicate(timeout=60)
+        assert older.returncode == 1
+        assert "a newer driver has taken over" in errors
+        until(lambda: events_counted(settings) == 3_000, "the new driver's commits")
+    finally:
+        stop.set()
+        newer.join(60)
+
