@@ -14,12 +14,16 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 TIME_LIMIT_S = 10.0
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_UNREACHABLE = frozenset({
+_STALE_LEADER = frozenset({
+    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+})
+_UNREACHABLE = _STALE_LEADER | frozenset({
     KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
     KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._WAIT_COORD,
-    KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
 })
 
 
@@ -181,6 +185,8 @@ class KafkaAdmin:
             except (KafkaException, FutureTimeoutError) as error:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
                     raise self._leaderless(partitions) from None
+                if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
+                    self.partition_counts([partition.topic])  # else the client asks the leader it remembers again
                 raise self._translated(error, partition.topic, partition.partition) from None
         return found
 

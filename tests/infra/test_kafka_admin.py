@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
 
@@ -69,3 +71,26 @@ def test_a_cluster_that_does_not_answer_is_unreachable_within_the_limit():
 def test_a_misspelt_client_property_is_named():
     with pytest.raises(KafkaAdminError, match=r'No such configuration property: "secrity.protocol"'):
         KafkaAdmin("127.0.0.1:1", {"secrity.protocol": "SASL_SSL"})
+
+
+@pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+                                  KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE])
+def test_a_leader_that_has_changed_is_asked_for_anew_and_waited_for(code):
+    """A broker that was killed and came back leads with a newer epoch than the client remembers."""
+    asked = []
+
+    class Client:
+        def list_offsets(self, wanted, **options):
+            future = Future()
+            future.set_exception(KafkaException(KafkaError(code)))
+            return dict.fromkeys(wanted, future)
+
+        def list_topics(self, timeout):
+            asked.append("metadata")
+            return SimpleNamespace(topics={})
+
+    admin = KafkaAdmin("127.0.0.1:1")
+    admin._client = Client()
+    with pytest.raises(BrokerUnreachableError):
+        admin.end_offsets([("events", 0)])
+    assert asked == ["metadata"]
