@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 
 from pipelines.application import Application, load_application
 from pipelines.spark.worker import WorkerSettings
@@ -26,6 +26,8 @@ from state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
 
+
+POOL = "restores"
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreRequest:
@@ -92,7 +94,12 @@ class RestoreJobs:
         """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
         job = self._context.parallelize([0], 1).mapPartitions(partial(run_restore, self._settings, request))
         job._jrdd  # noqa: B018
-        self._running[request.task] = request, self._threads.submit(lambda: job.collect()[0])
+        self._running[request.task] = request, self._threads.submit(self._collect, job)
+
+    def _collect(self, job: RDD[Restored]) -> Restored:
+        """In a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
+        self._context.setLocalProperty("spark.scheduler.pool", POOL)
+        return job.collect()[0]
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, the failed ones too."""
