@@ -26,8 +26,8 @@ from state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
 
-
 POOL = "restores"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreRequest:
