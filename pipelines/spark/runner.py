@@ -109,11 +109,14 @@ class Brokers:
             UnknownTopicError: A topic does not exist.
         """
         topics = sorted(self._application.topology.topics())
+        said = ""
         while not stop.is_set():
             try:
                 counts = self._admin.partition_counts(topics)
             except BrokerUnreachableError as error:
-                log.warning("%s; trying again", error)
+                if str(error) != said:
+                    log.warning("%s; trying again", error)
+                said = str(error)
                 on_wait(f"{error}; trying again")
                 self._revive()
                 stop.wait(RETRY_S)
