@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,13 +80,16 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
     console.print(
         f"\n{total['flights']:,} flights, {total['late']:,} late, {total['cancelled']:,} cancelled; "
         f"{summary.totals.get('open_windows', 0):,} windows are still open, "
-        f"{summary.totals.get('late_records', 0):,} records came after their window had closed and were dropped."
-        f"\nThis time: {loaded.loaded:,} records loaded in {loaded.seconds:.1f} s, {summary.records_in:,} processed "
-        f"in {summary.seconds:.1f} s with {summary.commits} commits.", soft_wrap=True)
+        f"{summary.totals.get('late_records', 0):,} records came after their window had closed and were dropped.",
+        soft_wrap=True)
+    if loaded.loaded or summary.records_in:
+        console.print(f"This time: {loaded.loaded:,} records loaded in {loaded.seconds:.1f} s, {summary.records_in:,} "
+                      f"processed in {summary.seconds:.1f} s; commits: {summary.commits}.", soft_wrap=True)
+    weir = "weir" if shutil.which("weir") else os.path.relpath(sys.argv[0])
     where = "" if settings.dir == Path.cwd() / ".weir" else f" --dir {settings.dir}"
     console.print(
         f"\nTables (Delta):  {folder}/carrier_totals\n                 {folder}/late_departures"
         f"\nState (LMDB):    {settings.state_dir / summary.application}"
-        f"\n\nTry next:\n  weir show {summary.application} late_departures --limit 5{where}"
-        f"\n  weir query {summary.application} by_carrier UA{where}\n  weir status{where}"
-        f"\n  weir describe {REFERENCE}", markup=False, soft_wrap=True)
+        f"\n\nTry next:\n  {weir} show {summary.application} late_departures --limit 5{where}"
+        f"\n  {weir} query {summary.application} by_carrier UA{where}\n  {weir} status{where}"
+        f"\n  {weir} describe {REFERENCE}", markup=False, soft_wrap=True)

@@ -67,6 +67,7 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
         values = dict(zip(columns, parts, strict=True))
     return {column: _parsed(values[column], dtype, column) for column, dtype in schema.items()}
 
+
 def _keys_of(reader: StateReader, spec: StoreSpec, codec: KeyCodec, wanted: Mapping[str, Any]) -> list[bytes]:
     """The store's key bytes for the wanted key columns: one, or in a window store one a window, oldest first."""
     import polars as pl
@@ -131,6 +132,8 @@ def query(application: AppArgument,
     if as_json:
         print_json(shown.to_dicts())
     elif rows.is_empty():
-        console.print(f"{store} holds nothing for {key}", markup=False)
+        hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
+        console.print(f"{store} holds nothing for {key}{hint if WINDOW_COLUMNS[0] in rows.columns else ''}",
+                      markup=False, soft_wrap=True)
     else:
         print_table(shown)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 def summary_line(summary: RunSummary) -> str:
     """One sentence about a finished run."""
+    if not summary.generation:
+        return f"{summary.application} was stopped before Kafka had answered; nothing was read"
     ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
     return (f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
             f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
