@@ -23,7 +23,7 @@ quick: setup ## Tests that need no Spark, no broker: under a minute
 	$(PYTEST) -m "$(QUICK)"
 
 test: check ## All tests
-	$(PYTEST)
+	$(PYTEST) --durations=12
 
 faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
 	FAULT_KILLS=300 $(PYTEST) -m faults

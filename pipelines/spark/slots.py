@@ -13,11 +13,12 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
-from pipelines.spark.worker import SettleRequest, WorkerSettings, run_plans, run_settles
+from pipelines.spark.worker import SettleRequest, WorkerSettings, run_plans, run_settles, run_warm_up
 from pipelines.tasks.plan import Receipt, TaskPlan
 from state.types import TaskId
 
-Item = TypeVar("Item", TaskPlan, SettleRequest)
+Item = TypeVar("Item", TaskPlan, SettleRequest, TaskId)
+Work = TypeVar("Work", TaskPlan, SettleRequest)
 Answer = TypeVar("Answer")
 SLOT_VARIABLE = "_WEIR_SLOT"
 
@@ -30,14 +31,15 @@ def assign(tasks: Sequence[TaskId], slots: int) -> dict[TaskId, int]:
 class SlotPool:
     """Runs one function over the slots of an application, one Spark job a call.
 
-    Made with its workers started and the application imported, so that the first epoch costs no more than others.
+    Made with its workers started, the application imported and the consumers connected.
     """
 
     def __init__(self, spark_context: SparkContext, slots: int, settings: WorkerSettings,
                  assignment: Mapping[TaskId, int]) -> None:
         self._context, self._settings, self._assignment = spark_context, settings, assignment
         self._slots = [spark_context.parallelize([slot], 1).persist() for slot in range(slots)]
-        self._collect(run_plans, {slot: [] for slot in range(slots)})
+        self._collect(run_warm_up, {slot: [task for task, at in assignment.items() if at == slot]
+                                    for slot in range(slots)})
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         """The receipts of ``plans``, in no particular order.
@@ -51,9 +53,9 @@ class SlotPool:
         """Whether each task held its committed state; its undo log is gone then."""
         return self._each(run_settles, requests)
 
-    def _each(self, function: Callable[[WorkerSettings, Sequence[Item], Iterable[object]], Iterator[Answer]],
-              items: Sequence[Item]) -> list[Answer]:
-        shares: dict[int, list[Item]] = {}
+    def _each(self, function: Callable[[WorkerSettings, Sequence[Work], Iterable[object]], Iterator[Answer]],
+              items: Sequence[Work]) -> list[Answer]:
+        shares: dict[int, list[Work]] = {}
         for item in items:
             shares.setdefault(self._assignment[item.task], []).append(item)
         return self._collect(function, shares)
