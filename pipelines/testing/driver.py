@@ -160,13 +160,13 @@ class TopologyTestDriver:
             offsets=np.array([self._offsets[topic]], dtype=np.int64))
         self._offsets[topic] += 1
         self._counts["records_in"] += 1
-        decoded = decode_source(source, raw)
+        task = next(task for task in self._tasks if source in task.sub_topology.sources)
+        decoded = decode_source(source, raw, task.sub_topology.max_key_bytes)
         for bad in decoded.bad:
             if self._application.on_error == "fail":
                 raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
             self._counts["dead_letters"] += 1
             self.dead_letters.append(bad)
-        task = next(task for task in self._tasks if source in task.sub_topology.sources)
         self._run(task, {topic: decoded.frame})
 
     def _run(self, task: _Task, inputs: dict[str, pl.DataFrame]) -> None:
