@@ -234,7 +234,7 @@ class Driver:
         is_behind = self._lag() > 0
         if time.monotonic() - self._clock.commit + is_behind * self._epoch_s >= self._interval_s:
             self._commit("interval")
-        elif 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
+        elif coordinator.uncommitted_bytes >= self._uncommitted_max_bytes:
             self._commit("bytes")
 
     def _commit(self, reason: str) -> None:
