@@ -16,8 +16,8 @@ from pipelines.errors import (
 from pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
 from pipelines.operators.functions import Windowed
 from pipelines.operators.windows import TimeWindows
+from pipelines.reading import read_table
 from pipelines.serdes import Bytes, Delimited, Int64, Json, String
-from state.commit.tables import read_table
 
 __all__ = [
     "Application", "ApplicationLoadError", "BadInputError", "BufferConfig", "Bytes", "CoPartitioningError", "Count",

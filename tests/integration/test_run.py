@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from infra.control.database import LeaseHeldError
-from infra.kafka.admin import KafkaAdmin
+from infra.kafka.admin import KafkaAdmin, UnknownTopicError
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
 from pipelines.spark.runner import run
@@ -183,3 +183,29 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(e
         stop.set()
         newer.join(60)
 
+
+
+def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
+    theirs = Settings(dir=tmp_path / "theirs")
+    with broker_for(theirs) as bootstrap_servers:
+        KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
+        produce(bootstrap_servers, 0, 2_000)
+    until(lambda: not answers(bootstrap_servers), "the broker's end")
+    settings, messages = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=bootstrap_servers), []
+    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
+        "bootstrap_servers": bootstrap_servers, "until_caught_up": True, "spark": spark,
+        "on_progress": lambda progress: messages.append(progress.message)})
+    thread.start()
+    until(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+    with broker_for(theirs) as again:
+        assert again == bootstrap_servers
+        thread.join(60)
+    assert not thread.is_alive()
+    assert events_counted(settings) == 2_000
+
+
+def test_an_unknown_topic_is_named_before_spark_starts(tmp_path, broker):
+    settings = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=broker)
+    with pytest.raises(UnknownTopicError, match=r"topic 'nowhere' does not exist at .*; create it"):
+        run("tests.integration.applications:reads_nowhere", settings, bootstrap_servers=broker)
+    assert not settings.warehouse.exists(), "nothing was claimed"
