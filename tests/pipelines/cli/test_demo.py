@@ -31,6 +31,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+        # A year of flights takes three seconds otherwise, too short to be met in the middle.
+        self.environment["WEIR_MAX_EPOCH_RECORDS"] = "8000"
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen([*WEIR, *arguments], cwd=self.path, env=self.environment, text=True,
