@@ -114,19 +114,6 @@ class UnknownStoreError(StateError):
         return f"there is no store {self.store!r} here; the task has {', '.join(map(repr, self.known)) or 'none'}"
 
 
-class KeyTooLongError(StateError):
-    """A key's bytes are longer than the local store can hold (PROTOCOL 18)."""
-
-    def __init__(self, columns: tuple[str, ...], size_bytes: int, limit_bytes: int, start: str) -> None:
-        super().__init__(columns, size_bytes, limit_bytes, start)
-        self.columns, self.size_bytes, self.limit_bytes, self.start = columns, size_bytes, limit_bytes, start
-
-    def __str__(self) -> str:
-        return (f"a key of {', '.join(self.columns)} takes {self.size_bytes} bytes, and a store's key holds "
-                f"{self.limit_bytes} at most (it starts {self.start!r}); "
-                "select a shorter key, a hash of the long column for instance")
-
-
 class RowFormatError(StateError):
     """Stored bytes do not fit the declared schema, which has changed since they were written."""
 

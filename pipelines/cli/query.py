@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from infra.settings import Settings
     from pipelines.application import Application
-    from state.engine.contract import StateReader
-    from state.stores.codec import KeyCodec
-    from state.types import StoreSpec
+    from state.stores.typed import TypedStore
 
 WINDOW_COLUMNS = ("window_start", "window_end")
 
@@ -68,18 +66,16 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     return {column: _parsed(values[column], dtype, column) for column, dtype in schema.items()}
 
 
-def _keys_of(reader: StateReader, spec: StoreSpec, codec: KeyCodec, wanted: Mapping[str, Any]) -> list[bytes]:
-    """The store's key bytes for the wanted key columns: one, or in a window store one a window, oldest first."""
+def _rows_of(typed: TypedStore, wanted: Mapping[str, Any]) -> pl.DataFrame:
+    """Key columns and state of the wanted key: one row or none, or in a window store one a window, oldest first."""
     import polars as pl
 
-    if not spec.is_windowed:
-        return codec.encode(pl.DataFrame({name: [value] for name, value in wanted.items()}, schema=spec.key))
-    epoch = datetime.fromtimestamp(0, UTC)
-    bounds = dict.fromkeys(WINDOW_COLUMNS, epoch)
-    sample = codec.encode(pl.DataFrame({name: [value] for name, value in {**wanted, **bounds}.items()},
-                                       schema=spec.key))[0]
-    # Window keys begin with the window's start and end with its end, 8 bytes each (StoreSpec).
-    return [key for key, _ in reader.scan(spec.name) if key[8:-8] == sample[8:-8]]
+    if typed.spec.is_windowed:
+        keys, rows = typed.scan()
+        rows = pl.concat([typed.decode(keys), rows], how="horizontal")
+        return rows.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
+    asked = pl.DataFrame({name: [value] for name, value in wanted.items()}, schema=typed.spec.key)
+    return pl.concat([asked, typed.fetch(typed.encode(asked))], how="horizontal").filter("_found").drop("_found")
 
 
 def read_key(settings: Settings, application: Application, store: str, key: str,
@@ -110,10 +106,7 @@ def read_key(settings: Settings, application: Application, store: str, key: str,
     found = []
     for instance in instances:
         with open_reader(instance, isolation) as reader:
-            typed = TypedStore(spec, reader)
-            keys = _keys_of(reader, spec, typed.keys, wanted)
-            rows = pl.concat([typed.keys.decode(keys), typed.fetch(keys)], how="horizontal")
-        found.append(rows.filter("_found").drop("_found"))
+            found.append(_rows_of(TypedStore(spec, reader), wanted))
     return application.topology.finish(store, pl.concat(found))
 
 

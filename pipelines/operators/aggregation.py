@@ -13,7 +13,6 @@ import polars as pl
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.fold import Fold
 from pipelines.operators.windows import TimeWindows
-from state.stores.codec import KeyCodec
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -39,7 +38,7 @@ class Aggregation:
             rows = kept
         if rows.is_empty():
             return rows
-        return fold_into(TypedStore(self.store, epoch.session), self.store, self.fold, rows, self.every_update)
+        return fold_into(TypedStore(self.store, epoch.session), self.fold, rows, self.every_update)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +61,18 @@ class WindowedAggregation:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         rows = self.windows.assign(rows, stream_time, epoch)
         store = TypedStore(self.store, epoch.session)
-        updates = rows if rows.is_empty() else fold_into(store, self.store, self.fold, rows, self.every_update)
+        updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
         closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        upper = KeyCodec(self.store.key, is_windowed=True).window_upper(max(closed_before, 0))
+        upper = store.window_upper(max(closed_before, 0))
         store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
         return updates
 
 
-def fold_into(store: TypedStore, spec: StoreSpec, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:
+def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:
     """Fold ``rows`` (at least one) into the store and return the updates, finished."""
-    by = list(spec.key)
+    by = list(store.spec.key)
     groups = fold.group(rows, by)
-    keys = KeyCodec(spec.key, spec.is_windowed).encode(groups.select(by))
+    keys = store.encode(groups.select(by))
     stored = store.fetch(keys)
     if every_update:
         updates, states = fold.running(groups, stored, rows, by)

@@ -15,7 +15,6 @@ from pipelines.operators.aggregation import write_states
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.fold import PLACE, Fold
 from pipelines.operators.windows import TimeWindows
-from state.stores.codec import KeyCodec
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -40,18 +39,18 @@ class FinalResults:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         places = rows.select(PLACE)
         rows = self.windows.assign(rows, stream_time, epoch)
-        store, codec = TypedStore(self.store, epoch.session), KeyCodec(self.store.key, is_windowed=True)
+        store = TypedStore(self.store, epoch.session)
         closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        closed_keys, closed = store.scan(b"", codec.window_upper(max(closed_before, 0)))
+        closed_keys, closed = store.scan(b"", store.window_upper(max(closed_before, 0)))
         if closed_keys:
-            closed = pl.concat([codec.decode(closed_keys), closed], how="horizontal")
+            closed = pl.concat([store.decode(closed_keys), closed], how="horizontal")
             store.delete(closed_keys)
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
             is_closing = groups.get_column("window_start").to_physical() < closed_before
             still_open, closing = groups.filter(~is_closing), groups.filter(is_closing)
-            keys = codec.encode(still_open.select(by))
+            keys = store.encode(still_open.select(by))
             stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
             states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
             write_states(store, self.fold, keys, states[:len(keys)])

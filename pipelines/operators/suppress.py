@@ -12,7 +12,6 @@ import polars as pl
 from pipelines.operators.epoch import Epoch
 from pipelines.operators.fold import PLACE
 from pipelines.operators.windows import TimeWindows
-from state.stores.codec import KeyCodec
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -31,19 +30,19 @@ class WindowCloseSuppression:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         by = list(self.store.key)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        store, codec = TypedStore(self.store, epoch.session), KeyCodec(self.store.key, is_windowed=True)
+        store = TypedStore(self.store, epoch.session)
         newest = rows.unique(by, keep="last", maintain_order=True)
         gone = newest.filter("_deleted")
         if gone.height:
-            store.delete(codec.encode(gone.select(by)))
+            store.delete(store.encode(gone.select(by)))
             newest = newest.filter(~pl.col("_deleted"))
-        store.write(codec.encode(newest.select(by)), newest.select(*self.store.value, "_ts"))
+        store.write(store.encode(newest.select(by)), newest.select(*self.store.value, "_ts"))
         closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        keys, states = store.scan(b"", codec.window_upper(max(closed_before, 0)))
+        keys, states = store.scan(b"", store.window_upper(max(closed_before, 0)))
         if not keys:
             return rows.clear()
         store.delete(keys)
-        results = pl.concat([codec.decode(keys), states], how="horizontal")
+        results = pl.concat([store.decode(keys), states], how="horizontal")
         closers = stream_time.search_sorted(
             results.get_column("window_end").to_physical() + self.windows.grace_ms, side="left")
         return (results.hstack(rows.select(PLACE)[closers])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.operators.epoch import Epoch, has_key
-from state.stores.codec import KeyCodec
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -25,10 +24,10 @@ class Materialization:
         by = list(self.store.key)
         rows = has_key(rows, by, epoch)
         newest = rows.unique(by, keep="last", maintain_order=True)
-        store, codec = TypedStore(self.store, epoch.session), KeyCodec(self.store.key)
+        store = TypedStore(self.store, epoch.session)
         gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
         if gone.height:
-            store.delete(codec.encode(gone.select(by)))
+            store.delete(store.encode(gone.select(by)))
         if kept.height:
-            store.write(codec.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
+            store.write(store.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
         return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,11 +58,8 @@ class Decoded:
     """In offset order."""
 
 
-def decode_source(source: DecodableSource, raw: RawRecords, max_key_bytes: int | None = None) -> Decoded:
-    """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised.
-
-    With ``max_key_bytes``, a key whose text and bytes take more is bad: the stores it goes to could not hold it.
-    """
+def decode_source(source: DecodableSource, raw: RawRecords) -> Decoded:
+    """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised."""
     rows = len(raw.values)
     key = source.key_serde.decode(raw.keys, source.key)
     value = source.value_serde.decode(raw.values, source.value)
@@ -78,9 +74,6 @@ def decode_source(source: DecodableSource, raw: RawRecords, max_key_bytes: int |
     ])
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
     reasons |= {index: f"key: {reason}" for index, reason in key.bad.items()}
-    if max_key_bytes is not None:
-        reasons |= {index: f"key: {size} bytes, and stores hold {max_key_bytes} at most"
-                    for index, size in _too_long(key.columns, max_key_bytes).items()}
     reasons |= {int(index): f"negative timestamp {raw.timestamps_ms[index]}"
                 for index in np.flatnonzero(np.asarray(raw.timestamps_ms) < 0)}
     if not reasons:
@@ -89,15 +82,6 @@ def decode_source(source: DecodableSource, raw: RawRecords, max_key_bytes: int |
     keep = np.ones(rows, dtype=bool)
     keep[list(reasons)] = False
     return Decoded(frame.filter(pl.Series(keep)), bad)
-
-
-def _too_long(columns: Sequence[pl.Series], limit: int) -> dict[int, int]:
-    """Rows whose text and bytes take more than ``limit`` bytes together, and how many they take."""
-    texts = [column.cast(pl.Binary).bin.size() for column in columns if column.dtype in (pl.String, pl.Binary)]
-    if not texts:
-        return {}
-    sizes = pl.DataFrame([size.alias(str(index)) for index, size in enumerate(texts)]).sum_horizontal()
-    return {int(index): int(sizes[int(index)]) for index in (sizes > limit).arg_true()}
 
 
 def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:

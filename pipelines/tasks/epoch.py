@@ -203,7 +203,7 @@ class EpochRunner:
         for wanted in plan.ranges:
             raw = self._reader(wanted.topic, wanted.partition).read(
                 wanted.start, wanted.end, until_time_ms=plan.until_time_ms, max_bytes=plan.max_bytes)
-            decoded = decode_source(sources[wanted.topic], raw, sub_topology.max_key_bytes)
+            decoded = decode_source(sources[wanted.topic], raw)
             frame, position = decoded.frame, raw.next_offset
             if decoded.bad and self._settings.on_error == "fail":
                 read.stopped_at = min(decoded.bad, key=lambda record: record.offset)

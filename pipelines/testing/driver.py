@@ -29,7 +29,6 @@ from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_m
 from pipelines.topology.nodes import AggregateNode, RecordType, SuppressNode, TableNode
 from pipelines.topology.topology import SubTopology
 from state.engine.task_store import TaskStore
-from state.stores.codec import KeyCodec
 from state.stores.typed import TypedStore
 from state.types import IsolationLevel, StateId, StoreSpec
 
@@ -161,7 +160,7 @@ class TopologyTestDriver:
         self._offsets[topic] += 1
         self._counts["records_in"] += 1
         task = next(task for task in self._tasks if source in task.sub_topology.sources)
-        decoded = decode_source(source, raw, task.sub_topology.max_key_bytes)
+        decoded = decode_source(source, raw)
         for bad in decoded.bad:
             if self._application.on_error == "fail":
                 raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
@@ -192,8 +191,9 @@ class TopologyTestDriver:
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
         with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:
-            keys, rows = TypedStore(spec, reader).scan()
+            typed = TypedStore(spec, reader)
+            keys, rows = typed.scan()
+            decoded = typed.decode(keys)
         if not keys:
             return pl.DataFrame(schema={**spec.key, **spec.value})
-        decoded = KeyCodec(spec.key, spec.is_windowed).decode(keys)
         return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))

@@ -26,7 +26,6 @@ from pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
 )
-from state.engine.task_store import MAX_KEY_BYTES
 from state.types import StoreSpec, TableSpec
 
 
@@ -76,16 +75,6 @@ class SubTopology:
             node.store for node in self.nodes
             if isinstance(node, (AggregateNode, TableNode))
             or (isinstance(node, SuppressNode) and node.fused_with is None))
-
-    @cached_property
-    def max_key_bytes(self) -> int | None:
-        """Text and bytes that a source's key may hold together for the stores here; None where nothing is kept.
-
-        What a store adds is taken off its limit: flags, ends, numbers and window bounds (``state.stores.codec``).
-        """
-        added = max((sum(2 if dtype in (pl.String, pl.Binary) else 9 for dtype in store.key.values())
-                     for store in self.stores), default=None)
-        return None if added is None else MAX_KEY_BYTES - added
 
     @cached_property
     def sinks(self) -> tuple[TableSinkNode, ...]:

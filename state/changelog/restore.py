@@ -16,8 +16,9 @@ from state.changelog.rows import changelog_spec
 from state.commit.files import stored_schema
 from state.commit.record import TaskCommit
 from state.commit.tables import file_actions
-from state.engine.task_store import TASK_STORE, TaskStore
+from state.engine.task_store import LONG_KEYS, TASK_STORE, TaskStore
 from state.stores.codec import KeyCodec, RowCodec
+from state.stores.long_keys import shortened
 from state.types import StateId, StoreSpec
 
 
@@ -54,10 +55,14 @@ def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[S
     files = {spec.name: _files(app_folder, spec, task_id, through) for spec in specs}
     bytes_total = sum(int(of_store["size_bytes"].sum()) for of_store in files.values())
     bytes_read = rows = 0
+    long_keys: dict[bytes, bytes] = {}
 
     def load(spec: StoreSpec) -> Iterator[tuple[bytes, bytes]]:
         nonlocal bytes_read, rows
-        loaded = _newest_rows(app_folder, spec, files[spec.name], through)
+        keys, values = _newest_rows(app_folder, spec, files[spec.name], through)
+        held, long = shortened(spec.name, keys)
+        long_keys.update(long)
+        loaded = sorted(zip(held, values, strict=True))
         yield from loaded
         rows += len(loaded)
         bytes_read += int(files[spec.name]["size_bytes"].sum())
@@ -66,7 +71,8 @@ def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[S
 
     store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
     try:
-        store.bulk_load({**{spec.name: load(spec) for spec in specs}, TASK_STORE: task_rows}, state=commit.state,
+        loads = {spec.name: load(spec) for spec in specs}
+        store.bulk_load({**loads, TASK_STORE: task_rows, LONG_KEYS: _sorted_later(long_keys)}, state=commit.state,
                         generation=generation)
     except BaseException:
         store.close()
@@ -86,10 +92,16 @@ def _files(app_folder: Path, spec: StoreSpec, task_id: str, through: StateId) ->
                         & (first_epoch.is_null() | (first_epoch <= through.epoch))).select("path", "size_bytes")
 
 
-def _newest_rows(app_folder: Path, spec: StoreSpec, files: pl.DataFrame, through: StateId) -> list[tuple[bytes, bytes]]:
-    """Keys and values of one store, sorted by key bytes, deleted keys left out."""
+def _sorted_later(rows: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """What ``rows`` holds once the stores before it are loaded."""
+    yield from sorted(rows.items())
+
+
+def _newest_rows(app_folder: Path, spec: StoreSpec, files: pl.DataFrame,
+                 through: StateId) -> tuple[list[bytes], list[bytes]]:
+    """Whole keys and values of one store, deleted keys left out."""
     if files.is_empty():
-        return []
+        return [], []
     folder = app_folder / changelog_spec(spec).name
     columns = [name for name in stored_schema(changelog_spec(spec)) if name not in ("task", "segment")]
     rows = pl.read_parquet([folder / path for path in files["path"]], columns=columns, hive_partitioning=False)
@@ -97,5 +109,4 @@ def _newest_rows(app_folder: Path, spec: StoreSpec, files: pl.DataFrame, through
               .unique(list(spec.key), keep="last").filter(~pl.col("_deleted")))
     newest = newest.with_columns(pl.col("_ts").dt.timestamp("ms"))
     keys = KeyCodec(spec.key, spec.is_windowed).encode(newest)
-    values = RowCodec(spec.value).encode(newest)
-    return sorted(zip(keys, values, strict=True))
+    return keys, RowCodec(spec.value).encode(newest)

@@ -5,10 +5,13 @@ Reading the rows back into a store is ``state.changelog.restore``.
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from state.engine.contract import StateSession
 from state.stores.codec import KeyCodec, RowCodec
+from state.stores.long_keys import LONG_KEYS, whole
 from state.types import StoreSpec, TableSpec
 
 SEGMENT_EPOCHS = 1000
@@ -34,7 +37,8 @@ def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:
     """
     changes = session.changes(store.name)
     values = list(changes.values())
-    keys = KeyCodec(store.key, store.is_windowed).decode(list(changes))
+    whole_keys = whole(list(changes), partial(session.get_many, LONG_KEYS), partial(session.before_images, LONG_KEYS))
+    keys = KeyCodec(store.key, store.is_windowed).decode(whole_keys)
     rows = RowCodec(store.value).decode(values).with_columns(pl.col("_ts").cast(_TIME))
     deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
     return pl.concat([keys, rows, deleted.to_frame()], how="horizontal")

@@ -42,6 +42,10 @@ class StateSession(StateReader, Protocol):
         """Deleting an absent key is harmless and leaves no change."""
         ...
 
+    def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values that the epoch's snapshot holds, its own writes aside, aligned with ``keys``."""
+        ...
+
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         """Net effect of the epoch so far: newest value by key, None where deleted."""
         ...

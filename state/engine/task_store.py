@@ -32,6 +32,8 @@ from state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
 """The reserved store of a task's positions and stream times, which roll back with everything else."""
+LONG_KEYS = "_long_keys"
+"""The reserved store of the whole keys behind shortened ones (``state.stores.long_keys``)."""
 MAX_KEY_BYTES = 509
 """LMDB's 511, less the store id that undo keys begin with."""
 FREE_DISK_RESERVE_BYTES = 32 << 20
@@ -335,7 +337,7 @@ class TaskStore:
             self._databases[store] = self._environment.open_db(store.encode(), create=False)
 
     def _add_stores(self, stores: Sequence[str]) -> None:
-        missing = [store for store in dict.fromkeys([TASK_STORE, *stores]) if store not in self._databases]
+        missing = [store for store in dict.fromkeys([TASK_STORE, LONG_KEYS, *stores]) if store not in self._databases]
         if not missing:
             return
         with self._changing() as txn:

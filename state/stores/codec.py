@@ -2,7 +2,7 @@
 
 Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a
 flag (null or present) and its bytes: eight big-endian bytes for numbers and times, the text itself for
-strings. Which keys a store reads and writes is ``state.stores.typed``.
+strings. Which keys a store reads and writes is ``state.stores.typed``, keys too long for LMDB ``long_keys``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from state.engine.task_store import MAX_KEY_BYTES
-from state.errors import KeyTooLongError, RowFormatError
+from state.errors import RowFormatError
 
 _NULL, _PRESENT = b"\x01", b"\x02"
 _END, _ESCAPED = b"\x00", b"\x00\xff"
@@ -46,11 +45,7 @@ class KeyCodec:
         self._is_escaped = is_windowed or last > 0
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
-        """Keys in the order of the rows; other columns are ignored.
-
-        Raises:
-            KeyTooLongError: A key takes more than ``MAX_KEY_BYTES``.
-        """
+        """Keys of any length, in the order of the rows; other columns are ignored."""
         if frame.is_empty():
             return []
         parts: list[pl.Series | np.ndarray] = []
@@ -61,12 +56,7 @@ class KeyCodec:
             parts.append(_text_part(column, has_end, self._is_escaped) if _is_text(dtype) else _fixed_part(column))
         if self.is_windowed:
             parts.append(_number_bytes(frame["window_end"].cast(self.schema["window_end"])))
-        keys = _joined(parts)
-        longest = int(keys.bin.size().max())  # type: ignore[arg-type]
-        if longest > MAX_KEY_BYTES:
-            worst = keys.filter(keys.bin.size() == longest)[0]
-            raise KeyTooLongError(tuple(self.schema), longest, MAX_KEY_BYTES, repr(worst[:40]))
-        return keys.to_list()
+        return _joined(parts).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """The key columns of each key, in order."""

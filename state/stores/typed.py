@@ -6,12 +6,14 @@ Bytes and their order are ``state.stores.codec``; transactions are ``state.engin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import polars as pl
 
 from state.engine.contract import StateReader, StateSession
 from state.stores.codec import KeyCodec, RowCodec
+from state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
 from state.types import StoreSpec
 
 
@@ -20,9 +22,24 @@ class TypedStore:
 
     def __init__(self, spec: StoreSpec, view: StateReader) -> None:
         self.spec = spec
-        self.keys = KeyCodec(spec.key, spec.is_windowed)
         self.rows = RowCodec(spec.value)
+        self._codec = KeyCodec(spec.key, spec.is_windowed)
         self._view = view
+        self._long: dict[bytes, bytes] = {}
+
+    def encode(self, frame: pl.DataFrame) -> list[bytes]:
+        """The store's keys for the key columns of ``frame``, in the order of its rows; shortened where too long."""
+        keys, long = shortened(self.spec.name, self._codec.encode(frame))
+        self._long |= long
+        return keys
+
+    def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
+        """The key columns of keys that the store holds, in order."""
+        return self._codec.decode(whole(keys, partial(self._view.get_many, LONG_KEYS)))
+
+    def window_upper(self, start_ms: int) -> bytes:
+        """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
+        return self._codec.window_upper(start_ms)
 
     def fetch(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """Rows aligned with ``keys``: value columns, ``_ts``, ``_found`` (Boolean); null where not found."""
@@ -31,12 +48,17 @@ class TypedStore:
         return self.rows.decode(values).with_columns(found)
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
-        """Put one row a key (value columns and ``_ts``); needs a session."""
+        """Put one row a key (value columns and ``_ts``), the keys as ``encode`` gave them; needs a session."""
         self._session.put_many(self.spec.name, keys, self.rows.encode(rows))
+        if self._long:
+            hashes = [digest for digest in long_key_hashes(keys) if digest in self._long]
+            self._session.put_many(LONG_KEYS, hashes, [self._long[digest] for digest in hashes])
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Delete rows; absent keys are harmless. Needs a session."""
         self._session.delete_many(self.spec.name, keys)
+        if hashes := long_key_hashes(keys):
+            self._session.delete_many(LONG_KEYS, hashes)
 
     def scan(self, lower: bytes = b"", upper: bytes | None = None) -> tuple[list[bytes], pl.DataFrame]:
         """Keys with ``lower <= key < upper`` in order, and their rows: value columns and ``_ts``."""
@@ -46,7 +68,7 @@ class TypedStore:
     def get(self, **key: Any) -> dict[str, Any] | None:
         """The row of one key, given by its columns: value columns and ``_ts``; None where there is none."""
         frame = pl.DataFrame({name: [value] for name, value in key.items()}, schema=self.spec.key)
-        row = self.fetch(self.keys.encode(frame)).row(0, named=True)
+        row = self.fetch(self.encode(frame)).row(0, named=True)
         return row if row.pop("_found") else None
 
     def count(self) -> int:

@@ -61,7 +61,7 @@ def settings(tmp_path):
                               schema={**spec.value, "_ts": pl.Int64()})
         with store.session() as session:
             typed = TypedStore(spec, session)
-            typed.write(typed.keys.encode(keys), values)
+            typed.write(typed.encode(keys), values)
             receipt = store.apply(session, state=StateId(1, number), expected=expected, generation=1,
                                   plan_hash=str(number), make_receipt=lambda _: b"receipt")
         assert receipt is not None

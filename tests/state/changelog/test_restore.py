@@ -14,7 +14,7 @@ from state.commit.files import write_file
 from state.commit.protocol import Committer
 from state.commit.record import CommitRecord, TaskCommit
 from state.commit.tables import read_table
-from state.engine.task_store import TASK_STORE, TaskStore
+from state.engine.task_store import LONG_KEYS, TASK_STORE, TaskStore
 from state.stores.typed import TypedStore
 from state.types import IsolationLevel, StateId, StoreSpec
 
@@ -27,7 +27,7 @@ SPECS = (TOTALS, WINDOWS)
 
 
 def epoch_rows(rng: random.Random) -> tuple[pl.DataFrame, pl.DataFrame]:
-    totals = pl.DataFrame({"carrier": [rng.choice(["UA", "AA", None]) for _ in range(20)],
+    totals = pl.DataFrame({"carrier": [rng.choice(["UA", "AA", None, "long" * 200]) for _ in range(20)],
                            "id": [rng.randrange(8) for _ in range(20)],
                            "flights": [rng.randrange(99) for _ in range(20)],
                            "mean": [rng.choice([None, rng.random()]) for _ in range(20)],
@@ -44,11 +44,11 @@ def run_epoch(store: TaskStore, app: Path, epoch: int, expected: StateId | None,
     with store.session() as session:
         for spec, rows in zip(SPECS, epoch_rows(rng), strict=True):
             typed = TypedStore(spec, session)
-            keys = typed.keys.encode(rows)
+            keys = typed.encode(rows)
             typed.write(keys, rows)
             typed.delete(rng.sample(keys, 5))
         windows = TypedStore(WINDOWS, session)
-        closed, _ = windows.scan(upper=windows.keys.window_upper(2000))
+        closed, _ = windows.scan(upper=windows.window_upper(2000))
         windows.delete(closed)
         session.put_many(TASK_STORE, [b"t-0"], [b"%d" % epoch])
         partition = {"task": "0_0", "segment": str(epoch // SEGMENT_EPOCHS)}
@@ -66,7 +66,7 @@ def repr_bytes(value: object) -> bytes:
 
 def content(store: TaskStore) -> dict[str, list]:
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
-        return {name: list(reader.scan(name)) for name in ("totals", "windows", TASK_STORE)}
+        return {name: list(reader.scan(name)) for name in ("totals", "windows", TASK_STORE, LONG_KEYS)}
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_task_without_changes_restores_to_an_empty_store(committed, tmp_path):
     app, _, _ = committed
     restored = restore_task(app, tmp_path / "state" / "two", "0_7", SPECS, TaskCommit(state=None, instance="two"),
                             StateId(1, 2000), generation=5, task_rows=[])
-    assert content(restored) == {"totals": [], "windows": [], TASK_STORE: []}
+    assert content(restored) == {"totals": [], "windows": [], TASK_STORE: [], LONG_KEYS: []}
     restored.close()
 
 
@@ -125,7 +125,7 @@ def test_the_changelog_read_as_a_table_is_the_store(committed):
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         typed = TypedStore(TOTALS, reader)
         keys, rows = typed.scan()
-        held = pl.concat([typed.keys.decode(keys), rows], how="horizontal")
+        held = pl.concat([typed.decode(keys), rows], how="horizontal")
     order = ["carrier", "id"]
     wanted = table.select(*order, "flights", "mean", pl.col("_ts").dt.timestamp("ms")).sort(order)
     assert held.sort(order).equals(wanted)

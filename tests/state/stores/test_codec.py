@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.engine.task_store import MAX_KEY_BYTES
-from state.errors import KeyTooLongError, RowFormatError
+from state.errors import RowFormatError
 from state.stores.codec import KeyCodec, RowCodec
 
 TIME = pl.Datetime("ms", "UTC")
@@ -69,13 +68,6 @@ def test_equal_keys_have_equal_bytes_though_zero_is_negative_or_nan_has_another_
     codec = KeyCodec(pl.Schema({"x": pl.Float64()}))
     keys = codec.encode(pl.DataFrame({"x": [0.0, -0.0, float("nan"), -float("nan"), 1.0]}))
     assert len(set(keys)) == 3
-
-
-def test_a_key_too_long_for_the_store_is_named():
-    codec = KeyCodec(pl.Schema({"page": pl.String()}))
-    codec.encode(pl.DataFrame({"page": ["x" * (MAX_KEY_BYTES - 1)]}))
-    with pytest.raises(KeyTooLongError, match=r"page takes 510 bytes.*abc"):
-        codec.encode(pl.DataFrame({"page": ["short", "abc" + "x" * (MAX_KEY_BYTES - 3)]}))
 
 
 def test_keys_of_other_types_are_refused_when_the_store_is_declared():

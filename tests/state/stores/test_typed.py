@@ -23,12 +23,12 @@ def typed(tmp_path):
 
 def write(typed: TypedStore, *rows: tuple) -> None:
     frame = pl.DataFrame(list(rows), schema=["user", "n", "count", "page", "_ts"], orient="row")
-    typed.write(typed.keys.encode(frame), frame)
+    typed.write(typed.encode(frame), frame)
 
 
 def test_rows_are_aligned_with_the_keys_asked_for(typed):
     write(typed, ("a", 1, 10, "x", 5), ("b", 2, 20, None, 6))
-    keys = typed.keys.encode(pl.DataFrame({"user": ["b", "c", "a", "b"], "n": [2, 2, 1, 2]}))
+    keys = typed.encode(pl.DataFrame({"user": ["b", "c", "a", "b"], "n": [2, 2, 1, 2]}))
     assert typed.fetch(keys).rows() == [(20, None, 6, True), (None, None, None, False), (10, "x", 5, True),
                                         (20, None, 6, True)]
     assert typed.fetch([]).columns == ["count", "page", "_ts", "_found"]
@@ -37,7 +37,7 @@ def test_rows_are_aligned_with_the_keys_asked_for(typed):
 def test_a_scan_gives_a_range_in_key_order(typed):
     write(typed, ("b", 2, 20, "y", 6), ("a", 7, 11, "x", 5), ("a", -1, 10, "x", 5))
     keys, rows = typed.scan()
-    assert typed.keys.decode(keys).rows() == [("a", -1), ("a", 7), ("b", 2)]
+    assert typed.decode(keys).rows() == [("a", -1), ("a", 7), ("b", 2)]
     assert rows["count"].to_list() == [10, 11, 20]
     assert typed.scan(lower=keys[1], upper=keys[2])[1]["count"].to_list() == [11]
 
@@ -45,6 +45,6 @@ def test_a_scan_gives_a_range_in_key_order(typed):
 def test_one_row_by_its_key_columns(typed):
     write(typed, ("a", 1, 10, "x", 5))
     assert typed.get(user="a", n=1) == {"count": 10, "page": "x", "_ts": 5}
-    typed.delete(typed.keys.encode(pl.DataFrame({"user": ["a"], "n": [1]})))
+    typed.delete(typed.encode(pl.DataFrame({"user": ["a"], "n": [1]})))
     assert typed.get(user="a", n=1) is None
     assert typed.count() == 0
