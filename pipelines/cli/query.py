@@ -99,7 +99,7 @@ def read_key(settings: Settings, application: Application, store: str, key: str,
     sub_topology, spec = stores[store]
     wanted = parse_key(key, {name: dtype for name, dtype in spec.key.items()
                              if not (spec.is_windowed and name in WINDOW_COLUMNS)})
-    tasks = sorted((settings.state_dir / application.id).glob(f"{sub_topology.index}_*"))
+    tasks = sorted((settings.state_dir / application.id).glob(f"{sub_topology.stored_name}_*"))
     instances = [instance for instance in map(current_instance, tasks) if instance is not None]
     if not instances:
         raise CommandError(f"{application.id} has no state in {settings.state_dir} yet; run it first")

@@ -89,7 +89,7 @@ class Coordinator:
         if committed is not None:
             if committed.fingerprint != topology.fingerprint:
                 raise TopologyChangedError(application.id, committed.fingerprint, topology.fingerprint)
-            if set(committed.tasks) != {str(task) for task in ids}:
+            if set(committed.tasks) != set(map(topology.task_name, ids)):
                 topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
                 raise PartitionCountError(application.id, len(committed.tasks), len(ids), topics)
         claim = self._committer.claim()
@@ -100,7 +100,8 @@ class Coordinator:
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
             topics_read = tuple(source.topic for source in sub_topology.sources)
-            known = record.tasks[str(task_id)] if record else TaskCommit(state=None, instance=FIRST_INSTANCE)
+            known = (record.tasks[topology.task_name(task_id)] if record
+                     else TaskCommit(state=None, instance=FIRST_INSTANCE))
             self.tasks[task_id] = _task(task_id, topics_read, known)
         unknown = [(topic, task.id.partition) for task in self.tasks.values() for topic in task.topics
                    if task.id.partition not in task.positions.get(topic, {})]
@@ -110,7 +111,7 @@ class Coordinator:
                     task.positions.setdefault(topic, {})[partition] = offset
         pending = record.pending_blobs if record else ()
         for blob in pending:
-            self.tasks[TaskId.parse(blob.target)].pending.append(blob)
+            self.tasks[topology.task_of(blob.target)].pending.append(blob)
         orphans = remove_orphans(self._blobs, pending)
         log.info("generation %s of %r starts after epoch %s with %s tasks%s", self.generation, application.id,
                  self.epoch, len(self.tasks), f"; removed {orphans} orphaned blobs" if orphans else "")
@@ -147,7 +148,7 @@ class Coordinator:
         record = CommitRecord(
             kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint, reason=reason,
-            tasks={str(task.id): task.to_commit() for task in self.tasks.values()},
+            tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
             files=tuple(file for task in self.tasks.values() for file in task.files),
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
         try:
@@ -226,7 +227,7 @@ class Coordinator:
                 result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
                 result.bad_record = result.bad_record or receipt.bad_record
                 for blob in receipt.blobs:
-                    self.tasks[TaskId.parse(blob.target)].pending.append(blob)
+                    self.tasks[self.application.topology.task_of(blob.target)].pending.append(blob)
             case ReceiptStatus.MAP_FULL:
                 log.info("task %s: %s", task.id, receipt.error)
             case ReceiptStatus.NEEDS_RESTORE:

@@ -58,11 +58,12 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     """Carry out ``request`` on this host; what a try that died has left goes to quarantine too."""
     started = time.perf_counter()
     sub_topology = application.topology.sub_topologies[request.task.sub_topology]
-    folder = Path(settings.state_folder, str(request.task))
+    name = application.topology.task_name(request.task)
+    folder = Path(settings.state_folder, name)
     quarantine(folder / request.commit.instance, request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     store = restore_task(
-        Path(settings.application_folder), folder / request.instance, str(request.task),
+        Path(settings.application_folder), folder / request.instance, name,
         sub_topology.stores, request.commit, request.through, generation=request.generation,
         task_rows=task_rows(request.commit.positions, request.commit.clocks))
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:

@@ -12,19 +12,22 @@ from pathlib import Path
 
 import polars as pl
 
-from state.types import BlobRef, StateId, TaskId
+from state.types import BlobRef, StateId
 
 ORDER = ("_ts", "_partition", "_offset")
 """Rows of several sources are merged in this order within an epoch."""
 
 
-def write_blob(folder: Path, frame: pl.DataFrame, *, source: TaskId, target: TaskId, edge: str,
+def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str,
                state: StateId) -> BlobRef:
-    """Write ``frame`` under a name of its own. It is synced only if a commit has to name it as pending."""
+    """Write ``frame`` under a name of its own. It is synced only if a commit has to name it as pending.
+
+    ``source`` and ``target`` are stored task names (``Topology.task_name``).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     frame.write_ipc(path, compression="lz4")
-    return BlobRef(source=str(source), target=str(target), edge=edge, state=state, path=path.name,
+    return BlobRef(source=source, target=target, edge=edge, state=state, path=path.name,
                    rows=frame.height, size_bytes=path.stat().st_size)
 
 

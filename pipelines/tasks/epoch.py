@@ -141,12 +141,12 @@ class EpochRunner:
         folder = self._folder_of(task, instance)
         names = [spec.name for spec in self._sub_topology(task).stores]
         if is_new and not folder.exists():
-            TaskStore.create(folder, str(task), names).close()
+            TaskStore.create(folder, self._topology.task_name(task), names).close()
             set_current(folder.parent, instance)
-        return TaskStoreCache.get(folder, str(task), names)
+        return TaskStoreCache.get(folder, self._topology.task_name(task), names)
 
     def _folder_of(self, task: TaskId, instance: str) -> Path:
-        return Path(self._settings.state_folder, str(task), instance)
+        return Path(self._settings.state_folder, self._topology.task_name(task), instance)
 
     def _sub_topology(self, task: TaskId) -> SubTopology:
         return self._topology.sub_topologies[task.sub_topology]
@@ -224,7 +224,7 @@ class EpochRunner:
         for name, frame in output.sinks.items():
             if frame.height:
                 files.append(self._write(self._tables[name], frame, epoch))
-        partition = {"task": str(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
+        partition = {"task": self._topology.task_name(plan.task), "segment": str(epoch // SEGMENT_EPOCHS)}
         for store in sub_topology.stores:
             changes = changelog_frame(store, session)
             if changes.height:
@@ -245,12 +245,12 @@ class EpochRunner:
             frame = output.edges.get(edge.name)
             if frame is None or not frame.height:
                 continue
-            target = edge.target
+            target, name_of = edge.target, self._topology.task_name
             parts = frame.with_columns(edge.partition_of(frame, self._settings.partition_counts[target])
                                        .alias("_target")).partition_by("_target", as_dict=True, include_key=False)
             for (partition,), rows in sorted(parts.items()):
-                blobs.append(write_blob(self._folder / "_blobs", rows, source=plan.task,
-                                        target=TaskId(target, partition), edge=edge.name, state=plan.state))
+                blobs.append(write_blob(self._folder / "_blobs", rows, source=name_of(plan.task),
+                                        target=name_of(TaskId(target, partition)), edge=edge.name, state=plan.state))
         if blobs:
             self._on_step("blob written")
         return tuple(blobs)

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import polars as pl
@@ -26,7 +28,7 @@ from pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
 )
-from state.types import StoreSpec, TableSpec
+from state.types import StoreSpec, TableSpec, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,25 @@ class SubTopology:
             node.store for node in self.nodes
             if isinstance(node, (AggregateNode, TableNode))
             or (isinstance(node, SuppressNode) and node.fused_with is None))
+
+    @cached_property
+    def stored_shape(self) -> list[Any]:
+        """What the data depends on that the sub-topology stores and sends: schemas, serdes and windows, as JSON."""
+        return [
+            [[store.name, _columns(store.key), _columns(store.value), store.is_windowed] for store in self.stores],
+            [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
+            [[source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
+             for source in self.sources],
+            [[node.store.name, str(node.windows)] for node in self.nodes
+             if isinstance(node, (AggregateNode, SuppressNode))]]
+
+    @cached_property
+    def stored_name(self) -> str:
+        """Its name and a fingerprint of ``stored_shape``: what folders, changelog rows and blobs carry (PROTOCOL 23).
+
+        Operators that are added elsewhere change neither, its number may.
+        """
+        return f"{quote(self.name, safe='')}-{_digest(self.stored_shape, 4)}"
 
     @cached_property
     def sinks(self) -> tuple[TableSinkNode, ...]:
@@ -130,6 +151,16 @@ class Topology:
             counts[sub_topology.index] = max(*topics.values(), *upstream, 1)
         return counts
 
+    def task_name(self, task: TaskId) -> str:
+        """What a task is called where data is stored: ``flights-9f86d081_3`` for ``0_3``."""
+        return f"{self.sub_topologies[task.sub_topology].stored_name}_{task.partition}"
+
+    def task_of(self, name: str) -> TaskId:
+        """The inverse of ``task_name``; raises ``KeyError`` for a task of another topology."""
+        stored_name, _, partition = name.rpartition("_")
+        indices = {sub_topology.stored_name: sub_topology.index for sub_topology in self.sub_topologies}
+        return TaskId(indices[stored_name], int(partition))
+
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a store's state as users see them: state columns replaced by finished values.
 
@@ -149,15 +180,8 @@ class Topology:
     @cached_property
     def fingerprint(self) -> str:
         """Names the structure: nodes, schemas, stores and windows; not the code of functions."""
-        shape = [self.describe(), [[store.name, _columns(store.key), _columns(store.value)]
-                                   for sub_topology in self.sub_topologies for store in sub_topology.stores],
-                 [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()],
-                 [[edge.name, _columns(edge.schema)] for edge in self.edges],
-                 [[node.name, repr(node.key_serde), repr(node.value_serde), _columns(node.record.columns)]
-                  for node in self.nodes if isinstance(node, SourceNode)],
-                 [[node.name, str(node.windows)] for node in self.nodes
-                  if isinstance(node, (AggregateNode, SuppressNode))]]
-        return hashlib.blake2b(msgspec.json.encode(shape), digest_size=16).hexdigest()
+        return _digest([self.describe(), [sub_topology.stored_shape for sub_topology in self.sub_topologies],
+                        [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()]], 16)
 
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
@@ -165,6 +189,10 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
     schema = pl.Schema({**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(),
                         "_deleted": pl.Boolean()})
     return TableSpec(name=sink.table, schema=schema, keys=tuple(sink.record.key_columns) if sink.is_updates else ())
+
+
+def _digest(shape: list[Any], size: int) -> str:
+    return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
 
 
 def _columns(schema: pl.Schema) -> list[list[str]]:

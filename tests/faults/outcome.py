@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from state.engine.instances import current_instance
 from state.engine.task_store import open_reader
 from state.types import IsolationLevel
-from tests.faults.applications import FACTS, STORES, TABLES
+from tests.faults.applications import FACTS, STORES, TABLES, TOPIC
 
 
 def outcome(application_folder: Path, state_folder: Path) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def outcome(application_folder: Path, state_folder: Path) -> dict[str, Any]:
                                                ["_epoch"], key_count)
     for task in sorted(path for path in state_folder.iterdir() if path.is_dir()):
         with open_reader(current_instance(task), IsolationLevel.READ_COMMITTED) as reader:
-            stores = STORES[:2] if task.name.startswith("0_") else STORES[2:]
+            stores = STORES[:2] if task.name.startswith(f"{TOPIC}-") else STORES[2:]
             found[f"store {task.name}"] = {store: list(reader.scan(store)) for store in stores}
     return found
 

@@ -23,8 +23,8 @@ from pipelines.spark.runner import run
 from state.commit.tables import read_table
 from state.engine.instances import current_instance
 from state.engine.task_store import open_reader
-from state.types import IsolationLevel
-from tests.faults.applications import PARTITIONS, TOPIC, records
+from state.types import IsolationLevel, TaskId
+from tests.faults.applications import PARTITIONS, TOPIC, app, records
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -120,7 +120,7 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(embe
         "bootstrap_servers": bootstrap_servers, "stop": stop, "spark": spark})
     thread.start()
     try:
-        task = settings.state_dir / "faulty" / "0_1"
+        task = settings.state_dir / "faulty" / app.topology.task_name(TaskId(0, 1))
         until(lambda: current_instance(task) is not None, "the first epoch")
         reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
                                    str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)

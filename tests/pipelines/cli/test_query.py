@@ -12,7 +12,7 @@ from pipelines.examples.flights import app
 from state.engine.instances import set_current, task_folder
 from state.engine.task_store import TaskStore
 from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId
+from state.types import IsolationLevel, StateId, TaskId
 
 ROUTE = pl.Schema({"carrier": pl.String(), "origin": pl.String()})
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
@@ -49,7 +49,7 @@ def settings(tmp_path):
     """Task 0_1 holds two windows of UA-EWR and one of AA-JFK; the second of UA-EWR is not committed."""
     settings = Settings(dir=tmp_path)
     spec = next(spec for spec in app.topology.sub_topologies[0].stores if spec.name == "hourly")
-    task = task_folder(settings.state_dir, app.id, "0_1")
+    task = task_folder(settings.state_dir, app.id, app.topology.task_name(TaskId(0, 1)))
     store = TaskStore.create(task / "first", "0_1", [spec.name])
     set_current(task, "first")
 

@@ -147,6 +147,14 @@ class Place:
                             state_folder=str(self.folder / "state"), partition_counts=counts,
                             on_error=self.application.on_error)
 
+    def name_of(self, task: str) -> str:
+        """The stored name of a task given as ``0_3``."""
+        return self.application.topology.task_name(TaskId.parse(task))
+
+    def state_of(self, task: str) -> Path:
+        """The folder of a task's instances."""
+        return self.folder / "state" / self.name_of(task)
+
     def driver(self, on_step: Callable[[str], None] = lambda name: None,
                on_progress: Callable[[Progress], None] = lambda progress: None) -> Driver:
         """A new generation, claimed."""

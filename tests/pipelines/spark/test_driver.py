@@ -41,7 +41,7 @@ def test_a_run_goes_on_from_the_last_commit(place):
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated"])
 def test_a_task_whose_state_is_lost_or_damaged_restores_alone_and_the_old_folder_is_kept(place, damage):
     place.run()
-    task = place.folder / "state" / "0_1"
+    task = place.state_of("0_1")
     instance = task / (task / "CURRENT").read_text()
     if damage == "missing":
         shutil.rmtree(instance)
@@ -73,7 +73,7 @@ def test_a_bad_record_stops_the_run_with_everything_before_it_committed(place):
     place.topics.rows["sales", 1][70] = (b"shop-1", b'{"amount": "ten"}', 5_000)
     with pytest.raises(BadRecordError, match=r"topic 'sales', partition 1, offset 70: value: .*int.*_dead_letters"):
         place.run()
-    assert newest_commit(place.warehouse, "sales").tasks["0_1"].positions == {"sales": {1: 70}}
+    assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_1")].positions == {"sales": {1: 70}}
     with pytest.raises(BadRecordError, match="offset 70"):
         place.run()
 

@@ -117,7 +117,7 @@ def test_an_idle_task_whose_store_is_lost_restores_without_waiting_for_input(pla
     def lose_a_store(requests):
         settled.append(len(settled))
         if len(settled) == 1:
-            shutil.rmtree(place.folder / "state" / "0_1" / "first")
+            shutil.rmtree(place.state_of("0_1") / "first")
         if len(settled) > 20:
             stop.set()
         return settle(requests)
@@ -160,8 +160,8 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
     """Spark starts a task again when its worker dies; the half-built instance must not stand in the way."""
     place.run()
     commit = newest_commit(place.warehouse, "sales")
-    request = RestoreRequest(task=TaskId(0, 1), instance="new", commit=commit.tasks["0_1"], through=commit.state_id,
-                             generation=2, reason="a test")
+    request = RestoreRequest(task=TaskId(0, 1), instance="new", commit=commit.tasks[place.name_of("0_1")],
+                             through=commit.state_id, generation=2, reason="a test")
 
     class Killed(BaseException):
         pass
@@ -178,7 +178,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
 
 def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, monkeypatch):
     place.run()
-    shutil.rmtree(place.folder / "state" / "0_1" / "first")
+    shutil.rmtree(place.state_of("0_1") / "first")
     place.topics.rows["sales", 0] += sales(30, 0)
 
     def finished(restores):
@@ -190,7 +190,7 @@ def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, 
     monkeypatch.setattr(InlineRestores, "finished", finished)
     with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
         place.run()
-    assert newest_commit(place.warehouse, "sales").tasks["0_0"].positions == {"sales": {0: 130}}
+    assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_0")].positions == {"sales": {0: 130}}
 
 
 def test_a_lost_settling_job_is_run_again(place):
@@ -242,7 +242,7 @@ def test_a_driver_that_was_overtaken_touches_no_store_when_a_restore_is_asked_fo
     older = place.driver()
     stop = Event()
     newer = place.driver()
-    instance = place.folder / "state" / "0_0" / "first"
+    instance = place.state_of("0_0") / "first"
     place.desk.ask("restore", task="0_0")
     with pytest.raises(FencedError):
         older.run(stop, until_caught_up=True)

@@ -21,6 +21,7 @@ from pipelines import (
     TimeWindows,
 )
 from pipelines.topology import SubTopology, Topology
+from state.types import TaskId
 
 UTC_MS = pl.Datetime("ms", "UTC")
 
@@ -147,6 +148,30 @@ def test_the_fingerprint_is_the_same_in_another_process():
     found = subprocess.run([sys.executable, "-c", code], cwd=root, env={"PYTHONHASHSEED": "7"}, capture_output=True,
                            text=True, check=True)
     assert found.stdout.strip() == program().fingerprint
+
+
+def test_stored_names_follow_what_is_stored_and_not_what_stands_elsewhere():
+    """Folders, changelog rows and blobs carry them (PROTOCOL 23)."""
+    def names(*, flipped=False, column="text"):
+        builder = StreamsBuilder()
+        topics = [("clicks", Json(Click)), ("views", String(column))]
+        for topic, serde in reversed(topics) if flipped else topics:
+            builder.stream(topic, key=String("user"), value=serde).group_by_key().count(f"{topic}_count")
+        return {sub_topology.name: sub_topology.stored_name for sub_topology in builder.build().sub_topologies}
+
+    assert names() == names(flipped=True)
+    changed = names(column="other")
+    assert changed["clicks"] == names()["clicks"]
+    assert changed["views"] != names()["views"]
+
+
+def test_a_tasks_stored_name_leads_back_to_the_task():
+    topology = program()
+    task = TaskId(1, 3)
+    assert topology.task_name(task) == f"{topology.sub_topologies[1].stored_name}_3"
+    assert topology.task_of(topology.task_name(task)) == task
+    with pytest.raises(KeyError):
+        topology.task_of("clicks-00000000_3")
 
 
 def test_edges_spread_rows_by_kafkas_partitioner():
