@@ -10,53 +10,52 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
 from infra.process import end_with
 from infra.settings import Settings
+from orchestration.committed import ingest_metadata, table_metadata
 from pipelines.cli.drive import drive
-from pipelines.cli.positions import committed_positions
 from pipelines.cli.registry import load_reference
 from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 
 if TYPE_CHECKING:
     from pipelines.spark.runner import Progress, RunSummary
 
-LOG_EVERY_S = 60.0
+LOG_EVERY_S = 300.0
+"""While nothing changes; Dagster keeps every line of a run in its database."""
 
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each output table that is there."""
-    commit: dict[str, Any] = {"generation": summary.generation, "epoch": summary.epoch}
+    """One materialization of the ingest and one of each output table; none where nothing was ever committed."""
+    newest = newest_commit(settings.warehouse, summary.application)
+    if newest is None:
+        return
     topics = load_reference(pipes.get_extra("reference")).topology.topics()
-    offsets = committed_positions(newest_commit(settings.warehouse, summary.application), topics)
     pipes.report_asset_materialization(asset_key=pipes.get_extra("ingest"), metadata={
-        **commit, "ended": summary.reason, "records_in": summary.records_in, "commits": summary.commits,
-        "seconds": round(summary.seconds, 3), "offsets": {"raw_value": offsets, "type": "json"},
-        **{f"total_{name}": count for name, count in summary.totals.items()}})
+        **ingest_metadata(newest, topics), "ended": summary.reason, "records_in": summary.records_in,
+        "commits": summary.commits, "seconds": round(summary.seconds, 3)})
     for table, asset_key in pipes.get_extra("tables").items():
         folder = settings.warehouse / summary.application / table
-        if not folder.exists():  # the run was ended before its first claim
-            continue
-        pipes.report_asset_materialization(asset_key=asset_key, metadata={
-            **commit, "dagster/row_count": read_table(folder).height,
-            "dagster/uri": {"raw_value": str(folder), "type": "path"}})
+        pipes.report_asset_materialization(asset_key=asset_key, metadata=table_metadata(newest, folder))
 
 
-def _logged(pipes: PipesContext) -> Any:
-    """An ``on_progress`` that writes one line a minute to the run's log."""
-    last = [0.0]
+def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
+    """An ``on_progress`` that logs a line when the run's state or its message changes, else every five minutes."""
+    last: tuple[str, str] | None = None
+    last_s = 0.0
 
     def on_progress(progress: Progress) -> None:
-        if time.monotonic() - last[0] >= LOG_EVERY_S:
-            last[0] = time.monotonic()
-            pipes.log.info("%s: epoch %d, %d records so far, %d waiting, %.0f records/s %s", progress.state,
-                           progress.epoch, progress.records_in, progress.lag, progress.records_per_s,
-                           progress.message)
+        nonlocal last, last_s
+        if (progress.state, progress.message) == last and now_s() - last_s < LOG_EVERY_S:
+            return
+        last, last_s = (progress.state, progress.message), now_s()
+        log(f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
+            f"{progress.lag:,} waiting, {progress.records_per_s:,.0f} records/s {progress.message}".rstrip())
 
     return on_progress
 
@@ -69,7 +68,7 @@ def main() -> int:
             return 1
         settings = Settings.load(Path(pipes.get_extra("dir")))
         try:
-            summary = drive(pipes.get_extra("reference"), settings, on_progress=_logged(pipes),
+            summary = drive(pipes.get_extra("reference"), settings, on_progress=logged(pipes.log.info),
                             until_caught_up=pipes.get_extra("until_caught_up"),
                             take_over=pipes.get_extra("take_over"),
                             owner=f"dagster run {pipes.run_id}", console=logging.StreamHandler())

@@ -1,4 +1,4 @@
-"""How far the commits of an application have come: offsets of its newest commit, and what lies beyond them."""
+"""How far the commits of an application have come: offsets and counts of its newest commit, and what lies beyond."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def committed_positions(newest: CommitRecord | None, topics: Iterable[str] = ())
         for topic, offsets in task.positions.items():
             merged.setdefault(topic, {}).update(offsets)
     return {topic: dict(sorted(merged[topic].items())) for topic in sorted(merged)}
+
+
+def committed_totals(newest: CommitRecord | None) -> dict[str, int]:
+    """Counts over all tasks since the application began, as ``late_records``; ``open_windows`` as of the commit."""
+    totals: dict[str, int] = {}
+    for task in newest.tasks.values() if newest else ():
+        for name, count in task.totals.items():
+            if name != "records_in" or task.positions:  # the others read what these have passed on
+                totals[name] = totals.get(name, 0) + count
+    return totals
 
 
 def committed_lag(positions: Positions, admin: KafkaAdmin) -> Mapping[tuple[str, int], int]:

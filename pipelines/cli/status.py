@@ -23,16 +23,11 @@ def _time(at_ms: int | None) -> datetime | None:
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
     """One application as plain values; counts are of the newest commit, ``tasks`` and pace as last reported."""
-    from pipelines.cli.positions import committed_positions
+    from pipelines.cli.positions import committed_positions, committed_totals
     from state.commit.protocol import newest_commit
 
     newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
-    tasks = list(newest.tasks.values()) if newest else []
-    readers = [task for task in tasks if task.positions]  # the others read what these have passed on
-
-    def total(name: str) -> int:
-        return sum(task.totals.get(name, 0) for task in (readers if name == "records_in" else tasks))
-
+    totals = committed_totals(newest)
     metric = life.metric if life else None
     return {
         "application": application,
@@ -41,9 +36,9 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "generation": newest.generation if newest else None,
         "committed_epoch": newest.epoch if newest else None,
         "committed_at": _time(newest.at_ms) if newest else None,
-        "records_in": total("records_in"),
-        "late_records": total("late_records"),
-        "open_windows": total("open_windows"),
+        "records_in": totals.get("records_in", 0),
+        "late_records": totals.get("late_records", 0),
+        "open_windows": totals.get("open_windows", 0),
         "positions": committed_positions(newest),
         "lag": metric.lag if metric else None,
         "records_per_s": metric.records_per_s if metric and life and life.is_running else None,

@@ -27,6 +27,8 @@ KEYS_PROPERTY = "weir.keys"
 CHECKPOINT_EVERY_VERSIONS = 25
 """A commit reads the log entries since the last checkpoint again (0.1 ms each, twice), so they are kept few."""
 
+_ORDER = ("_epoch", "_seq")
+_DELETED = "_deleted"
 _ATTEMPTS = 3
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -166,14 +168,37 @@ def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
 
     Newest is by ``_epoch``, then ``_seq`` where there is one.
     """
-    table = DeltaTable(folder, version=version)
-    rows = read_rows(folder, version)
-    keys = table.metadata().configuration.get(KEYS_PROPERTY)
-    if not keys:
-        return rows
-    order = [name for name in ("_epoch", "_seq") if name in rows.columns]
-    newest = rows.sort(order).unique(keys.split(","), keep="last", maintain_order=True)
-    return newest.filter(~pl.col("_deleted")) if "_deleted" in rows.columns else newest
+    rows, keys = read_rows(folder, version), _keys(DeltaTable(folder, version=version))
+    return _standing(rows, keys) if keys else rows
+
+
+def count_rows(folder: Path, *, read_at_most: int) -> int | None:
+    """How many rows stand, as ``read_table`` has them.
+
+    Of a table of facts the Delta log knows it. Of a table of updates every key has to be read: None where those are
+    more than ``read_at_most``.
+    """
+    table = DeltaTable(folder)
+    files, keys = file_actions(table), _keys(table)
+    stored = 0 if files.is_empty() else int(files["num_records"].sum())
+    if not keys or not stored:
+        return stored
+    if stored > read_at_most:
+        return None
+    names = [name for name in (*keys, *_ORDER, _DELETED) if name in {field.name for field in table.schema().fields}]
+    return _standing(pl.read_delta(table, columns=names), keys).height
+
+
+def _keys(table: DeltaTable) -> list[str]:
+    """The key columns of a table of updates; none of a table of facts."""
+    names = table.metadata().configuration.get(KEYS_PROPERTY)
+    return names.split(",") if names else []
+
+
+def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    order = [name for name in _ORDER if name in updates.columns]
+    newest = updates.sort(order).unique(keys, keep="last", maintain_order=True)
+    return newest.filter(~pl.col(_DELETED)) if _DELETED in updates.columns else newest
 
 
 def _columns(schema: Schema) -> str:

@@ -1,0 +1,42 @@
+"""What an application's newest commit left, as metadata of its assets: values and types as Dagster Pipes has them.
+
+Read by a driver that a run started, at its end (``orchestration.worker``), and by the sensors in between and for
+drivers that no run started. No Dagster here: the driver does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipelines.cli.positions import committed_positions, committed_totals
+from state.commit.record import CommitRecord
+from state.commit.tables import count_rows
+
+COUNTED_ROWS_MAX = 1_000_000
+"""A table of updates that holds more is not counted: its keys would have to be read (0.12 s for so many)."""
+
+
+def commit_metadata(newest: CommitRecord) -> dict[str, Any]:
+    """Which commit it is; the same on all assets of the application."""
+    return {"generation": newest.generation, "epoch": newest.epoch,
+            "committed_at": {"raw_value": newest.at_ms / 1000, "type": "timestamp"}}
+
+
+def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, Any]:
+    """How far the ingest has read, and what it has counted since the application began."""
+    return {**commit_metadata(newest), **offsets_metadata(committed_positions(newest, topics)),
+            **{f"total_{name}": count for name, count in committed_totals(newest).items()}}
+
+
+def offsets_metadata(offsets: Any) -> dict[str, Any]:
+    """Next offsets to read, as one JSON value."""
+    return {"offsets": {"raw_value": offsets, "type": "json"}}
+
+
+def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
+    """Where an output table lies and, as far as that is known without much reading, how many rows stand in it."""
+    rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
+    return {**commit_metadata(newest), "dagster/uri": {"raw_value": str(folder), "type": "path"},
+            **({} if rows is None else {"dagster/row_count": rows})}

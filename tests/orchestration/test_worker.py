@@ -1,0 +1,26 @@
+"""What a supervised driver writes into its run's log."""
+
+from dataclasses import replace
+
+from orchestration.worker import LOG_EVERY_S, logged
+from pipelines.spark.driver import Progress
+
+RUNNING = Progress(application="flights", generation=1, epoch=5, committed_epoch=4, records_in=1000, lag=20,
+                   records_per_s=500.0, commit_ms=9.0, state="running")
+
+
+def test_a_line_is_logged_when_the_state_changes_and_every_five_minutes_besides():
+    lines: list[str] = []
+    now_s = 0.0
+    on_progress = logged(lines.append, lambda: now_s)
+    for second in range(7200):
+        now_s = float(second)
+        on_progress(RUNNING)
+    assert len(lines) == 7200 / LOG_EVERY_S
+    assert lines[0] == "running: epoch 5, 1,000 records so far, 20 waiting, 500 records/s"
+    away = replace(RUNNING, state="waiting", message="no broker answers")
+    for progress in (away, away, RUNNING, RUNNING):
+        on_progress(progress)
+    assert len(lines) == 7200 / LOG_EVERY_S + 2
+    assert lines[-2].startswith("waiting: ")
+    assert lines[-2].endswith("no broker answers")

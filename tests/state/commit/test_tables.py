@@ -1,0 +1,38 @@
+"""Counting the rows that stand without reading more than is needed."""
+
+import polars as pl
+import pytest
+
+from state.commit.files import write_file
+from state.commit.tables import AppendTable, count_rows, read_table
+from state.types import TableSpec
+
+COLUMNS = pl.Schema({"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(),
+                     "_deleted": pl.Boolean()})
+
+
+def table_of(folder, *, keys: tuple[str, ...]) -> AppendTable:
+    spec = TableSpec(name="t", keys=keys, schema=COLUMNS)
+    table = AppendTable.create(folder, spec, "app")
+    for epoch, names in ((1, "abca"), (2, "ad")):
+        rows = pl.DataFrame({"k": list(names), "n": epoch, "_epoch": epoch, "_seq": range(len(names)),
+                             "_deleted": [name == "b" for name in names]}, schema_overrides=COLUMNS)
+        table.append(epoch, [write_file(folder, spec, rows)])
+    return table
+
+
+@pytest.mark.parametrize(("keys", "rows"), [((), 6), (("k",), 3)])
+def test_a_table_has_as_many_rows_as_reading_it_gives(tmp_path, keys, rows):
+    table = table_of(tmp_path, keys=keys)
+    assert count_rows(table.folder, read_at_most=6) == read_table(table.folder).height == rows
+
+
+def test_a_table_without_files_has_no_rows(tmp_path):
+    table = AppendTable.create(tmp_path, TableSpec(name="t", keys=("k",), schema=COLUMNS), "app")
+    assert count_rows(table.folder, read_at_most=0) == 0
+
+
+def test_facts_are_counted_whatever_their_number_and_updates_up_to_a_limit(tmp_path):
+    facts, updates = (table_of(tmp_path / name, keys=keys) for name, keys in (("facts", ()), ("updates", ("k",))))
+    assert count_rows(facts.folder, read_at_most=5) == 6
+    assert count_rows(updates.folder, read_at_most=5) is None
