@@ -23,10 +23,10 @@ FORMAT_VERSION = 1
 INITIAL_MAP_BYTES = 64 << 20
 PAGE_BYTES = 4096
 MAX_DATABASES = 256
-MAX_FAILED_OPENS = 3
+MAX_DEATHS = 3
 
 _IDENTITY = "instance.json"
-_OPENING = "opening"
+_UNPROVEN = "unproven"
 _DATA = "data.mdb"
 _NETWORK_FILE_SYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
                          "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
@@ -78,8 +78,9 @@ def create_environment(folder: Path) -> lmdb.Environment:
 def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment]:
     """Open an existing instance for writing; the caller checks its contents inside the ``with``.
 
-    A process that dies in there has met files that kill it: after three such deaths in a row the
-    instance counts as corrupted. On any error the environment is closed again.
+    LMDB has no checksums on its pages, and some damage makes it end the process. So an open instance carries a
+    mark of the process until ``prove_sound``: when three in a row have died before, it counts as corrupted. On
+    any error the environment is closed again.
 
     Raises:
         TaskCorruptedError: By the rules of PROTOCOL 19, or LMDB refuses the files.
@@ -99,11 +100,11 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
             raise corrupted("it was moved from another device")
     if reason := _damage(folder / _DATA):
         raise corrupted(reason)
-    died = [mark for mark in folder.glob(f"{_OPENING}.*") if not Path("/proc", mark.suffix[1:]).exists()]
-    if len(died) >= MAX_FAILED_OPENS:
-        raise corrupted(f"{len(died)} processes died while opening it")
-    opening = folder / f"{_OPENING}.{os.getpid()}"
-    opening.touch()
+    died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not Path("/proc", mark.suffix[1:]).exists()]
+    if len(died) >= MAX_DEATHS:
+        raise corrupted(f"{len(died)} processes died over it before they had finished one epoch")
+    mark = _mark(folder)
+    mark.touch()
     environment = None
     try:
         size = max(INITIAL_MAP_BYTES, (folder / _DATA).stat().st_size)
@@ -116,18 +117,25 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
         yield environment
         if identity.clean_txn is not None:
             write_identity(folder, clean_txn=None)
-        for mark in died:
-            mark.unlink(missing_ok=True)
-    except lmdb.Error as error:
+    except BaseException as error:
         if environment is not None:
             environment.close()
-        raise corrupted(f"LMDB: {error}") from error
-    except BaseException:
-        if environment is not None:
-            environment.close()
+        mark.unlink(missing_ok=True)
+        if isinstance(error, lmdb.Error):
+            raise corrupted(f"LMDB: {error}") from error
         raise
-    finally:
-        opening.unlink(missing_ok=True)
+
+
+def prove_sound(folder: Path) -> None:
+    """An epoch was carried out on the instance: deaths before it, and a death of this process, count no more."""
+    for mark in folder.glob(f"{_UNPROVEN}.*"):
+        if mark == _mark(folder) or not Path("/proc", mark.suffix[1:]).exists():
+            mark.unlink(missing_ok=True)
+
+
+def release(folder: Path) -> None:
+    """This process closes the instance: it has not died over it."""
+    _mark(folder).unlink(missing_ok=True)
 
 
 def write_identity(folder: Path, *, clean_txn: int | None) -> None:
@@ -164,6 +172,10 @@ def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transac
     except lmdb.MapResizedError:
         environment.set_mapsize(0)
         return environment.begin(write=write)
+
+
+def _mark(folder: Path) -> Path:
+    return folder / f"{_UNPROVEN}.{os.getpid()}"
 
 
 def _read_identity(folder: Path, task_id: str) -> Identity:

@@ -21,6 +21,8 @@ from state.engine.environment import (
     PAGE_BYTES,
     begin,
     create_environment,
+    prove_sound,
+    release,
     trusted_environment,
     write_identity,
 )
@@ -57,6 +59,7 @@ class TaskStore:
         self._undo_db = environment.open_db(b"_undo")
         self._databases: dict[str, lmdb._Database] = {}
         self._open_reads = 0
+        self._is_proven = False
 
     @classmethod
     def create(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
@@ -191,7 +194,10 @@ class TaskStore:
             receipt = make_receipt(uncommitted)
             self._write_meta(txn, replace(meta, generation=generation, current=state, plan_hash=plan_hash,
                                           receipt=receipt, uncommitted=uncommitted, rows=rows))
-            return receipt
+        if not self._is_proven:
+            prove_sound(self.folder)
+            self._is_proven = True
+        return receipt
 
     def grow(self) -> None:
         """Double the map. No session or reader of this process may be open (PROTOCOL 18)."""
@@ -238,6 +244,7 @@ class TaskStore:
             self._environment.sync(True)
             write_identity(self.folder, clean_txn=self._environment.info()["last_txnid"])
         self._environment.close()
+        release(self.folder)
 
     # inside a transaction
 

@@ -11,7 +11,7 @@ import pytest
 
 from state.engine import environment
 from state.engine.cache import TaskStoreCache
-from state.engine.environment import MAX_FAILED_OPENS, PAGE_BYTES
+from state.engine.environment import MAX_DEATHS, PAGE_BYTES
 from state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
 from state.engine.meta import decode_meta, encode_meta
 from state.engine.task_store import TaskStore
@@ -116,16 +116,22 @@ def test_lost_rows_show_in_the_counts(folder):
         open_again(folder)
 
 
-def test_processes_that_die_while_opening_count_as_corruption(folder):
-    dead = range(5_000_001, 5_000_001 + MAX_FAILED_OPENS)  # above the kernel's highest process id
-    for pid in dead[1:]:
-        (folder / f"opening.{pid}").touch()
-    (folder / f"opening.{os.getppid()}").touch()  # opening it right now, so not a failure
+def test_processes_that_die_before_they_finish_an_epoch_count_as_corruption(folder):
+    dead = [folder / f"unproven.{5_000_001 + n}" for n in range(MAX_DEATHS)]  # above the kernel's highest process id
+    for mark in dead[1:]:
+        mark.touch()
+    (folder / f"unproven.{os.getppid()}").touch()  # has it open right now, and lives
     open_again(folder)
-    for pid in dead:
-        assert not (folder / f"opening.{pid}").exists()
-        (folder / f"opening.{pid}").touch()
-    with corrupted("3 processes died while opening"):
+    assert dead[1].exists(), "to open and close it proves nothing"
+    store = TaskStore.open(folder, "0_0", ["a"])
+    with store.session() as session:
+        store.apply(session, state=StateId(1, 2), expected=StateId(1, 1), generation=1, plan_hash="2",
+                    make_receipt=lambda uncommitted: b"")
+    store.close()
+    for mark in dead:
+        assert not mark.exists()
+        mark.touch()
+    with corrupted("3 processes died over it"):
         open_again(folder)
 
 
