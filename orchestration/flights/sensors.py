@@ -48,7 +48,7 @@ def flights_commits(context: dg.SensorEvaluationContext, weir: WeirResource) -> 
 def news(newest: CommitRecord, instance: dg.DagsterInstance, warehouse: Path, *, is_running: bool,
          now_s: float) -> list[dg.AssetMaterialization]:
     """What Dagster is to hear of ``newest``: nothing when it knows that commit, or an earlier one that is less than
-    ``FOLD_S`` old while the driver goes on.
+    ``FOLD_S`` old while the driver goes on. Upstream comes first, or Dagster would take what is downstream for stale.
 
     The topic is reported when the commit has read further than Dagster knows the topic to reach.
     """
@@ -63,16 +63,17 @@ def news(newest: CommitRecord, instance: dg.DagsterInstance, warehouse: Path, *,
     if is_running and now_s - committed_at_s < FOLD_S:
         return []
     found = f"commit {newest.state_id}, found in the commit log"
-    events = [dg.AssetMaterialization(INGEST, description=found,
-                                      metadata=_values(ingest_metadata(newest, app.topology.topics())))]
-    events += [dg.AssetMaterialization(key, description=found,
-                                       metadata=_values(table_metadata(newest, warehouse / app.id / name)))
-               for name, key in TABLES.items()]
+    events = []
     [offsets] = committed_positions(newest, app.topology.topics()).values()
     reaches = _known(instance, TOPIC).get("offsets", {})
     if any(offset > reaches.get(str(partition), 0) for partition, offset in offsets.items()):
         seen = offsets_metadata({str(partition): offset for partition, offset in offsets.items()})
         events.append(dg.AssetMaterialization(TOPIC, description=f"as far as read by {found}", metadata=_values(seen)))
+    events.append(dg.AssetMaterialization(INGEST, description=found,
+                                          metadata=_values(ingest_metadata(newest, app.topology.topics()))))
+    events += [dg.AssetMaterialization(key, description=found,
+                                       metadata=_values(table_metadata(newest, warehouse / app.id / name)))
+               for name, key in TABLES.items()]
     return events
 
 
