@@ -110,16 +110,44 @@ class TableSpec:
     Empty for facts, where every row counts."""
 
 
+class StoreKind(StrEnum):
+    """What a store keeps a row for, and so how its keys are ordered."""
+
+    KEY_VALUE = "key_value"
+    """One row a key, in key order."""
+    WINDOW = "window"
+    """One row a key and window, by the window's start, then key: closing windows is one range."""
+    SESSION = "session"
+    """One row a key and session, by key, then the session's end, then its start."""
+    VERSIONED = "versioned"
+    """One row a key and version, by key, then the time from which the version holds."""
+
+
+class StoreClock(StrEnum):
+    """By which time the rows of a store grow old."""
+
+    STREAM_TIME = "stream_time"
+    WALL_CLOCK = "wall_clock"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
     """A keyed store of a task: typed key columns, typed value columns, and how its keys are ordered.
 
     The changelog's columns are the key columns, the value columns, ``_ts`` (UTC, ms), ``_epoch`` and
-    ``_deleted``. A window store has ``window_start`` and ``window_end`` (both UTC, ms) as the last two
-    key columns; its key bytes begin with the window's start, so that closing windows is one range.
+    ``_deleted``. The last key columns of a window or session store are ``window_start`` and ``window_end``,
+    that of a versioned store is ``valid_from`` (all UTC, ms). ``state.stores.specs`` makes specs with the
+    columns that a kind of store needs.
     """
 
     name: str
     key: pl.Schema
     value: pl.Schema
-    is_windowed: bool = False
+    kind: StoreKind = StoreKind.KEY_VALUE
+    retention_ms: int | None = None
+    """How long rows live, None for ever: windows from their start, sessions from their end, versions from the time
+    that another took their place, key-value rows from their last write. Older ones are neither found nor taken."""
+    expires_by: StoreClock = StoreClock.STREAM_TIME
+    """The wall clock is for key-value stores only; such a store has the value column ``_written``."""
+    window_size_ms: int | None = None
+    """Of a window store whose windows are all as long; needed to put a window by its start alone."""

@@ -11,7 +11,7 @@ import typer
 
 from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
 from pipelines.cli.render import console, print_json, print_table, without_bookkeeping
-from state.types import IsolationLevel
+from state.types import IsolationLevel, StoreKind
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,7 +70,7 @@ def _rows_of(typed: TypedStore, wanted: Mapping[str, Any]) -> pl.DataFrame:
     """Key columns and state of the wanted key: one row or none, or in a window store one a window, oldest first."""
     import polars as pl
 
-    if typed.spec.is_windowed:
+    if typed.spec.kind is StoreKind.WINDOW:
         keys, rows = typed.scan()
         rows = pl.concat([typed.decode(keys), rows], how="horizontal")
         return rows.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
@@ -98,7 +98,7 @@ def read_key(settings: Settings, application: Application, store: str, key: str,
         raise CommandError(f"{application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
     sub_topology, spec = stores[store]
     wanted = parse_key(key, {name: dtype for name, dtype in spec.key.items()
-                             if not (spec.is_windowed and name in WINDOW_COLUMNS)})
+                             if not (spec.kind is StoreKind.WINDOW and name in WINDOW_COLUMNS)})
     tasks = sorted((settings.state_dir / application.id).glob(f"{sub_topology.stored_name}_*"))
     instances = [instance for instance in map(current_instance, tasks) if instance is not None]
     if not instances:

@@ -15,7 +15,7 @@ from pipelines.operators.functions import UserFunction
 from pipelines.operators.windows import WINDOW_COLUMNS
 from pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
 from pipelines.topology.nodes import Node, RecordType
-from state.types import StoreSpec
+from state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
 
@@ -68,12 +68,13 @@ def check_name(what: str, name: Any) -> str:
     return name
 
 
-def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *, is_windowed: bool = False) -> StoreSpec:
+def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *,
+               kind: StoreKind = StoreKind.KEY_VALUE) -> StoreSpec:
     """The store of ``where``; raises ``TopologyError`` for a key that cannot be ordered."""
     for column, dtype in record.key_columns.items():
         if dtype.is_nested():
             raise TopologyError(f"{where} keeps state by {column!r}, which is a list; choose a key of single values")
-    return StoreSpec(name=name, key=record.key_columns, value=value, is_windowed=is_windowed)
+    return StoreSpec(name=name, key=record.key_columns, value=value, kind=kind)
 
 
 def user_function(call: Callable[..., Any], node: str) -> UserFunction:

@@ -16,6 +16,7 @@ from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.windows import TimeWindows
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
+from state.types import StoreKind
 
 
 class _Grouped:
@@ -91,7 +92,8 @@ class _Grouped:
         parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
         record = self._graph.record(name, parent.record.key, output,
                                     is_windowed=parent.record.is_windowed or self._windows is not None)
-        spec = store_spec(name, store, record, fold.state, is_windowed=self._windows is not None)
+        kind = StoreKind.KEY_VALUE if self._windows is None else StoreKind.WINDOW
+        spec = store_spec(name, store, record, fold.state, kind=kind)
         node = AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=self._windows)
         return KTable(self._graph, self._graph.add(node), windows=self._windows)
 

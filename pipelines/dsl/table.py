@@ -13,6 +13,7 @@ from pipelines.dsl.suppressed import Suppressed
 from pipelines.errors import TopologyError
 from pipelines.operators.windows import TimeWindows
 from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode
+from state.types import StoreKind
 
 if TYPE_CHECKING:
     from pipelines.dsl.stream import KStream
@@ -48,7 +49,7 @@ class KTable:
         name = self._graph.new_name("KTABLE-SUPPRESS-")
         record = self._node.record
         store = store_spec(name, self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-"), record,
-                           _beside_key(record), is_windowed=True)
+                           _beside_key(record), kind=StoreKind.WINDOW)
         node = SuppressNode(name=name, parent=self._node, record=record, store=store, windows=self._windows)
         return KTable(self._graph, self._graph.add(node), is_final=True)
 

@@ -34,6 +34,7 @@ from pipelines.topology.nodes import (
 )
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateSession
+from state.types import StoreKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class TaskProcessor:
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: _operator(node) for node in sub_topology.nodes}
-        self._window_stores = [store.name for store in sub_topology.stores if store.is_windowed]
+        self._window_stores = [store.name for store in sub_topology.stores if store.kind is StoreKind.WINDOW]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
             now_ms: int) -> EpochOutput:

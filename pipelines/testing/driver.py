@@ -30,7 +30,7 @@ from pipelines.topology.nodes import AggregateNode, RecordType, SuppressNode, Ta
 from pipelines.topology.topology import SubTopology
 from state.engine.task_store import TaskStore
 from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreSpec
+from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 _GENERATION = 1
 
@@ -141,12 +141,12 @@ class TopologyTestDriver:
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
         """Raises ``LookupError`` when no key-value store has that name."""
-        task, spec, record = self._store(name, is_windowed=False)
+        task, spec, record = self._store(name, StoreKind.KEY_VALUE)
         return ReadOnlyKeyValueStore(lambda: self._read(task, spec), record)
 
     def get_window_store(self, name: str) -> ReadOnlyWindowStore:
         """Raises ``LookupError`` when no window store has that name."""
-        task, spec, record = self._store(name, is_windowed=True)
+        task, spec, record = self._store(name, StoreKind.WINDOW)
         return ReadOnlyWindowStore(lambda: self._read(task, spec), record)
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
@@ -178,16 +178,14 @@ class TopologyTestDriver:
             if edge.name in output.edges:
                 self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})
 
-    def _store(self, name: str, *, is_windowed: bool) -> tuple[_Task, StoreSpec, RecordType]:
+    def _store(self, name: str, kind: StoreKind) -> tuple[_Task, StoreSpec, RecordType]:
         for task in self._tasks:
             for node in task.sub_topology.nodes:
                 if (isinstance(node, (AggregateNode, TableNode, SuppressNode)) and node.store.name == name
-                        and node.store in task.sub_topology.stores and node.store.is_windowed == is_windowed):
+                        and node.store in task.sub_topology.stores and node.store.kind is kind):
                     return task, node.store, node.record
-        kind = "window" if is_windowed else "key-value"
-        known = [store.name for task in self._tasks for store in task.sub_topology.stores
-                 if store.is_windowed == is_windowed]
-        raise LookupError(f"there is no {kind} store {name!r}; there is {', '.join(known) or 'none'}")
+        known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
+        raise LookupError(f"there is no {kind.replace('_', '-')} store {name!r}; there is {', '.join(known) or 'none'}")
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
         with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:

@@ -82,7 +82,7 @@ class SubTopology:
     def stored_shape(self) -> list[Any]:
         """What the data depends on that the sub-topology stores and sends: schemas, serdes and windows, as JSON."""
         return [
-            [[store.name, _columns(store.key), _columns(store.value), store.is_windowed] for store in self.stores],
+            [[store.name, _columns(store.key), _columns(store.value), store.kind] for store in self.stores],
             [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
             [[source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
              for source in self.sources],

@@ -108,5 +108,5 @@ def _newest_rows(app_folder: Path, spec: StoreSpec, files: pl.DataFrame,
     newest = (rows.filter(pl.col("_epoch") <= through.epoch).sort("_epoch")
               .unique(list(spec.key), keep="last").filter(~pl.col("_deleted")))
     newest = newest.with_columns(pl.col("_ts").dt.timestamp("ms"))
-    keys = KeyCodec(spec.key, spec.is_windowed).encode(newest)
+    keys = KeyCodec(spec.key, spec.kind).encode(newest)
     return keys, RowCodec(spec.value).encode(newest)

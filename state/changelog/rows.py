@@ -38,7 +38,7 @@ def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:
     changes = session.changes(store.name)
     values = list(changes.values())
     whole_keys = whole(list(changes), partial(session.get_many, LONG_KEYS), partial(session.before_images, LONG_KEYS))
-    keys = KeyCodec(store.key, store.is_windowed).decode(whole_keys)
+    keys = KeyCodec(store.key, store.kind).decode(whole_keys)
     rows = RowCodec(store.value).decode(values).with_columns(pl.col("_ts").cast(_TIME))
     deleted = pl.Series("_deleted", [value is None for value in values], dtype=pl.Boolean)
     return pl.concat([keys, rows, deleted.to_frame()], how="horizontal")

@@ -16,47 +16,51 @@ import numpy as np
 import polars as pl
 
 from state.errors import RowFormatError
+from state.types import StoreKind
 
 _NULL, _PRESENT = b"\x01", b"\x02"
 _END, _ESCAPED = b"\x00", b"\x00\xff"
 """Text that something follows ends with a zero byte. Beside other columns, a zero byte inside text is followed
 by 0xff; a key of one text column is the text as it is."""
 _SIGN = np.uint64(1 << 63)
-_TIME_BYTES = 8
+TIME_BYTES = 8
+
+
+TIMES_AROUND: dict[StoreKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    StoreKind.KEY_VALUE: ((), ()),
+    StoreKind.WINDOW: (("window_start",), ("window_end",)),
+    StoreKind.SESSION: ((), ("window_end", "window_start")),
+    StoreKind.VERSIONED: ((), ("valid_from",)),
+}
+"""The times before and behind the other components of a key, eight bytes each and never null."""
 
 
 class KeyCodec:
-    """Key columns to bytes and back.
+    """Key columns to bytes and back, in the order that the kind of store needs (``TIMES_AROUND``)."""
 
-    With ``is_windowed`` the last two columns are ``window_start`` and ``window_end``; the bytes then begin
-    with the start and end with the end, so that all windows that started before a time are one range.
-    """
-
-    def __init__(self, schema: pl.Schema, is_windowed: bool = False) -> None:
-        self.schema, self.is_windowed = schema, is_windowed
+    def __init__(self, schema: pl.Schema, kind: StoreKind = StoreKind.KEY_VALUE) -> None:
+        self.schema = schema
+        self._before, self._behind = TIMES_AROUND[kind]
+        times = (*self._before, *self._behind)
         columns = list(schema.items())
-        self._columns = columns[:-2] if is_windowed else columns
+        self._columns = columns[:-len(times)] if times else columns
         for name, dtype in self._columns:
             if not (_is_text(dtype) or _is_fixed(dtype)):
                 raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
                                 "numbers, booleans, dates and times; convert the column first")
         last = len(self._columns) - 1
-        self._has_end = [is_windowed or index < last for index in range(len(self._columns))]
-        self._is_escaped = is_windowed or last > 0
+        self._has_end = [bool(times) or index < last for index in range(len(self._columns))]
+        self._is_escaped = bool(times) or last > 0
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """Keys of any length, in the order of the rows; other columns are ignored."""
         if frame.is_empty():
             return []
-        parts: list[pl.Series | np.ndarray] = []
-        if self.is_windowed:
-            parts.append(_number_bytes(frame["window_start"].cast(self.schema["window_start"])))
+        parts: list[pl.Series | np.ndarray] = self._times(frame, self._before)
         for (name, dtype), has_end in zip(self._columns, self._has_end, strict=True):
             column = frame[name].cast(dtype)
             parts.append(_text_part(column, has_end, self._is_escaped) if _is_text(dtype) else _fixed_part(column))
-        if self.is_windowed:
-            parts.append(_number_bytes(frame["window_end"].cast(self.schema["window_end"])))
-        return _joined(parts).to_list()
+        return _joined(parts + self._times(frame, self._behind)).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """The key columns of each key, in order."""
@@ -64,17 +68,21 @@ class KeyCodec:
             return pl.DataFrame(schema=self.schema)
         body = pl.Series("key", keys, dtype=pl.Binary)
         columns: dict[str, pl.Series] = {}
-        if self.is_windowed:
-            start, end = body.bin.slice(0, _TIME_BYTES), body.bin.tail(_TIME_BYTES)
-            columns["window_start"] = _numbers(start, self.schema["window_start"])
-            columns["window_end"] = _numbers(end, self.schema["window_end"])
-            body = _middle(body, _TIME_BYTES, _TIME_BYTES)
+        for name in self._before:
+            columns[name] = _numbers(body.bin.slice(0, TIME_BYTES), self.schema[name])
+            body = body.bin.slice(TIME_BYTES)
+        for name in reversed(self._behind):
+            columns[name] = _numbers(body.bin.tail(TIME_BYTES), self.schema[name])
+            body = _middle(body, 0, TIME_BYTES)
         columns |= self._decode_body(body)
         return pl.DataFrame([columns[name].alias(name) for name in self.schema])
 
     def window_upper(self, start_ms: int) -> bytes:
-        """The bound below which lie all keys with ``window_start < start_ms`` (windowed keys only)."""
-        return (start_ms + (1 << 63)).to_bytes(_TIME_BYTES, "big")
+        """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
+        return time_bytes(start_ms)
+
+    def _times(self, frame: pl.DataFrame, names: Sequence[str]) -> list[pl.Series | np.ndarray]:
+        return [_number_bytes(frame[name].cast(self.schema[name])) for name in names]
 
     def _decode_body(self, body: pl.Series) -> dict[str, pl.Series]:
         """Cut columns of known width off both ends; what is left in the middle is text, or is parsed by row."""
@@ -199,6 +207,11 @@ class RowCodec:
 
     def _format_error(self, reason: str) -> RowFormatError:
         return RowFormatError(tuple(self.schema), reason)
+
+
+def time_bytes(time_ms: int) -> bytes:
+    """A time as it stands in keys; sorts as the number does."""
+    return (time_ms + (1 << 63)).to_bytes(TIME_BYTES, "big")
 
 
 def _is_text(dtype: pl.DataType) -> bool:

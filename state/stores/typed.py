@@ -23,7 +23,7 @@ class TypedStore:
     def __init__(self, spec: StoreSpec, view: StateReader) -> None:
         self.spec = spec
         self.rows = RowCodec(spec.value)
-        self._codec = KeyCodec(spec.key, spec.is_windowed)
+        self._codec = KeyCodec(spec.key, spec.kind)
         self._view = view
         self._long: dict[bytes, bytes] = {}
 

@@ -21,7 +21,7 @@ from pipelines import (
     TimeWindows,
 )
 from pipelines.topology import SubTopology, Topology
-from state.types import TaskId
+from state.types import StoreKind, TaskId
 
 UTC_MS = pl.Datetime("ms", "UTC")
 
@@ -110,7 +110,7 @@ def test_a_mean_is_kept_as_sum_and_count_and_read_finished():
     topology = program()
     store, = topology.sub_topologies[0].stores
     assert dict(store.value) == {"mean__sum": pl.Int64, "mean__count": pl.Int64}
-    assert store.is_windowed
+    assert store.kind is StoreKind.WINDOW
     rows = pl.DataFrame({"user": ["a", "b"], "mean__sum": [3, 0], "mean__count": [2, 0], "_ts": [1, 2]})
     assert topology.finish("hourly", rows).to_dict(as_series=False) == {
         "user": ["a", "b"], "mean": [1.5, None], "_ts": [1, 2]}

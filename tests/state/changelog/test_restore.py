@@ -16,13 +16,13 @@ from state.commit.record import CommitRecord, TaskCommit
 from state.commit.tables import read_table
 from state.engine.task_store import LONG_KEYS, TASK_STORE, TaskStore
 from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreSpec
+from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 TOTALS = StoreSpec(name="totals", key=pl.Schema({"carrier": pl.String(), "id": pl.Int64()}),
                    value=pl.Schema({"flights": pl.Int64(), "mean": pl.Float64()}))
 WINDOWS = StoreSpec(name="windows", key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
-                    value=pl.Schema({"last": pl.String()}), is_windowed=True)
+                    value=pl.Schema({"last": pl.String()}), kind=StoreKind.WINDOW)
 SPECS = (TOTALS, WINDOWS)
 
 

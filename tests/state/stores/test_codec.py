@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from state.errors import RowFormatError
 from state.stores.codec import KeyCodec, RowCodec
+from state.types import StoreKind
 
 TIME = pl.Datetime("ms", "UTC")
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(
@@ -56,7 +57,7 @@ def test_windowed_keys_begin_with_the_start_and_come_back(frame, start):
     windows = frame.with_row_index("n").with_columns(
         window_start=(pl.lit(start) + pl.duration(minutes=pl.col("n"))).cast(TIME)).drop("n")
     windows = windows.with_columns(window_end=pl.col("window_start").dt.offset_by("1h"))
-    codec = KeyCodec(windows.schema, is_windowed=True)
+    codec = KeyCodec(windows.schema, StoreKind.WINDOW)
     keys = codec.encode(windows)
     assert codec.decode(keys).equals(windows)
     half = windows["window_start"][windows.height // 2]

@@ -10,12 +10,12 @@ import pytest
 from state.changelog.rows import changelog_frame
 from state.engine.task_store import LONG_KEYS, MAX_KEY_BYTES, TaskStore
 from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreSpec
+from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 PAGES = StoreSpec(name="pages", key=pl.Schema({"page": pl.String()}), value=pl.Schema({"hits": pl.Int64()}))
 WINDOWS = StoreSpec(name="windows", key=pl.Schema({"page": pl.String(), "window_start": TIME, "window_end": TIME}),
-                    value=pl.Schema({"hits": pl.Int64()}), is_windowed=True)
+                    value=pl.Schema({"hits": pl.Int64()}), kind=StoreKind.WINDOW)
 FRONT = "x" * 600
 LONG = [FRONT + "a", FRONT + "b", "é" * 400]
 
