@@ -140,11 +140,13 @@ class Coordinator:
         return result
 
     def commit(self, reason: str) -> None:
-        """Make every accepted epoch durable.
+        """Make every accepted epoch durable, and with it which instances hold the tasks' state.
 
         Raises:
             FencedError: A newer driver has taken over.
         """
+        if self.epoch == self.committed_id.epoch:
+            self.epoch += 1  # every commit has a number of its own
         record = CommitRecord(
             kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint, reason=reason,

@@ -184,6 +184,11 @@ class Driver:
     def _react(self, result: EpochResult, stop: Event) -> None:
         application = self._coordinator.application.id
         if result.to_restore:
+            for receipt in result.to_restore:
+                if self._coordinator.tasks[receipt.task].is_restored:
+                    self._commit("failure")
+                    raise RestoreFailedError(application, str(receipt.task),
+                                             f"the restored state is no better: {receipt.error}")
             self._restore(result.to_restore)
         if result.bad_record is not None:
             self._commit("bad record")
@@ -216,6 +221,7 @@ class Driver:
             self._restores.start(RestoreRequest(
                 task=task.id, instance=instance, commit=task.to_commit(),
                 through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error))
+        self._report("running", now=True)
 
     def _take_up_restored(self) -> None:
         for restored in self._restores.finished():
@@ -225,6 +231,7 @@ class Driver:
                     self._commit("failure")
                 raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
             task.restored(restored.request.instance)
+            self._coordinator.has_uncommitted = True  # which instance holds its state
             log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
 
     def _commit_if_due(self) -> None:
@@ -343,7 +350,7 @@ class Driver:
         """Commit what is there, let the tasks hear of it, and close their stores for good."""
         coordinator = self._coordinator
         self._report("stopping", now=True)
-        if any(task.current != task.committed for task in coordinator.tasks.values()):
+        if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)
         self._report(reason, now=True)

@@ -32,7 +32,9 @@ class Task:
     """Topics it reads; of each the partition of its own number."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
-    """Why it is not running."""
+    """Why it is not running, or why it was restored last."""
+    is_restored: bool = False
+    """Whether a restore built its store and no epoch has gone well on it since."""
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Task:
 
     def restored(self, instance: str) -> None:
         """A new instance holds its committed state; the next epoch visits it."""
-        self.state, self.reason, self.instance, self.visited = TaskState.RUNNING, "", instance, False
+        self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
 
     def accept(self, receipt: Receipt) -> bool:
         """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit.
@@ -84,7 +86,7 @@ class Task:
         self.pending = [blob for blob in self.pending if blob.path not in gone]
         for name, count in receipt.counts.items():
             self.totals[name] = self.totals.get(name, 0) + count
-        self.visited, self.has_undo = True, receipt.gauges.get("uncommitted_records", 0) > 0
+        self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
         return moved
 
     def to_commit(self) -> TaskCommit:

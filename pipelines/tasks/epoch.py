@@ -30,7 +30,7 @@ from state.engine.contract import Settlement, StateSession
 from state.engine.instances import set_current
 from state.engine.meta import Uncommitted
 from state.engine.task_store import TASK_STORE, TaskStore
-from state.errors import DiskFullError, MapFullError, StateError, TaskCorruptedError
+from state.errors import DiskFullError, MapFullError, RowFormatError, StateError, TaskCorruptedError
 from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,8 @@ class EpochRunner:
         except TaskCorruptedError as error:
             TaskStoreCache.discard(self._folder_of(plan.task, plan.instance))
             return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, error.reason)
+        except RowFormatError as error:
+            return _refusal(plan, ReceiptStatus.NEEDS_RESTORE, f"holds rows that cannot be read: {error.reason}")
         except MapFullError:
             self._store(plan.task, plan.instance, is_new=False).grow()
             return _refusal(plan, ReceiptStatus.MAP_FULL, "the store's map was full; it has grown")
@@ -263,7 +265,10 @@ def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[byt
 
 def _load(session: StateSession, key: bytes, kind):
     (stored,) = session.get_many(TASK_STORE, [key])
-    return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
+    try:
+        return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
+    except msgspec.MsgspecError as error:
+        raise RowFormatError((key.decode(),), str(error)) from error
 
 
 def _save(session: StateSession, key: bytes, value: object) -> None:

@@ -60,18 +60,22 @@ def until(condition, what: str, limit_s: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def test_a_lost_task_restores_by_a_spark_job_and_ends_like_the_others(embedded, spark):
+def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others(embedded, spark):
     settings, bootstrap_servers = embedded
     run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
-    task = settings.state_dir / "faulty" / "1_2"
-    lost = current_instance(task)
-    shutil.rmtree(lost)
+    lost, distrusted = (settings.state_dir / "faulty" / app.topology.task_name(task)
+                        for task in (TaskId(1, 2), TaskId(0, 0)))
+    folders = [current_instance(task) for task in (lost, distrusted)]
+    shutil.rmtree(folders[0])
+    (folders[1] / "instance.json").unlink()
     produce(bootstrap_servers, 2_000, 3_000)
     run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
     assert events_counted(settings) == 3_000
     kinds = read_table(settings.warehouse / "faulty" / "kind_sums")
     assert kinds["events"].sum() == sum(b'"amount": -' not in value for _, _, value, _ in records(3_000))
-    assert current_instance(task) != lost
+    assert not {current_instance(task) for task in (lost, distrusted)} & set(folders)
+    assert not (lost / "quarantine").exists()
+    assert "instance.json cannot be read" in (distrusted / "quarantine" / folders[1].name / "reason.txt").read_text()
 
 
 def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedded, spark):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import timedelta
 from threading import Event
 
@@ -36,27 +35,6 @@ def test_a_run_goes_on_from_the_last_commit(place):
     again = place.run()
     assert (again.records_in, again.totals["records_in"]) == (50, 250)
     assert totals(place) == expected(place)
-
-
-@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated"])
-def test_a_task_whose_state_is_lost_or_damaged_restores_alone_and_the_old_folder_is_kept(place, damage):
-    place.run()
-    task = place.state_of("0_1")
-    instance = task / (task / "CURRENT").read_text()
-    if damage == "missing":
-        shutil.rmtree(instance)
-    else:
-        data = bytearray((instance / "data.mdb").read_bytes())
-        changed = data[:4096] if damage == "truncated" else bytes(4096) * 2 + data[8192:]
-        (instance / "data.mdb").write_bytes(changed)
-    place.topics.rows["sales", 0] += sales(50, 0)
-    place.topics.rows["sales", 1] += sales(50, 1)
-    place.run()
-    assert totals(place) == expected(place)
-    assert [str(done.request.task) for done in place.restores.done] == ["0_1"]
-    assert (task / "CURRENT").read_text() != instance.name
-    if damage != "missing":
-        assert (task / "quarantine" / instance.name / "reason.txt").read_text().strip()
 
 
 def test_a_restore_can_be_asked_for_and_an_unknown_task_is_named(place):
