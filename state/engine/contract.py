@@ -1,14 +1,21 @@
 """What a task's local store promises, whatever keeps it: reads, one epoch's buffered writes, settling, applying.
 
-Operators see ``StateReader`` and ``StateSession`` only. The LMDB implementation is ``state.engine.task_store``;
-typed rows over these bytes are ``state.stores``.
+Operators see ``StateReader`` and ``StateSession`` only. The implementation on disk is ``state.engine.task_store``,
+that in memory ``state.engine.memory``; typed rows over these bytes are ``state.stores``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from state.engine.meta import Uncommitted
+from state.types import IsolationLevel, StateId
+
+if TYPE_CHECKING:
+    from state.engine.session import EpochSession
 
 
 class StateReader(Protocol):
@@ -23,6 +30,11 @@ class StateReader(Protocol):
         """Rows with ``lower <= key < upper`` in key order (``None``: to the end)."""
         ...
 
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> tuple[bytes, bytes] | None:
+        """The first row that ``scan`` would give, by one seek; None where there is none."""
+        ...
+
     def count(self, store: str) -> int:
         """Rows in the store."""
         ...
@@ -31,7 +43,7 @@ class StateReader(Protocol):
 class StateSession(StateReader, Protocol):
     """One epoch's view: the snapshot the epoch began with, under the epoch's own writes.
 
-    Writes stay in memory until ``TaskStore.apply`` puts them down in one transaction (PROTOCOL 6).
+    Writes stay in memory until ``TransactionalStore.apply`` puts them down in one transaction (PROTOCOL 6).
     """
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -60,3 +72,32 @@ class Settlement(StrEnum):
     """Uncommitted epochs were undone; the store now holds the committed state."""
     NEEDS_RESTORE = "needs_restore"
     """The store holds neither: the driver decides on a restore."""
+
+
+class TransactionalStore(Protocol):
+    """The stores of one task: epochs are applied whole, then committed or rolled back by ``settle`` (PROTOCOL 5 to 7).
+
+    ``state.engine.task_store.TaskStore`` says what each method promises and raises.
+    """
+
+    task_id: str
+
+    @property
+    def current(self) -> StateId | None: ...
+
+    @property
+    def base(self) -> StateId | None: ...
+
+    @property
+    def uncommitted(self) -> Uncommitted: ...
+
+    def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement: ...
+
+    def session(self) -> AbstractContextManager[EpochSession]: ...
+
+    def apply(self, session: EpochSession, *, state: StateId, expected: StateId | None, generation: int,
+              plan_hash: str, make_receipt: Callable[[Uncommitted], bytes]) -> bytes | None: ...
+
+    def reader(self, isolation: IsolationLevel) -> AbstractContextManager[StateReader]: ...
+
+    def close(self) -> None: ...

@@ -1,39 +1,38 @@
 """One epoch's view of a task's stores: a snapshot, under the epoch's own writes in memory (PROTOCOL 6).
 
-Nothing here writes to disk; ``TaskStore.apply`` does, once the epoch's files are written.
+Nothing here writes to a store; ``TransactionalStore.apply`` does, once the epoch's files are written.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import lmdb
-
-from state.engine.views import Row, overlaid, rows_between
-from state.errors import TransactionClosedError, UnknownStoreError
+from state.engine.contract import StateReader
+from state.engine.ordered import OrderedRows
+from state.engine.views import Row, overlaid
+from state.errors import TransactionClosedError
 from state.types import StateId
 
 
 class EpochSession:
-    """A ``StateSession`` over one LMDB read transaction.
+    """A ``StateSession`` over the snapshot of a store.
 
     What was read stays in memory until the session ends: it is the before-image of what is written.
     """
 
-    def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database],
-                 end: Callable[[], None]) -> None:
-        self._txn: lmdb.Transaction[bytes] | None = txn
-        self._databases, self._end = databases, end
-        self.state: StateId | None = None
+    def __init__(self, snapshot: StateReader, state: StateId | None, end: Callable[[], None]) -> None:
+        self.state = state
         """The state id of the snapshot."""
+        self._snapshot: StateReader | None = snapshot
+        self._end = end
         self._read: dict[str, dict[bytes, bytes | None]] = defaultdict(dict)
-        self._written: dict[str, dict[bytes, bytes | None]] = defaultdict(dict)
+        self._written: dict[str, OrderedRows[bytes | None]] = {}
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         before = self._before(store, keys)
-        written = self._written.get(store)
-        if written:
+        if store in self._written:
+            written = self._written[store].rows
             return [written[key] if key in written else before[key] for key in keys]
         return [before[key] for key in keys]
 
@@ -41,41 +40,43 @@ class EpochSession:
              reverse: bool = False) -> Iterator[Row]:
         """As ``StateReader.scan``; writes made while the scan runs do not show in it."""
         below = self._scan_snapshot(store, lower, upper, reverse)
-        written = self._written.get(store)
-        if not written:
+        if store not in self._written:
             return below
-        above = sorted(((key, value) for key, value in written.items()
-                        if key >= lower and (upper is None or key < upper)), reverse=reverse)
-        return overlaid(below, above, reverse)
+        return overlaid(below, list(self._written[store].between(lower, upper, reverse)), reverse)
+
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> Row | None:
+        rows = self._scan_snapshot(store, lower, upper, reverse)
+        if store in self._written:
+            rows = overlaid(rows, self._written[store].between(lower, upper, reverse), reverse)
+        return next(rows, None)
 
     def count(self, store: str) -> int:
-        rows = self._txn_open().stat(self._database(store))["entries"]
-        written = self._written.get(store, {})
+        rows = self._open().count(store)
+        if store not in self._written:
+            return rows
+        written = self._written[store].rows
         before = self._before(store, list(written))
         return rows + sum((value is not None) - (before[key] is not None) for key, value in written.items())
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._database(store)
-        self._written[store].update(zip(keys, values, strict=True))
+        self._of(store).put_many(keys, values)
 
     def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
-        before, written = self._before(store, keys), self._written[store]
+        before, written = self._before(store, keys), self._of(store)
         for key in keys:
             if before[key] is None:
-                written.pop(key, None)
-            else:
-                written[key] = None
+                written.remove(key)
+        gone = [key for key in keys if before[key] is not None]
+        written.put_many(gone, [None] * len(gone))
 
     def changes(self, store: str) -> dict[bytes, bytes | None]:
         """Newest value by key, None where deleted, in key order."""
-        self._database(store)
-        written = self._written[store]
-        self._written[store] = {key: written[key] for key in sorted(written)}  # sorting again is then cheap
-        return dict(self._written[store])
+        return self._of(store).in_order()
 
     def changed_stores(self) -> list[str]:
         """The stores that the epoch wrote to, by name."""
-        return sorted(store for store, written in self._written.items() if written)
+        return sorted(store for store, written in self._written.items() if len(written))
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values that the snapshot holds, aligned with ``keys``."""
@@ -84,34 +85,31 @@ class EpochSession:
 
     def close(self) -> None:
         """End the snapshot; the written values stay."""
-        if self._txn is not None:
-            self._txn = None
+        if self._snapshot is not None:
+            self._snapshot = None
             self._end()
+
+    def _of(self, store: str) -> OrderedRows[bytes | None]:
+        if store not in self._written:
+            self._open().count(store)  # raises for a store that is not there
+            self._written[store] = OrderedRows()
+        return self._written[store]
 
     def _before(self, store: str, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
         """Everything read of the store so far, ``keys`` included."""
-        database, read = self._database(store), self._read[store]
+        read = self._read[store]
         missing = sorted(key for key in keys if key not in read) if read else sorted(keys)
         if missing:
-            with self._txn_open().cursor(database) as cursor:
-                found = cursor.getmulti(missing)
-            read.update(dict.fromkeys(missing))
-            read.update(found)
+            read.update(zip(missing, self._open().get_many(store, missing), strict=True))
         return read
 
     def _scan_snapshot(self, store: str, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[Row]:
         read = self._read[store]
-        for key, value in rows_between(self._txn_open(), self._database(store), lower, upper, reverse):
+        for key, value in self._open().scan(store, lower, upper, reverse=reverse):
             read[key] = value
             yield key, value
 
-    def _database(self, store: str) -> lmdb._Database:
-        try:
-            return self._databases[store]
-        except KeyError:
-            raise UnknownStoreError(store, tuple(sorted(self._databases))) from None
-
-    def _txn_open(self) -> lmdb.Transaction[bytes]:
-        if self._txn is None:
+    def _open(self) -> StateReader:
+        if self._snapshot is None:
             raise TransactionClosedError()
-        return self._txn
+        return self._snapshot

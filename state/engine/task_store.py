@@ -36,6 +36,9 @@ TASK_STORE = "_task"
 """The reserved store of a task's positions and stream times, which roll back with everything else."""
 LONG_KEYS = "_long_keys"
 """The reserved store of the whole keys behind shortened ones (``state.stores.long_keys``)."""
+EXPIRIES = "_expiries"
+"""The reserved store that finds rows by when they expire (``state.stores.expiry``)."""
+RESERVED_STORES = (TASK_STORE, LONG_KEYS, EXPIRIES)
 MAX_KEY_BYTES = 509
 """LMDB's 511, less the store id that undo keys begin with."""
 FREE_DISK_RESERVE_BYTES = 32 << 20
@@ -155,9 +158,13 @@ class TaskStore:
                 txn.abort()
                 self._open_reads -= 1
 
-            session = EpochSession(txn, self._databases, end)
             try:
-                session.state = self._read_meta(txn).current
+                meta = self._read_meta(txn)
+            except BaseException:
+                end()
+                raise
+            session = EpochSession(NewestReader(txn, self._databases, meta), meta.current, end)
+            try:
                 yield session
             finally:
                 session.close()
@@ -344,7 +351,7 @@ class TaskStore:
             self._databases[store] = self._environment.open_db(store.encode(), create=False)
 
     def _add_stores(self, stores: Sequence[str]) -> None:
-        missing = [store for store in dict.fromkeys([TASK_STORE, LONG_KEYS, *stores]) if store not in self._databases]
+        missing = [store for store in dict.fromkeys([*RESERVED_STORES, *stores]) if store not in self._databases]
         if not missing:
             return
         with self._changing() as txn:

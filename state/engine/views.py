@@ -77,6 +77,10 @@ class NewestReader:
              reverse: bool = False) -> Iterator[Row]:
         return rows_between(self._txn, self._database(store), lower, upper, reverse)
 
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> Row | None:
+        return next(self.scan(store, lower, upper, reverse=reverse), None)
+
     def count(self, store: str) -> int:
         self._database(store)
         return self._meta.rows.get(store, 0)
