@@ -45,7 +45,7 @@ class ControlPanel:
             uncommitted_bytes=task.gauges.get("uncommitted_bytes", 0) if is_uncommitted else 0,
             uncommitted_records=task.gauges.get("uncommitted_records", 0) if is_uncommitted else 0,
             open_windows=task.gauges.get("open_windows", 0), late_records=task.totals.get("late_records", 0),
-            records_in=task.totals.get("records_in", 0), reason=task.reason)
+            records_in=task.totals.get("records_in", 0), reason="; ".join(filter(None, (task.progress, task.reason))))
 
 
 @contextmanager

@@ -20,7 +20,9 @@ from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFail
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.tasks.plan import Receipt, ReceiptStatus
+from state.changelog.restore import RestoreProgress
 from state.engine.instances import new_instance
+from state.types import TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -61,6 +63,8 @@ class Restores(Protocol):
     def start(self, request: RestoreRequest) -> None: ...
 
     def finished(self) -> list[Restored]: ...
+
+    def progress(self) -> Mapping[TaskId, RestoreProgress]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,6 +372,8 @@ class Driver:
             return
         self._clock.report = time.monotonic()
         coordinator = self._coordinator
+        for task, restoring in self._restores.progress().items():
+            coordinator.tasks[task].progress = str(restoring)
         progress = Progress(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
             committed_epoch=coordinator.committed_epoch, records_in=self._records_in, lag=self._lag(),

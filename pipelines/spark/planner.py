@@ -33,6 +33,8 @@ class Task:
     state: TaskState = TaskState.RUNNING
     reason: str = ""
     """Why it is not running, or why it was restored last."""
+    progress: str = ""
+    """How far its restore has come."""
     is_restored: bool = False
     """Whether a restore built its store and no epoch has gone well on it since."""
     current: StateId | None = None
@@ -66,6 +68,7 @@ class Task:
     def restored(self, instance: str) -> None:
         """A new instance holds its committed state; the next epoch visits it."""
         self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
+        self.progress = ""
 
     def accept(self, receipt: Receipt) -> bool:
         """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit.

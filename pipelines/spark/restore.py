@@ -1,25 +1,28 @@
 """Restoring tasks whose local state is lost or in doubt: a Spark job each, beside the epochs of the others.
 
-The old folder goes to quarantine, the changelog's newest rows become a new instance (PROTOCOL 19 to 21). Reading
-the changelog belongs to ``state.changelog.restore``; deciding that a task restores, to the driver.
+The old folder goes to quarantine, the changelog's newest rows become a new instance (PROTOCOL 19 to 21). A restore
+tells how far it is by a small file in the task's folder, which the driver of the same host reads. Reading the
+changelog belongs to ``state.changelog.restore``; deciding that a task restores, to the driver.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from pyspark import RDD, SparkContext
 
 from pipelines.application import Application, load_application
 from pipelines.spark.worker import WorkerSettings
 from pipelines.tasks.epoch import TaskSettings, task_rows
-from state.changelog.restore import restore_task
+from state.changelog.restore import RestoreProgress, restore_task
 from state.commit.record import TaskCommit
 from state.engine.instances import quarantine, set_current
 from state.types import IsolationLevel, StateId, TaskId
@@ -27,6 +30,9 @@ from state.types import IsolationLevel, StateId, TaskId
 log = logging.getLogger(__name__)
 
 POOL = "restores"
+TELL_EVERY_S = 0.2
+
+_PROGRESS = "restoring.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +66,42 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     sub_topology = application.topology.sub_topologies[request.task.sub_topology]
     name = application.topology.task_name(request.task)
     folder = Path(settings.state_folder, name)
+    (folder / _PROGRESS).unlink(missing_ok=True)
     quarantine(folder / request.commit.instance, request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     store = restore_task(
         Path(settings.application_folder), folder / request.instance, name,
         sub_topology.stores, request.commit, request.through, generation=request.generation,
-        task_rows=task_rows(request.commit.positions, request.commit.clocks))
+        task_rows=task_rows(request.commit.positions, request.commit.clocks), on_progress=_Teller(folder))
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close(clean=True)
     set_current(folder, request.instance)
+    (folder / _PROGRESS).unlink(missing_ok=True)
     return Restored(request=request, rows=count, seconds=time.perf_counter() - started)
+
+
+class _Teller:
+    """Writes the newest progress into the task's folder, a few times a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._part = folder / _PROGRESS, folder / f".{_PROGRESS}.{os.getpid()}"
+        self._after = 0.0
+
+    def __call__(self, progress: RestoreProgress) -> None:
+        if time.monotonic() < self._after:
+            return
+        self._after = time.monotonic() + TELL_EVERY_S
+        self._part.write_bytes(msgspec.json.encode(progress))
+        self._part.replace(self._path)
+
+
+def read_progress(folder: Path) -> RestoreProgress | None:
+    """How far the restore of the task in ``folder`` has come, if it has begun here."""
+    try:
+        return msgspec.json.decode((folder / _PROGRESS).read_bytes(), type=RestoreProgress)
+    except FileNotFoundError:
+        return None
 
 
 def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
@@ -86,8 +117,9 @@ def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterabl
 class RestoreJobs:
     """Restores under way, each its own Spark job in a thread of its own."""
 
-    def __init__(self, spark_context: SparkContext, settings: WorkerSettings) -> None:
-        self._context, self._settings = spark_context, settings
+    def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str]) -> None:
+        """``names`` gives the name of a task's folder."""
+        self._context, self._settings, self._names = spark_context, settings, names
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="restore")
         self._running: dict[TaskId, tuple[RestoreRequest, Future[Restored]]] = {}
 
@@ -106,6 +138,11 @@ class RestoreJobs:
         """Those that ended since the last call, the failed ones too."""
         done = [task for task, (_, future) in self._running.items() if future.done()]
         return [_outcome(*self._running.pop(task)) for task in done]
+
+    def progress(self) -> dict[TaskId, RestoreProgress]:
+        """How far those have come that have begun."""
+        folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._running}
+        return {task: found for task, folder in folders.items() if (found := read_progress(folder)) is not None}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -79,7 +79,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
         assignment = assign(tasks, settings.slots)
         pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
-        restores = RestoreJobs(session.sparkContext, worker)
+        restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name)
         stack.callback(restores.close)
         step = load_step_hook(on_step)
         committer = Committer(settings.warehouse, application.id, application_tables(application.topology),

@@ -44,7 +44,9 @@ MAX_KEY_BYTES = 509
 FREE_DISK_RESERVE_BYTES = 32 << 20
 
 _META_KEY = b"meta"
-_BULK_ROWS = 10_000
+
+Batch = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys, sorted, and their values."""
 
 
 class TaskStore:
@@ -219,9 +221,10 @@ class TaskStore:
         with self._reading() as txn:
             yield _view(txn, self._databases, self._read_meta(txn), self._undo_db, isolation)
 
-    def bulk_load(self, rows: Mapping[str, Iterable[tuple[bytes, bytes]]], *, state: StateId | None,
-                  generation: int) -> None:
+    def bulk_load(self, rows: Mapping[str, Iterable[Batch]], *, state: StateId | None, generation: int) -> None:
         """Fill a new instance with the rows of each store, sorted by key; they count as committed at ``state``.
+
+        A batch is one write transaction: keys, and as many values.
 
         Raises:
             ValueError: The instance holds rows or a state already, or rows are out of order.
@@ -231,14 +234,9 @@ class TaskStore:
         if meta.current is not None or any(meta.rows.values()):
             raise ValueError(f"task {self.task_id}: rows are loaded in bulk into a new instance only")
         self._add_stores(list(rows))
-        for store, of_store in rows.items():
-            part: list[tuple[bytes, bytes]] = []
-            for row in of_store:
-                part.append(row)
-                if len(part) == _BULK_ROWS:
-                    self._append(store, part)
-                    part = []
-            self._append(store, part)
+        for store, batches in rows.items():
+            for keys, values in batches:
+                self._append(store, keys, values)
         self._grow_if_half_full()
         with self._changing() as txn:
             counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
@@ -363,13 +361,13 @@ class TaskStore:
             self._write_meta(txn, replace(meta, stores=ids))
         self._open_databases()
 
-    def _append(self, store: str, rows: list[tuple[bytes, bytes]]) -> None:
-        self._check_free_disk(len(rows))
+    def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._check_free_disk(len(keys))
         while True:
             try:
                 with self._changing() as txn, txn.cursor(self._databases[store]) as cursor:
-                    _, added = cursor.putmulti(rows, append=True)
-                    if added != len(rows):
+                    _, added = cursor.putmulti(zip(keys, values, strict=True), append=True)
+                    if added != len(keys):
                         raise ValueError(f"store {store!r}: rows to load in bulk must be sorted by key, each key once")
                     return
             except MapFullError:

@@ -281,7 +281,8 @@ with store.reader(IsolationLevel.READ_COMMITTED) as reader:
 def test_pages_that_end_the_process_are_found_by_the_deaths(tmp_path):
     """LMDB aborts where a page that it walks into is not what it should be; no error can be caught then."""
     store = TaskStore.create(tmp_path / "i", "0_0", ["a"])
-    store.bulk_load({"a": ((b"%08d" % n, b"x" * 50) for n in range(2_000))}, state=StateId(1, 1), generation=1)
+    keys = [b"%08d" % n for n in range(2_000)]
+    store.bulk_load({"a": [(keys, [b"x" * 50] * 2_000)]}, state=StateId(1, 1), generation=1)
     store.close()
     data = used_bytes(tmp_path / "i")
     page = data.index(b"00001000") // PAGE_BYTES

@@ -24,6 +24,7 @@ from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
 from pipelines.tasks.plan import Receipt, TaskPlan
 from pipelines.tasks.tables import application_tables
+from state.changelog.restore import RestoreProgress
 from state.commit.protocol import Committer
 from state.types import TaskId
 
@@ -101,6 +102,9 @@ class InlineRestores:
         self.waiting.clear()
         self.done += found
         return found
+
+    def progress(self) -> Mapping[TaskId, RestoreProgress]:
+        return {}
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 
@@ -10,8 +11,9 @@ import pytest
 
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark import driver as module
+from pipelines.spark.control import ControlPanel
 from pipelines.spark.errors import OffsetsLostError, RestoreFailedError
-from pipelines.spark.restore import Restored, RestoreRequest, restore
+from pipelines.spark.restore import Restored, RestoreRequest, read_progress, restore
 from state.commit.protocol import newest_commit
 from state.engine.task_store import TaskStore
 from state.errors import FencedError
@@ -174,6 +176,39 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
         with pytest.raises(Killed):
             restore(place.application, place.settings, request)
     assert restore(place.application, place.settings, request).rows == 5
+
+
+def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
+    place.run()
+    rows, told, bulk_load = [], [], TaskStore.bulk_load
+
+    def load_and_look(store, *args, **kwargs):
+        bulk_load(store, *args, **kwargs)
+        told.append(read_progress(store.folder.parent))
+
+    monkeypatch.setattr(TaskStore, "bulk_load", load_and_look)
+    monkeypatch.setattr(InlineRestores, "progress", lambda restores: {
+        request.task: read_progress(place.state_of("0_1")) or told[0] for request in restores.waiting if told})
+    shutil.rmtree(place.state_of("0_1") / "first")
+    finished = InlineRestores.finished
+
+    def one_look_later(restores):
+        if told or not restores.waiting:
+            return finished(restores)
+        restore(place.application, place.settings, replace(restores.waiting[0], instance="trial"))
+        return []
+
+    monkeypatch.setattr(InlineRestores, "finished", one_look_later)
+    monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
+    place.desk.report = lambda progress, tasks, ends: rows.extend(
+        ControlPanel(None, {task.id: 0 for task in tasks})._row(task, ends, is_paused=False) for task in tasks)
+    place.topics.rows["sales", 0] += sales(30, 0)
+    place.run()
+    assert (told[0].rows, told[0].bytes_read < told[0].bytes_total) == (5, False)
+    shown = {row.reason for row in rows if row.status == "restoring"}
+    assert f"{told[0]}; the folder is missing or holds no data" in shown
+    assert read_progress(place.state_of("0_1")) is None
+    assert rows[-1].reason == "the folder is missing or holds no data"
 
 
 def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import polars as pl
@@ -103,8 +104,10 @@ def test_a_restored_store_equals_the_lost_one_at_its_commit(committed, tmp_path,
     try:
         assert content(restored) == contents[epoch]
         assert (restored.current, restored.base, restored.generation) == (StateId(1, epoch), StateId(1, epoch), 5)
-        assert [progress.store for progress in seen] == ["totals", "windows"]
-        assert seen[-1].per_cent == 100.0
+        done = [progress.bytes_read for progress in seen]
+        assert done == sorted(done)
+        assert (seen[-1].per_cent, seen[-1].seconds_left) == (100.0, 0.0)
+        assert re.fullmatch(r"\d+ rows, 0\.\d of 0\.\d MB \(100 %\), 0 s left", str(seen[-1]))
         assert seen[-1].rows == len(contents[epoch]["totals"]) + len(contents[epoch]["windows"])
     finally:
         restored.close()

@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
     """An instance with 2,000 rows, closed without a clean stop."""
     folder = tmp_path / "0_0" / "instance"
     store = TaskStore.create(folder, "0_0", ["a"])
-    store.bulk_load({"a": [(b"%06d" % n, b"x" * 100) for n in range(2000)]}, state=StateId(1, 1), generation=1)
+    keys = [b"%06d" % n for n in range(2000)]
+    store.bulk_load({"a": [(keys, [b"x" * 100] * 2000)]}, state=StateId(1, 1), generation=1)
     store.close()
     return folder
 

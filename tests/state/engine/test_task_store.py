@@ -251,14 +251,15 @@ def test_unknown_stores_and_ended_sessions_are_named(store):
 
 def test_bulk_load_is_committed_and_wants_sorted_rows_in_a_new_instance(store, tmp_path):
     loaded = [(f"{n:06}".encode(), b"v") for n in range(25_000)]
-    store.bulk_load({"a": iter(loaded), "b": []}, state=StateId(3, 7), generation=4)
+    halves = [tuple(zip(*part, strict=True)) for part in (loaded[:9_000], loaded[9_000:])]
+    store.bulk_load({"a": iter(halves), "b": []}, state=StateId(3, 7), generation=4)
     assert rows(store, COMMITTED) == rows(store) == dict(loaded)
     assert (store.current, store.base, store.generation) == (StateId(3, 7), StateId(3, 7), 4)
     with pytest.raises(ValueError, match="new instance"):
-        store.bulk_load({"a": loaded}, state=None, generation=4)
+        store.bulk_load({"a": halves}, state=None, generation=4)
     other = TaskStore.create(tmp_path / "other", "0_0", STORES)
     with pytest.raises(ValueError, match="sorted"):
-        other.bulk_load({"a": [(b"b", b""), (b"a", b"")]}, state=None, generation=1)
+        other.bulk_load({"a": [([b"b", b"a"], [b"", b""])]}, state=None, generation=1)
     other.close()
 
 
@@ -396,5 +397,5 @@ def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monk
 def test_bulk_load_asks_for_room_on_the_disk_first(store, monkeypatch):
     monkeypatch.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(DiskFullError, match="free some space"):
-        store.bulk_load({"a": [(b"k", b"v")]}, state=StateId(1, 1), generation=1)
+        store.bulk_load({"a": [([b"k"], [b"v"])]}, state=StateId(1, 1), generation=1)
     assert rows(store) == {}

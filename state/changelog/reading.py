@@ -1,0 +1,105 @@
+"""A store's changelog as a task's restore reads it: by column, the newest row of each key, in the order of keys.
+
+What becomes of the rows is ``state.changelog.restore`` and ``state.changelog.verify``; writing them is ``rows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.changelog.rows import changelog_spec
+from state.commit.files import stored_schema
+from state.commit.tables import file_actions
+from state.engine.task_store import MAX_KEY_BYTES
+from state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
+from state.stores.long_keys import shortened
+from state.types import StoreSpec
+
+BATCH_ROWS = 100_000
+"""Rows that become Python objects at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskChangelog:
+    """The changelog of one store, as far as one task and a range of epochs go."""
+
+    spec: StoreSpec
+    paths: tuple[Path, ...]
+    """The files that hold these epochs, and perhaps others, oldest first."""
+    size_bytes: int
+    above: int
+    """Rows of this epoch and older ones are left out."""
+    through: int
+    """The newest epoch to count."""
+
+    @classmethod
+    def of(cls, app_folder: Path, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
+        """Look the files up in the newest version of the Delta table."""
+        folder = app_folder / changelog_spec(spec).name
+        files = file_actions(DeltaTable(folder))
+        if not files.is_empty():
+            files = files.filter(pl.col("partition.task") == task_id, pl.col("min._epoch") <= through,
+                                 pl.col("max._epoch") > above).sort("min._epoch", "max._epoch")
+        return cls(spec=spec, paths=tuple(folder / path for path in files["path"]) if files.height else (),
+                   size_bytes=int(files["size_bytes"].sum()) if files.height else 0, above=above, through=through)
+
+    def newest_rows(self) -> pl.DataFrame:
+        """The newest row of each key, in the order of key bytes, deleted ones too.
+
+        Columns: key columns, value columns, ``_ts`` (Int64, ms), ``_epoch``, ``_deleted``.
+        """
+        wanted = {name: dtype for name, dtype in stored_schema(changelog_spec(self.spec)).items()
+                  if name not in ("task", "segment")}
+        rows = (pl.read_parquet(list(self.paths), columns=list(wanted), hive_partitioning=False) if self.paths
+                else pl.DataFrame(schema=wanted))
+        rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
+        order = key_order(self.spec)
+        by = order if rows["_epoch"].is_sorted() else [*order, "_epoch"]
+        rows = rows.sort(by, maintain_order=True)
+        is_newest = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in order)
+        is_last = pl.int_range(pl.len()) == pl.len() - 1
+        return rows.filter(is_newest | is_last).with_columns(pl.col("_ts").dt.timestamp("ms"))
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as a store holds them, in key order."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+    """None where the key was deleted."""
+    long_keys: dict[bytes, bytes]
+    """The whole key by hash, for those that were too long."""
+
+
+def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
+    """``newest_rows`` as the bytes that a store holds, a batch at a time."""
+    codec, values = KeyCodec(spec.key, spec.kind), RowCodec(spec.value)
+    for part in rows.iter_slices(rows.height if _may_be_long(spec, rows) else BATCH_ROWS):
+        keys, long_keys = shortened(spec.name, codec.encode(part))
+        if long_keys:  # a hash does not sort as what it stands for
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            keys, part = [keys[index] for index in order], part[order]
+        packed: list[bytes | None] = list(values.encode(part))
+        if part["_deleted"].any():
+            packed = [None if deleted else value for deleted, value in zip(part["_deleted"], packed, strict=True)]
+        yield EncodedRows(keys, packed, long_keys)
+
+
+def key_order(spec: StoreSpec) -> list[str]:
+    """The key columns in the order in which their bytes stand in a key."""
+    before, behind = TIMES_AROUND[spec.kind]
+    return [*before, *(name for name in spec.key if name not in (*before, *behind)), *behind]
+
+
+def _may_be_long(spec: StoreSpec, rows: pl.DataFrame) -> bool:
+    """Whether a key could be longer than LMDB takes; each byte of text may need a second one."""
+    texts = [name for name, dtype in spec.key.items() if dtype in (pl.String, pl.Binary)]
+    sizes = rows.select((pl.col(name).cast(pl.Binary).bin.size().max()).fill_null(0) for name in texts)
+    most = 2 * sum(sizes.row(0)) if texts and rows.height else 0
+    return most + 10 * len(spec.key) >= MAX_KEY_BYTES
