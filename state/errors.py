@@ -43,6 +43,19 @@ class TableBehindError(StateError):
                 "the table nor on disk; restore the file from a backup, or reset the application")
 
 
+class TableLostError(StateError):
+    """A table is older than the part of the commit log that still lists files."""
+
+    def __init__(self, table: str, version: str, promised: str) -> None:
+        super().__init__(table, version, promised)
+        self.table, self.version, self.promised = table, version, promised
+
+    def __str__(self) -> str:
+        return (f"table {self.table!r} is at commit {self.version}, but the commit log has it at {self.promised} and "
+                "lists its older files no more: its Delta log was lost or put back; restore the table's folder from a "
+                "backup, or reset the application")
+
+
 class FormatVersionError(StateError):
     """Something on disk was written by a newer or an unknown version of Weir."""
 
@@ -143,3 +156,15 @@ class TableSchemaError(StateError):
     def __str__(self) -> str:
         return (f"table {self.table!r} has the columns {self.found}, and the topology writes {self.wanted}; "
                 "write to a table of another name, or reset the application")
+
+
+class TableFeatureError(StateError):
+    """A table was altered so that writers must know more of Delta than Weir does."""
+
+    def __init__(self, folder: str, features: list[str]) -> None:
+        super().__init__(folder, features)
+        self.folder, self.features = folder, features
+
+    def __str__(self) -> str:
+        return (f"the Delta table {self.folder} asks its writers for {', '.join(self.features)}, which Weir does not "
+                "write; drop the feature from the table, or copy the table and reset the application")

@@ -56,11 +56,15 @@ def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
 
 def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[CommitRecord]:
     """All commits whose transaction version is above ``version``, oldest first, given the log's files."""
-    above = files.filter((pl.col("max.kind") == "commit")
-                         & ((pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")) > version))
+    above = files.filter((pl.col("max.kind") == "commit") & (file_version() > version))
     for record in _commits_in(folder, above):
         if record.state_id.version > version:
             yield record
+
+
+def file_version() -> pl.Expr:
+    """The highest transaction version in a file of the log, by its statistics."""
+    return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")
 
 
 def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:

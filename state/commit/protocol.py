@@ -13,15 +13,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import polars as pl
 from deltalake import DeltaTable
 
 from state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from state.commit.record import CommitRecord
+from state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from state.commit.tables import AppendTable, version_text
-from state.errors import FencedError
+from state.errors import FencedError, TableLostError
 from state.types import FileEntry, TableSpec
 
-__all__ = ["Claim", "Committer", "newest_commit"]
+__all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
 
 _ATTEMPTS = 3
 _APPEND_THREADS = 4
@@ -52,8 +54,9 @@ class Committer:
         self._generation = self._last = 0
         self._pending: CommitRecord | None = None
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, "append")
-        self._upkeep = ThreadPoolExecutor(1, "checkpoint")
-        self._checkpoints: dict[str, Future[None]] = {}
+        self._upkeep = ThreadPoolExecutor(1, "upkeep")
+        self._running: dict[str, Future[object]] = {}
+        self._rows_to_roll_up = 0
 
     def claim(self) -> Claim:
         """Take the application over: from now on every older driver is fenced.
@@ -63,12 +66,13 @@ class Committer:
 
         Raises:
             FencedError: Another driver claimed at the same moment.
-            TableBehindError: A promised file is gone.
+            TableBehindError, TableLostError: A promised file, or a table's Delta log, is gone.
             TableSchemaError: A table has other columns than its spec.
         """
         while True:
             log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
-            newest = newest_of(log.folder, log.files())
+            log_files = log.files()
+            newest = newest_of(log.folder, log_files)
             self._last, self._generation = log.version, (log.version >> 32) + 1
             self._table_versions = dict(newest.table_versions) if newest else {}
             try:
@@ -81,7 +85,9 @@ class Committer:
                 if log.version >> 32 >= self._generation:  # else the driver taken over from has committed once more
                     raise
         self._open_tables()
-        self._redo()
+        self._redo(log_files)
+        self._rows_to_roll_up = rows_to_roll_up(log_files)
+        self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
 
     def commit(self, record: CommitRecord) -> None:
@@ -122,7 +128,7 @@ class Committer:
             raise FencedError(self._application, version_text(self._last), version_text(log.version))
 
     def close(self) -> None:
-        """Wait for checkpoints that are being written."""
+        """Wait for checkpoints and roll-ups that are being written."""
         self._appends.shutdown()
         self._upkeep.shutdown()
 
@@ -133,18 +139,20 @@ class Committer:
         for attempt in range(_ATTEMPTS):
             failure: Exception | None = None
             try:
-                log.write(version, [entry])
+                is_written = log.write(version, [entry])
             except Exception as error:
                 failure = error
-            log.refresh()
-            if log.version == version and (failure is None or entry.path in log.files()["path"]):
+                log.refresh()
+                is_written = log.version == version and entry.path in log.files()["path"]
+            if is_written and log.version == version:
                 break
             if log.version != self._last:
                 raise FencedError(self._application, version_text(self._last), version_text(log.version))
             if failure is not None and attempt == _ATTEMPTS - 1:
                 raise failure
         self._last = version
-        self._checkpoint_when_due(log)
+        self._rows_to_roll_up += 1
+        self._keep_up(log)
 
     def _append_files(self, record: CommitRecord) -> None:
         version = record.state_id.version
@@ -156,7 +164,8 @@ class Committer:
         self._pending = None
         self._on_step("settled")
         for table in appends.values():
-            self._checkpoint_when_due(table)
+            self._keep_up(table)
+        self._roll_up_when_due()
 
     def _open_tables(self) -> None:
         self._tables = {spec.name: AppendTable.create(self._app_folder, spec, self._application)
@@ -165,26 +174,56 @@ class Committer:
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
 
-    def _redo(self) -> None:
-        log = self._claimed_log()
+    def _redo(self, log_files: pl.DataFrame) -> None:
+        folder = self._claimed_log().folder
         for name, table in self._tables.items():
-            if table.version >= self._table_versions.get(name, 0):
-                continue
-            for record in commits_above(log.folder, log.files(), table.version):
-                if files := _by_table(record.files).get(name):
-                    table.append(record.state_id.version, files)
-                    self._on_step("append redone")
+            redo_appends(table, self._table_versions.get(name, 0), folder, log_files,
+                         lambda: self._on_step("append redone"))
 
-    def _checkpoint_when_due(self, table: AppendTable) -> None:
-        """Off the hot path, one at a time; a failure costs speed only and shows at the next one."""
-        running = self._checkpoints.get(table.name)
-        if table.is_checkpoint_due() and (running is None or running.done()):
-            self._checkpoints[table.name] = self._upkeep.submit(table.checkpoint)
+    def _keep_up(self, table: AppendTable) -> None:
+        """Write a checkpoint when one is due."""
+        if table.is_checkpoint_due():
+            self._later(table.name, table.checkpoint)
+
+    def _roll_up_when_due(self) -> None:
+        """Only when no table is behind the log: then all have what the rows up to the last one list."""
+        if (self._rows_to_roll_up >= ROLL_UP_EVERY_ROWS
+                and self._later("roll-up", roll_up, self._app_folder, self._last)):
+            self._rows_to_roll_up = 0
+
+    def _later(self, name: str, work: Callable[..., object], *arguments: object) -> bool:
+        """Off the hot path, one at a time; a failure costs speed only, until the next time."""
+        running = self._running.get(name)
+        if running is not None and not running.done():
+            return False
+        self._running[name] = self._upkeep.submit(work, *arguments)
+        return True
 
     def _claimed_log(self) -> AppendTable:
         if self._log is None:
             raise ValueError(f"application {self._application!r} is not claimed yet: call claim() first")
         return self._log
+
+
+def redo_appends(table: AppendTable, promised: int, log_folder: Path, log_files: pl.DataFrame,
+                 on_append: Callable[[], None] = lambda: None) -> None:
+    """Bring a table up to the version that the commit log promises for it, oldest append first.
+
+    Any process may do that at any time, beside a driver too: of two appends of one commit Delta's transaction lets one
+    through. ``log_files`` are the log's files.
+
+    Raises:
+        TableBehindError: A promised file is gone.
+        TableLostError: The table lacks commits whose files the log lists no more.
+    """
+    if table.version >= promised:
+        return
+    for record in commits_above(log_folder, log_files, table.version):
+        if record.is_rolled_up and record.table_versions.get(table.name, 0) > table.version:
+            raise TableLostError(table.name, version_text(table.version), version_text(promised))
+        if files := _by_table(record.files).get(table.name):
+            table.append(record.state_id.version, files)
+            on_append()
 
 
 def _by_table(files: Sequence[FileEntry]) -> dict[str, list[FileEntry]]:

@@ -46,6 +46,8 @@ class CommitRecord:
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """By table, the version of the newest row up to this one that has files for it; set by the committer.
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
+    is_rolled_up: bool = False
+    """Whether ``files`` was dropped, all tables having had them (PROTOCOL 16)."""
     format_version: int = FORMAT_VERSION
 
     @property

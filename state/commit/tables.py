@@ -8,15 +8,16 @@ nothing. Which commits to append, and in what order, is ``state.commit.protocol`
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 from deltalake import DeltaTable, Schema
-from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
+from state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch, sync_log
 from state.commit.files import stored_schema
 from state.engine.environment import sync_folder
 from state.errors import TableBehindError, TableSchemaError
@@ -24,8 +25,11 @@ from state.types import FileEntry, StateId, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
-CHECKPOINT_EVERY_VERSIONS = 25
-"""A commit reads the log entries since the last checkpoint again (0.1 ms each, twice), so they are kept few."""
+CHECKPOINT_EVERY_VERSIONS = 100
+"""Readers go through the log entries since the last checkpoint, 0.1 ms each."""
+LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
+"""How long Delta's own log keeps entries that a checkpoint covers: its readers list them all, 2 us each. Commits of the
+application are in its commit log; a table keeps older data as long as vacuum lets it."""
 
 _ORDER = ("_epoch", "_seq")
 _DELETED = "_deleted"
@@ -34,18 +38,13 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 
 
 class AppendTable:
-    """One Delta table and the application's transaction in it; the handle is kept between appends."""
+    """One Delta table and the application's transaction in it; what was read of its log is kept between appends."""
 
     def __init__(self, folder: Path, name: str, application: str) -> None:
         """Open a table that exists."""
-        self.folder, self.name, self.application = folder, name, application
-        self._table = DeltaTable(folder)
-        self._partition_by = list(self._table.metadata().partition_columns)
-        self._synced = self._table.version()
-        self.version = self._transaction_version()
-        """The application's transaction version in the handle's snapshot; 0 before the first."""
-        self._checkpointed = _last_checkpoint(folder)
-        self._is_checkpoint_new = False
+        self.folder, self.name = folder, name
+        self._log = DeltaLog(folder, application)
+        self._checkpointed = last_checkpoint(folder)
 
     @classmethod
     def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
@@ -57,41 +56,29 @@ class AppendTable:
         folder = app_folder / spec.name
         schema = Schema.from_arrow(pl.DataFrame(schema=stored_schema(spec)).to_arrow().schema)
         if not DeltaTable.is_deltatable(str(folder)):
+            keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
             DeltaTable.create(folder, schema, mode="ignore", partition_by=list(spec.partition_by),
-                              configuration={KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else None,
-                              raise_if_key_not_exists=False)
+                              configuration={**LOG_RETENTION, **keys}, raise_if_key_not_exists=False)
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
         table = cls(folder, spec.name, application)
-        if table._table.schema() != schema:
-            raise TableSchemaError(spec.name, _columns(schema), _columns(table._table.schema()))
+        if table._log.schema != schema:
+            raise TableSchemaError(spec.name, _columns(schema), _columns(table._log.schema))
         return table
 
+    @property
+    def version(self) -> int:
+        """The application's transaction version as last read; 0 before the first."""
+        return self._log.transaction
+
     def refresh(self) -> None:
-        """Bring the handle up to date, and new log entries to disk."""
-        if self._is_checkpoint_new:  # an older handle would go on reading the entries that the checkpoint covers
-            self._is_checkpoint_new = False
-            self._table = DeltaTable(self.folder)
-        else:
-            self._table.update_incremental()
-        log = self.folder / "_delta_log"
-        newest = self._table.version()
-        for version in range(self._synced + 1, newest + 1):
-            entry = log / f"{version:020}.json"
-            if entry.exists():
-                with entry.open("rb") as file:
-                    os.fsync(file.fileno())
-        if newest > self._synced:
-            sync_folder(log)
-        self._synced = newest
-        self.version = self._transaction_version()
+        """Read what was written to the table's log since, and see to it that it is on disk."""
+        self._log.refresh()
 
     def append(self, version: int, files: Sequence[FileEntry]) -> None:
         """Add a commit's files, unless the table has that commit already.
 
-        A write can succeed and still raise, so after any error the version is read back before the next
-        attempt. A handle that is not up to date is safe: Delta refuses an append when the application's
-        transaction has moved since its snapshot.
+        A write can succeed and still raise, so after any error the version is read back before the next attempt.
 
         Raises:
             TableBehindError: A file is gone.
@@ -106,20 +93,13 @@ class AppendTable:
                 self.refresh()
                 if self.version < version and attempt == _ATTEMPTS - 1:
                     raise
-            else:
-                self.refresh()
-                return
 
-    def write(self, version: int, files: Sequence[FileEntry]) -> None:
-        """One Delta commit from the handle's snapshot, with the application's transaction at ``version``."""
-        now_ms = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(path=entry.path, size=entry.size_bytes, partition_values=dict(entry.partition_values),
-                      modification_time=now_ms, data_change=True, stats=entry.stats) for entry in files]
-        self._table.create_write_transaction(
-            actions, "append", self._table.schema(), self._partition_by,
-            commit_properties=CommitProperties(app_transactions=[Transaction(self.application, version)]),
-            post_commithook_properties=_NO_HOOKS)
+    def write(self, version: int, files: Sequence[FileEntry]) -> bool:
+        """One Delta commit with the application's transaction at ``version``; False when that moved since it was read.
+
+        A writer that slept until the log was cleaned up learns of it from ``version`` only.
+        """
+        return self._log.append(version, files)
 
     def check_files(self, version: int, files: Sequence[FileEntry]) -> None:
         """Raise ``TableBehindError`` unless all files lie in the table's folder (Delta would not notice)."""
@@ -129,12 +109,12 @@ class AppendTable:
                 raise TableBehindError(self.name, version_text(version), entry.path)
 
     def files(self) -> pl.DataFrame:
-        """One row a file of the snapshot: ``path``, ``size_bytes``, ``partition.*``, ``min.*``, ``max.*``."""
-        return file_actions(self._table)
+        """One row a file of the table as it is now: ``path``, ``size_bytes``, ``partition.*``, ``min.*``, ``max.*``."""
+        return file_actions(DeltaTable(self.folder))
 
     def is_checkpoint_due(self) -> bool:
         """Whether so many versions have passed that opening the table would become slow."""
-        return self._synced - self._checkpointed >= CHECKPOINT_EVERY_VERSIONS
+        return self._log.version - self._checkpointed >= CHECKPOINT_EVERY_VERSIONS
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint and drop expired log entries, with a handle of its own: any thread will do."""
@@ -142,10 +122,7 @@ class AppendTable:
         table.create_checkpoint()
         table.cleanup_metadata()
         self._checkpointed = table.version()
-        self._is_checkpoint_new = True
-
-    def _transaction_version(self) -> int:
-        return self._table.transaction_version(self.application) or 0
+        remove_scratch(self.folder)
 
 
 def version_text(version: int) -> str:
@@ -155,7 +132,50 @@ def version_text(version: int) -> str:
 
 def file_actions(table: DeltaTable) -> pl.DataFrame:
     """One row a file: ``path``, ``size_bytes``, ``num_records``, ``partition.*``, ``min.*``, ``max.*``."""
-    return pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
+    actions = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
+    if actions["path"].str.contains("%", literal=True).any():
+        actions = actions.with_columns(pl.Series("path", [unquote(path) for path in actions["path"]]))
+    return actions
+
+
+def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
+    """Take files out of a table and put others in, in one Delta commit; appends neither fail it nor are failed by it.
+
+    ``removed`` has the rows of ``file_actions``. Returns False, with nothing changed, when another writer has taken out
+    one of them. ``is_data_changed`` is False when the same rows are in other files.
+    """
+    paths, wanted = set(removed["path"]), {entry.path for entry in added}
+    for attempt in range(_ATTEMPTS):
+        table = DeltaTable(folder)
+        live = set(file_actions(table)["path"])
+        if added and wanted <= live:
+            break
+        if not paths <= live:
+            return False
+        try:
+            table.create_write_transaction(
+                [*_remove_actions(removed, is_data_changed), *_add_actions(added, is_data_changed)], "append",
+                table.schema(), table.metadata().partition_columns, post_commithook_properties=_NO_HOOKS)
+            break
+        except Exception:  # read back: it may have succeeded, and whatever else it was, the next attempt shows
+            if attempt == _ATTEMPTS - 1:
+                raise
+    sync_log(folder)
+    return True
+
+
+def _remove_actions(files: pl.DataFrame, is_data_changed: bool) -> Iterator[RemoveAction]:
+    now_ms = time.time_ns() // 1_000_000
+    partition_by = [name for name in files.columns if name.startswith("partition.")]
+    for row in files.iter_rows(named=True):
+        yield RemoveAction(row["path"], is_data_changed, now_ms, row["size_bytes"],
+                           {name.removeprefix("partition."): str(row[name]) for name in partition_by})
+
+
+def _add_actions(files: Sequence[FileEntry], is_data_changed: bool) -> Iterator[AddAction]:
+    for entry in files:
+        yield AddAction(path=entry.path, size=entry.size_bytes, partition_values=dict(entry.partition_values),
+                        modification_time=time.time_ns() // 1_000_000, data_change=is_data_changed, stats=entry.stats)
 
 
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
@@ -203,10 +223,3 @@ def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
 def _columns(schema: Schema) -> str:
     return ", ".join(f"{field.name} {json.loads(field.type.to_json())}" for field in schema.fields)
-
-
-def _last_checkpoint(folder: Path) -> int:
-    try:
-        return int(json.loads((folder / "_delta_log" / "_last_checkpoint").read_text())["version"])
-    except FileNotFoundError:
-        return 0

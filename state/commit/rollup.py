@@ -1,0 +1,65 @@
+"""Old rows of the commit log, gathered into few files without their file lists (PROTOCOL 16).
+
+A start reads the log's newest row, found by file statistics: a file a row would make that slow after some days. A
+roll-up carries no transaction of the application, so it neither fences nor is fenced, and it takes out exactly the
+files that it read: of two at the same time one does nothing. Which rows the tables hold is for the caller to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import polars as pl
+from deltalake import DeltaTable
+
+from state.commit.files import write_file
+from state.commit.log import COMMITS, file_version
+from state.commit.record import CommitRecord
+from state.commit.tables import file_actions, replace_files
+
+ROLL_UP_EVERY_ROWS = 500
+ROWS_A_FILE = 10_000
+"""A file with so many rows is full: it is not read and written again by every roll-up."""
+
+
+def rows_to_roll_up(files: pl.DataFrame) -> int:
+    """How many rows have a file of their own, given the log's files."""
+    return files.filter(pl.col("num_records") == 1).height if files.height else 0
+
+
+def roll_up(app_folder: Path, through: int) -> int:
+    """Gather the rows up to the transaction version ``through``, which all tables must have reached.
+
+    The newest commit keeps its own file. Returns the number of rows that were gathered anew, 0 when there was
+    nothing to gather or another roll-up was quicker. Killed at any point it leaves the log as it was, or rolled up.
+    """
+    folder = app_folder / COMMITS.name
+    files = file_actions(DeltaTable(folder))
+    if files.is_empty():
+        return 0
+    files = files.with_columns(version=file_version())
+    newest_commit = files.filter(pl.col("max.kind") == "commit")["version"].max()
+    old = files.filter((pl.col("version") <= through) & (pl.col("version") != newest_commit)).sort("version")
+    singles = old.filter(pl.col("num_records") == 1)
+    started = old.filter(pl.col("num_records").is_between(2, ROWS_A_FILE - 1)).tail(1)
+    if singles.is_empty() or singles.height + started.height < 2:
+        return 0
+    rows = [_without_files(_read(folder, singles)), *([_read(folder, started)] if started.height else [])]
+    entry = write_file(app_folder, COMMITS, pl.concat(rows).sort("generation", "epoch"))
+    if replace_files(folder, pl.concat([started, singles]), [entry], is_data_changed=True):
+        return singles.height
+    (folder / entry.path).unlink()
+    return 0
+
+
+def _read(folder: Path, files: pl.DataFrame) -> pl.DataFrame:
+    return pl.read_parquet([folder / path for path in files["path"]], hive_partitioning=False)
+
+
+def _without_files(rows: pl.DataFrame) -> pl.DataFrame:
+    records = (replace(msgspec.json.decode(text, type=CommitRecord), files=(), is_rolled_up=True)
+               for text in rows["record"])
+    return rows.with_columns(record=pl.Series([msgspec.json.encode(record).decode() for record in records],
+                                              dtype=pl.String))

@@ -1,0 +1,177 @@
+"""Old rows of the commit log are gathered beside drivers that commit, claim and die: nothing lost, nobody fenced."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from state.commit import rollup
+from state.commit.log import COMMITS, commits_above, newest_commit
+from state.commit.protocol import Committer
+from state.commit.rollup import roll_up
+from state.commit.tables import file_actions, read_rows
+from state.errors import FencedError, TableLostError
+from tests.state.commit.test_protocol import FACTS, FIGHTER, Crash, all_counts, committer, facts, record
+
+THROUGH_ALL = 1 << 62
+
+
+def log_files(warehouse: Path) -> list[int]:
+    """Rows of each file of the log, fewest first."""
+    return sorted(file_actions(DeltaTable(warehouse / "app" / COMMITS.name))["num_records"])
+
+
+@pytest.fixture
+def driver(tmp_path) -> Iterator[Committer]:
+    """Eight commits behind their claim."""
+    driver = committer(tmp_path)
+    driver.claim()
+    for epoch in range(1, 9):
+        driver.commit(record(tmp_path, 1, epoch))
+    yield driver
+    driver.close()
+
+
+def test_rolled_up_rows_keep_all_but_their_files_and_the_newest_commit_keeps_its_own(tmp_path, driver):
+    folder, before = tmp_path / "app" / COMMITS.name, newest_commit(tmp_path, "app")
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 8
+    assert log_files(tmp_path) == [1, 8]
+    assert newest_commit(tmp_path, "app") == before
+    kept = list(commits_above(folder, file_actions(DeltaTable(folder)), 0))
+    assert [(one.epoch, one.at_ms, one.tasks["0_0"].positions) for one in kept] == [
+        (epoch, epoch, {"t": {0: epoch}}) for epoch in range(1, 9)]
+    assert [len(one.files) for one in kept] == [0] * 7 + [3]
+    assert [one.is_rolled_up for one in kept] == [True] * 7 + [False]
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 0
+
+
+def test_rows_above_what_the_tables_have_stay_as_they_are(tmp_path, driver):
+    assert roll_up(tmp_path / "app", record(tmp_path, 1, 5).state_id.version) == 6
+    folder = tmp_path / "app" / COMMITS.name
+    assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0) if one.files] == [6, 7, 8]
+
+
+def test_a_file_that_is_full_is_not_written_again(tmp_path, driver, monkeypatch):
+    monkeypatch.setattr(rollup, "ROWS_A_FILE", 6)
+    for epoch in range(9, 25):
+        driver.commit(record(tmp_path, 1, epoch))
+        roll_up(tmp_path / "app", THROUGH_ALL)
+    assert log_files(tmp_path) == [1, 3, 6, 6, 9]
+    folder = tmp_path / "app" / COMMITS.name
+    assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0)] == list(range(1, 25))
+
+
+def test_a_driver_goes_on_and_the_next_one_claims_after_a_roll_up(tmp_path, driver):
+    roll_up(tmp_path / "app", THROUGH_ALL)
+    driver.commit(record(tmp_path, 1, 9))
+    successor = committer(tmp_path)
+    claim = successor.claim()
+    assert claim.newest is not None
+    assert (claim.generation, claim.newest.epoch) == (2, 9)
+    with pytest.raises(FencedError):
+        driver.commit(record(tmp_path, 1, 10))
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 2
+    successor.commit(record(tmp_path, 2, 10))
+    assert facts(tmp_path) == list(range(1, 11))
+
+
+def test_the_committer_rolls_up_by_itself_and_only_what_is_in_the_tables(tmp_path, monkeypatch):
+    """Its newest commit died before the tables had it: that one is redone from its row."""
+    monkeypatch.setattr("state.commit.protocol.ROLL_UP_EVERY_ROWS", 10)
+    steps: list[str] = []
+
+    def die_late(step: str) -> None:
+        steps.append(step)
+        if steps.count("pivot appended") == 30:
+            raise Crash
+
+    driver = committer(tmp_path, on_step=die_late)
+    driver.claim()
+    for epoch in range(1, 30):
+        driver.commit(record(tmp_path, 1, epoch))
+    with pytest.raises(Crash):
+        driver.commit(record(tmp_path, 1, 30))
+    driver.close()
+    assert log_files(tmp_path)[-1] >= 10
+    assert sum(log_files(tmp_path)) == 31
+    committer(tmp_path).claim()
+    assert all_counts(tmp_path) == [30, 60, 30]
+
+
+@pytest.mark.parametrize("dies", ["before the log changes", "after the log changed"])
+def test_a_roll_up_that_is_killed_leaves_the_log_whole(tmp_path, driver, monkeypatch, dies):
+    write = DeltaTable.create_write_transaction
+
+    def die(self, *arguments, **options):
+        if dies == "after the log changed":
+            write(self, *arguments, **options)
+        raise Crash
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DeltaTable, "create_write_transaction", die)
+        with pytest.raises(Crash):
+            roll_up(tmp_path / "app", THROUGH_ALL)
+    assert sorted(read_rows(tmp_path / "app" / COMMITS.name)["epoch"]) == list(range(9))
+    driver.commit(record(tmp_path, 1, 9))
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == (9 if dies == "before the log changes" else 1)
+    assert sorted(read_rows(tmp_path / "app" / COMMITS.name)["epoch"]) == list(range(10))
+
+
+def test_of_two_roll_ups_of_the_same_rows_one_does_nothing(tmp_path, driver, monkeypatch):
+    write = rollup.write_file
+
+    def other_comes_first(*arguments):
+        monkeypatch.setattr(rollup, "write_file", write)
+        assert roll_up(tmp_path / "app", THROUGH_ALL) == 8
+        return write(*arguments)
+
+    monkeypatch.setattr(rollup, "write_file", other_comes_first)
+    assert roll_up(tmp_path / "app", THROUGH_ALL) == 0
+    assert sorted(read_rows(tmp_path / "app" / COMMITS.name)["epoch"]) == list(range(9))
+
+
+def test_a_table_that_lost_commits_the_log_lists_no_more_stops_the_start(tmp_path, driver):
+    roll_up(tmp_path / "app", THROUGH_ALL)
+    driver.commit(record(tmp_path, 1, 9))
+    shutil.rmtree(tmp_path / "app" / "facts" / "_delta_log")
+    with pytest.raises(TableLostError, match=r"'facts' is at commit 0\.0, but the commit log has it at 1\.9"):
+        committer(tmp_path).claim()
+    assert facts(tmp_path) == []
+
+
+ROLLER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from state.commit.log import newest_commit
+from state.commit.rollup import roll_up
+end = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    settled = newest_commit(Path(sys.argv[1]), "app")
+    if settled is not None:
+        print("rolled", roll_up(Path(sys.argv[1]) / "app", settled.state_id.version - 1), flush=True)
+"""
+
+
+def test_drivers_fight_over_a_log_that_is_rolled_up_all_the_time(tmp_path):
+    committer(tmp_path, tables=(FACTS,)).claim()
+    root = Path(__file__).parents[3]
+    fighters = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(root), "2"],
+                                 stdout=subprocess.PIPE, text=True, cwd=root) for program in (FIGHTER, FIGHTER, ROLLER)]
+    lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
+    assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
+    assert sum(int(line.split()[1]) for line in lines if line.startswith("rolled")) > 0
+    committer(tmp_path, tables=(FACTS,)).claim()
+    rows = read_rows(tmp_path / "app" / COMMITS.name)
+    epochs = sorted(rows.filter(kind="commit")["epoch"])
+    assert epochs == list(range(1, len(epochs) + 1)) == facts(tmp_path)
+    told = {tuple(map(int, line.split()[1:])) for line in lines if line.startswith("commit")}
+    assert told <= set(rows.filter(kind="commit").select("generation", "epoch").rows())
+    claims = rows.filter(kind="claim")["generation"]
+    assert claims.n_unique() == claims.len()
