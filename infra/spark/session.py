@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -34,6 +34,16 @@ _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
 _LONGEST_BASE_BYTES = 40
 """A socket's path ends at 107 bytes; the folder's own name and PySpark's for the socket take the rest."""
+_SMALL_JAVA = ("-XX:TieredStopAtLevel=1", "-Xmn64m")
+"""For a Java process that schedules and computes nothing: the second compiler would take 5 s of the slots' cores after
+every start (12.6 against 6.8 s of CPU over a run), and a large young generation 80 MB."""
+_STEADY_MALLOC = {
+    # Arenas of many threads, and what allocators keep for later, would hold on to what the largest epoch needed.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:500,muzzy_decay_ms:0,narenas:1",  # polars allocates by jemalloc
+}
 _LOG4J = """\
 status = error
 appender.file.type = RollingFile
@@ -72,7 +82,7 @@ def slot_session(settings: Settings, application_id: str) -> SparkSession:
         "spark.python.worker.reuse": "true",
         # A slot belongs where its state is (PROTOCOL 27).
         "spark.locality.wait.process": "1d",
-    })
+    }, java_options=_SMALL_JAVA)
 
 
 def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
@@ -113,7 +123,8 @@ def _end_java() -> None:
         process.wait()
 
 
-def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> SparkSession:
+def _session(settings: Settings, name: str, properties: Mapping[str, str],
+             java_options: Sequence[str] = ()) -> SparkSession:
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("a Spark session runs in this process already; stop it before starting another")
     _end_java()
@@ -125,15 +136,15 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> Sp
     logging.write_text(_LOG4J.format(log=settings.logs / "spark.log"), encoding="utf-8")
     os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
                        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(settings.tmp)})
-    java_options = " ".join((
+    options = " ".join((
         f"-Dlog4j2.configurationFile={logging.as_uri()}", f"-Djava.io.tmpdir={sockets}",
         f"-Dderby.system.home={settings.dir / 'spark'}", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-        "-XX:+ExitOnOutOfMemoryError"))
+        "-XX:+ExitOnOutOfMemoryError", *java_options))
     conf = SparkConf().setAppName(name).setAll([
         ("spark.driver.memory", DRIVER_MEMORY),
         ("spark.driver.host", "127.0.0.1"),
         ("spark.driver.bindAddress", "127.0.0.1"),
-        ("spark.driver.extraJavaOptions", java_options),
+        ("spark.driver.extraJavaOptions", options),
         ("spark.ui.enabled", "false"),
         ("spark.ui.showConsoleProgress", "false"),
         ("spark.log.level", "ERROR"),
@@ -142,8 +153,7 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str]) -> Sp
         ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
         ("spark.sql.session.timeZone", "UTC"),
         ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
-        # Arenas of many threads hold on to what one epoch needed.
-        ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
+        *((f"spark.executorEnv.{name}", value) for name, value in _STEADY_MALLOC.items()),
         ("spark.executorEnv.PYTHONPATH", _worker_path()),
         *properties.items(),
         *settings.spark.items(),
