@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import control, demo, inspect, query, run, status
+from pipelines.cli import control, demo, inspect, query, run, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -53,6 +53,7 @@ for name, command, example in (
     ("logs", inspect.logs, "weir logs flights --lines 100"),
     ("show", inspect.show, "weir show flights carrier_totals --limit 16"),
     ("query", query.query, "weir query flights by_carrier UA --isolation read_uncommitted"),
+    ("verify", verify.verify, "weir verify flights"),
     ("commit", control.commit, "weir commit flights"),
     ("pause", control.pause, "weir pause flights"),
     ("resume", control.resume, "weir resume flights"),

@@ -40,6 +40,12 @@ class TaskStoreCache:
         return store
 
     @classmethod
+    def opened(cls, folder: Path) -> TaskStore | None:
+        """The store of a folder if this process has it open; LMDB must not be opened twice by one process."""
+        cached = cls._open.get(folder) if cls._pid == os.getpid() else None
+        return None if cached is None else cached[0]
+
+    @classmethod
     def discard(cls, folder: Path) -> None:
         """Close a folder's store, if it is open: after an error, or when the task has moved away."""
         cached = cls._open.pop(folder, None)

@@ -243,6 +243,10 @@ class TaskStore:
             self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
                                           rows=counts, committed_rows=counts))
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy the environment as it is now into an empty folder, without its unused pages."""
+        self._environment.copy(str(folder), compact=True)
+
     def close(self, *, clean: bool = False) -> None:
         """Close the environment; ``clean`` syncs it first and marks it good beyond a restart of the machine."""
         if clean:

@@ -1,0 +1,196 @@
+"""Compares a task's local stores with their changelogs and with the commit log, row by row.
+
+While a driver runs, both sides are taken at one commit: the stores from a copy that stands at the last commit the task
+has heard of, the changelogs through that commit's epoch. Memory is bounded by one store of one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+from deltalake import DeltaTable
+
+from state.changelog.reading import EncodedRows, TaskChangelog, encoded
+from state.changelog.rows import changelog_spec
+from state.commit.log import COMMITS, commits_above, newest_commit
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.tables import file_actions, version_text
+from state.engine.contract import StateReader
+from state.engine.copies import committed_copy
+from state.engine.instances import current_instance
+from state.engine.task_store import LONG_KEYS, TASK_STORE
+from state.errors import RowFormatError, StateError, TaskCorruptedError
+from state.stores.codec import KeyCodec, RowCodec
+from state.stores.long_keys import whole
+from state.types import IsolationLevel, StateId, StoreSpec
+
+NOTHING = "nothing"
+_UNKNOWN = TaskCommit(state=None, instance="")
+
+
+class StateDifferenceError(StateError):
+    """A store is not what its changelog and the commit log say; the first difference that was met."""
+
+    def __init__(self, task: str, store: str, key: str, wanted: str, found: str) -> None:
+        super().__init__(task, store, key, wanted, found)
+        self.task, self.store, self.key, self.wanted, self.found = task, store, key, wanted, found
+
+    def __str__(self) -> str:
+        return (f"task {self.task}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; "
+                "the changelog is the truth: restore the task from it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """A task whose stores are what the changelogs and the commit log say."""
+
+    task: str
+    state: StateId | None
+    """The commit at which both were compared; None before the task's first."""
+    rows: int
+    """Over all stores."""
+
+
+def verify_task(warehouse: Path, application: str, task_folder: Path, specs: Sequence[StoreSpec],
+                task_rows: Callable[[TaskCommit], Iterable[tuple[bytes, bytes]]]) -> Agreement:
+    """Compare the instance that serves queries in ``task_folder``, named after the task, with what is durable.
+
+    ``task_rows`` gives the rows of the task's own store for where a commit has it, as a restore puts them down.
+    Needs room on the disk for a copy of the task's state, which is removed again.
+
+    Raises:
+        StateDifferenceError: They differ.
+    """
+    task, instance = task_folder.name, current_instance(task_folder)
+    if instance is None:
+        newest = newest_commit(warehouse, application)
+        if newest is not None and newest.tasks.get(task, _UNKNOWN).state is not None:
+            raise StateDifferenceError(task, "-", "instance", newest.tasks[task].instance, NOTHING)
+        return Agreement(task=task, state=None, rows=0)
+    try:
+        with (committed_copy(instance, task) as copy, copy.reader(IsolationLevel.READ_UNCOMMITTED) as reader):
+            state = copy.base
+            if state is None:
+                return Agreement(task=task, state=None, rows=0)
+            record = _commit_of(warehouse, application, task, state)
+            commit = record.tasks[task]
+            _compare_task_rows(task, instance.name, commit, task_rows(commit), reader)
+            return Agreement(task=task, state=state, rows=_compare_stores(
+                warehouse / application, application, task, specs, record, state, reader))
+    except TaskCorruptedError as error:
+        raise StateDifferenceError(task, "-", "instance", f"{instance.name} that can be read", error.reason) from error
+
+
+def _commit_of(warehouse: Path, application: str, task: str, state: StateId) -> CommitRecord:
+    """The commit in which the task came to stand at ``state``, or the newest one if it stands there still."""
+    newest = newest_commit(warehouse, application)
+    if newest is not None and newest.tasks.get(task, _UNKNOWN).state == state:
+        return newest
+    if newest is not None:
+        folder = warehouse / application / COMMITS.name
+        for record in commits_above(folder, file_actions(DeltaTable(folder)), state.version - 1):
+            if record.tasks.get(task, _UNKNOWN).state == state:
+                return record
+    wanted = NOTHING if newest is None else f"{newest.tasks.get(task, _UNKNOWN).state}"
+    raise StateDifferenceError(task, "-", "state id", f"{wanted}, which the commit log has", str(state))
+
+
+def _compare_task_rows(task: str, instance: str, commit: TaskCommit, wanted_rows: Iterable[tuple[bytes, bytes]],
+                       reader: StateReader) -> None:
+    """What the store does not know of it takes from the commit log; what it knows must be that."""
+    if commit.instance != instance:
+        raise StateDifferenceError(task, "-", "instance", f"{commit.instance}, which the commit log names", instance)
+    wanted, found = _entries(wanted_rows), _entries(reader.scan(TASK_STORE))
+    _compare_maps(task, TASK_STORE, "entry", {name: wanted.get(name, NOTHING) for name in found}, found)
+
+
+def _entries(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """The numbers in the rows of a task's own store by their path, as ``positions/events/3``."""
+    found: dict[str, Any] = {}
+
+    def add(path: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            found[path] = value
+            return
+        for name, inner in value.items():
+            add(f"{path}/{name}", inner)
+
+    for key, packed in rows:
+        try:
+            add(key.decode(), msgspec.msgpack.decode(packed))
+        except (UnicodeDecodeError, msgspec.MsgspecError):
+            found[repr(key)] = packed
+    return found
+
+
+def _compare_maps(task: str, store: str, what: str, wanted: Mapping[Any, Any], found: Mapping[Any, Any]) -> None:
+    for name in sorted({*wanted, *found}):
+        if wanted.get(name) != found.get(name):
+            raise StateDifferenceError(task, store, f"{what} {name!r}", str(wanted.get(name, NOTHING)),
+                                       str(found.get(name, NOTHING)))
+
+
+def _compare_stores(app_folder: Path, application: str, task: str, specs: Sequence[StoreSpec], record: CommitRecord,
+                    state: StateId, reader: StateReader) -> int:
+    count, long_keys = 0, dict[bytes, bytes]()
+    for spec in specs:
+        table = changelog_spec(spec).name
+        wanted = record.table_versions.get(table, 0)
+        version = DeltaTable(app_folder / table).transaction_version(application) or 0
+        if version < wanted:
+            raise StateDifferenceError(task, spec.name, "changelog", f"at commit {version_text(wanted)}",
+                                       f"{version_text(version)}: the next start of the application mends it")
+        rows = TaskChangelog.of(app_folder, spec, task, through=state.epoch).newest_rows().filter(~pl.col("_deleted"))
+        held = reader.scan(spec.name)
+        for part in encoded(spec, rows):
+            long_keys |= part.long_keys
+            count += len(part.keys)
+            _compare_part(task, spec, part, held, reader)
+        if (extra := next(held, None)) is not None:
+            raise StateDifferenceError(task, spec.name, _shown_key(spec, extra[0], reader, long_keys), NOTHING,
+                                       _shown_row(spec, extra[1]))
+    _compare_maps(task, LONG_KEYS, "whole key", long_keys, dict(reader.scan(LONG_KEYS)))
+    return count
+
+
+def _compare_part(task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[tuple[bytes, bytes]],
+                  reader: StateReader) -> None:
+    found = list(islice(held, len(part.keys)))
+    wanted = list(zip(part.keys, part.values, strict=True))
+    if found == wanted:
+        return
+    at = next((index for index, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), len(found))
+    key, value = wanted[at]
+    stored: bytes | None = None
+    if at < len(found) and found[at][0] <= key:
+        stored = found[at][1]
+        if found[at][0] < key:
+            key, value = found[at][0], None
+    raise StateDifferenceError(task, spec.name, _shown_key(spec, key, reader, part.long_keys), _shown_row(spec, value),
+                               _shown_row(spec, stored))
+
+
+def _shown_key(spec: StoreSpec, key: bytes, reader: StateReader, long_keys: Mapping[bytes, bytes]) -> str:
+    try:
+        known = whole([key], partial(reader.get_many, LONG_KEYS), lambda hashes: list(map(long_keys.get, hashes)))
+        row = KeyCodec(spec.key, spec.kind).decode(known).row(0, named=True)
+    except (RowFormatError, ValueError, pl.exceptions.PolarsError):  # a damaged key may be anything
+        return f"key {key!r}"
+    return "key " + ", ".join(f"{name}={value}" for name, value in row.items())
+
+
+def _shown_row(spec: StoreSpec, value: bytes | None) -> str:
+    if value is None:
+        return NOTHING
+    try:
+        row = RowCodec(spec.value).decode([value]).row(0, named=True)
+    except RowFormatError:
+        return f"bytes that are no row: {value!r}"
+    return ", ".join(f"{name}={shown}" for name, shown in row.items())

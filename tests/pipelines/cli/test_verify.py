@@ -1,0 +1,213 @@
+"""``weir verify``: stores that agree with their changelogs and the commit log, and where the others differ first."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import lmdb
+import msgspec
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from infra.settings import Settings
+from pipelines.cli import registry
+from pipelines.cli import verify as module
+from pipelines.cli.app import app
+from pipelines.cli.verify import verify_application
+from pipelines.tasks.epoch import TaskSettings
+from state.changelog.verify import StateDifferenceError
+from state.commit.protocol import newest_commit
+from state.engine.cache import TaskStoreCache
+from state.engine.instances import set_current
+from state.engine.task_store import TASK_STORE, TaskStore
+from state.stores.codec import KeyCodec, RowCodec
+from state.types import StateId
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, sales
+
+ROWS = 40
+(SPEC,) = application().topology.sub_topologies[0].stores
+
+
+class Shop(Place):
+    """Two tasks of sales, five shops each."""
+
+    def verify(self) -> list[int]:
+        """Rows by task, all agreeing."""
+        return [agreement.rows for agreement in verify_application(Settings(dir=self.folder), self.application)]
+
+    def state_of(self, task: str) -> Path:
+        return self.folder / "state" / "sales" / self.name_of(task)
+
+    @property
+    def settings(self) -> TaskSettings:
+        return replace(super().settings, state_folder=str(self.folder / "state" / "sales"))
+
+    def differs(self) -> StateDifferenceError:
+        with pytest.raises(StateDifferenceError) as caught:
+            self.verify()
+        assert caught.value.task == self.name_of("0_1")
+        return caught.value
+
+    def change(self, store: str, key: bytes, value: bytes | None) -> None:
+        """Change a row behind everybody's back, as a broken disk would; counts are not looked at."""
+        instance = self.state_of("0_1") / "first"
+        with lmdb.open(str(instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
+            database = raw.open_db(store.encode(), txn=txn)
+            assert txn.delete(key, db=database) if value is None else txn.put(key, value, db=database)
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    topics = Topics({("sales", partition): sales(ROWS, partition) for partition in (0, 1)})
+    place = Shop(application(), topics, tmp_path)
+    place.run()
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(TaskStore, "_check", lambda store: None)  # what counting finds is tested with the engine
+    yield place
+    TaskStoreCache.close_all()
+
+
+def key(shop: str) -> bytes:
+    return KeyCodec(SPEC.key, SPEC.kind).encode(pl.DataFrame({"shop": [shop]}))[0]
+
+
+def row() -> bytes:
+    """A row that no sale has led to."""
+    nothing = pl.DataFrame({name: [None] for name in SPEC.value}, schema=SPEC.value)
+    return RowCodec(SPEC.value).encode(nothing.with_columns(_ts=pl.lit(5)))[0]
+
+
+def test_stores_agree_after_runs_and_nothing_is_left_of_the_look(shop):
+    assert shop.verify() == [5, 5]
+    shop.topics.rows["sales", 1] += sales(30, 1)
+    shop.run()
+    assert shop.verify() == [5, 5]
+    assert sorted(path.name for path in shop.state_of("0_1").iterdir()) == ["CURRENT", "first"]
+
+
+def test_the_command_prints_a_line_a_task_and_ends_with_1_at_a_difference(shop, monkeypatch):
+    monkeypatch.setattr(registry, "registered_application", lambda settings, name: shop.application)
+    good = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder)])
+    assert good.exit_code == 0
+    assert f"task {shop.name_of('0_0')} agrees at 1.1: 5 rows" in good.stdout
+    shop.change("sums", key("shop-3"), None)
+    bad = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder), "--json"])
+    assert bad.exit_code == 1
+    assert "key shop=shop-3: wanted" in " ".join(bad.stderr.split())
+
+
+def test_what_a_killed_look_has_left_is_removed_by_the_next(shop):
+    left = shop.state_of("0_1") / ".copy-5000001-x"
+    left.mkdir()
+    (left / "data.mdb").touch()
+    shop.verify()
+    assert not left.exists()
+
+
+def test_a_task_is_compared_at_its_last_commit_while_it_goes_on(shop, monkeypatch):
+    """The store holds epochs that no commit has, and the changelog has rows that the store has not settled yet."""
+    shop.topics.rows["sales", 1] += sales(400, 1)
+    driver, looks = shop.driver(), []
+    run_epoch = driver._coordinator.run_epoch
+
+    def look_after_the_epoch(*arguments):
+        result = run_epoch(*arguments)
+        looks.append((shop.verify(), driver._coordinator.has_uncommitted))
+        return result
+
+    monkeypatch.setattr(driver._coordinator, "run_epoch", look_after_the_epoch)
+    driver.run(Event(), until_caught_up=True)
+    assert len(looks) > 5
+    assert sum(uncommitted for _, uncommitted in looks) > 3
+    assert all(rows == [5, 5] for rows, _ in looks)
+
+
+def test_a_changed_row_is_named_with_what_was_wanted_and_found(shop):
+    shop.change("sums", key("shop-3"), row())
+    found = shop.differs()
+    assert (found.store, found.key) == ("sums", "key shop=shop-3")
+    assert "=8" in found.wanted
+    assert "=8" not in found.found
+    assert "restore the task" in str(found)
+
+
+def test_a_missing_row_is_named(shop):
+    shop.change("sums", key("shop-3"), None)
+    found = shop.differs()
+    assert (found.key, found.found) == ("key shop=shop-3", "nothing")
+
+
+@pytest.mark.parametrize("name", ["shop-2", "zzz"])
+def test_a_row_too_many_is_named(shop, name):
+    shop.change("sums", key(name), row())
+    found = shop.differs()
+    assert (found.key, found.wanted) == (f"key shop={name}", "nothing")
+
+
+def test_bytes_that_are_no_row_are_shown(shop):
+    shop.change("sums", key("shop-3"), b"\x00")
+    assert "bytes that are no row" in shop.differs().found
+
+
+def test_a_position_that_the_commit_log_does_not_have_is_named(shop):
+    shop.change(TASK_STORE, b"positions", msgspec.msgpack.encode({"sales": {1: 39}}))
+    found = shop.differs()
+    assert (found.key, found.wanted, found.found) == ("entry 'positions/sales/1'", "40", "39")
+    shop.change(TASK_STORE, b"positions", b"\xc1")
+    assert shop.differs().store == TASK_STORE
+
+
+def test_a_state_that_the_commit_log_does_not_have_is_named(shop):
+    store = TaskStore.open(shop.state_of("0_1") / "first", "0_1", ["sums"])
+    with store.session() as session:
+        store.apply(session, state=StateId(1, 99), expected=store.base, generation=1, plan_hash="",
+                    make_receipt=lambda uncommitted: b"")
+    store.settle(generation=1, expected=StateId(1, 99), committed=StateId(1, 99))
+    store.close()
+    found = shop.differs()
+    assert (found.key, found.found) == ("state id", "1.99")
+
+
+def test_an_instance_that_the_commit_log_does_not_name_is_named(shop):
+    task = shop.state_of("0_1")
+    shutil.copytree(task / "first", task / "other")
+    set_current(task, "other")
+    found = shop.differs()
+    assert (found.key, found.found) == ("instance", "other")
+    (task / "CURRENT").unlink()
+    assert shop.differs().found == "nothing"
+
+
+def test_state_that_cannot_be_read_is_a_difference(shop):
+    instance = shop.state_of("0_1") / "first"
+    with (instance / "data.mdb").open("r+b") as file:
+        file.write(bytes(8192))
+    assert "LMDB" in shop.differs().found
+
+
+def test_a_changelog_behind_the_log_is_told_from_a_wrong_store(shop, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(step):
+        if step == "pivot appended":
+            raise Killed
+
+    shop.topics.rows["sales", 1] += sales(30, 1)
+    with pytest.raises(Killed):
+        shop.run(die)
+    TaskStoreCache.close_all()
+    record = newest_commit(shop.warehouse, "sales")
+    assert shop.verify() == [5, 5], "the store has not heard of that commit"
+    store = TaskStore.open(shop.state_of("0_1") / "first", "0_1", ["sums"])
+    state = record.tasks[shop.name_of("0_1")].state
+    store.settle(generation=2, expected=state, committed=state)
+    store.close()
+    found = shop.differs()
+    assert (found.store, found.key) == ("sums", "changelog")
+    assert "next start of the application mends it" in found.found
