@@ -1,7 +1,9 @@
 """The step hook of killed runs: notes every step, and kills who is next in the order of kills.
 
 The order lies in a folder named by ``FAULTS_DIR``: files ``NNN.victim.step``, taken one after another. A victim is
-``worker`` (the process at the step) or ``driver`` (whoever the step belongs to, the driver dies).
+``worker`` (the process at the step) or ``driver`` (whoever the step belongs to, the driver dies). A driver dies at a
+worker's step only while state that no commit holds has been written, so that every such kill leaves something to
+roll back.
 """
 
 from __future__ import annotations
@@ -13,17 +15,22 @@ from pathlib import Path
 
 FAULTS_DIR = "FAULTS_DIR"
 STEPS_FILE, DRIVER_FILE = "steps.log", "driver.pid"
+WORKER_STEPS = ("blob written", "files written", "state written", "blob consumed", "undo dropped")
+DRIVER_STEPS = ("pivot appended", "table appended", "settled")
+STARTS = "driver starts"
 
 
 def on_step(name: str) -> None:
-    """Note ``name``; with even chance, carry out the next kill if it waits for this step."""
+    """Note ``name``; carry out the next kill if it waits for this step. Of a worker's, many pass: chance picks one."""
     folder = Path(os.environ[FAULTS_DIR])
     note(folder, name)
     waiting = min(folder.glob("*.*.kill"), default=None)
     if waiting is None:
         return
     _, victim, step = waiting.name.removesuffix(".kill").split(".")
-    if step != name.replace(" ", "-") or random.random() < 0.5:
+    if step != name.replace(" ", "-") or (name in WORKER_STEPS and random.random() < 0.5):
+        return
+    if victim == "driver" and name in WORKER_STEPS and not _has_uncommitted(folder):
         return
     try:
         waiting.rename(waiting.with_suffix(".done"))
@@ -48,6 +55,17 @@ def order(folder: Path, kills: list[tuple[str, str]]) -> None:
         (folder / f"{number:03}.{victim}.{step.replace(' ', '-')}.kill").touch()
 
 
+def steps(folder: Path) -> list[str]:
+    """All that was noted so far."""
+    return (folder / STEPS_FILE).read_text().splitlines()
+
+
 def left(folder: Path) -> int:
     """Kills that nobody has carried out yet."""
     return len(list(folder.glob("*.kill")))
+
+
+def _has_uncommitted(folder: Path) -> bool:
+    """Whether this driver's tasks have written state since its last commit."""
+    newest = next(step for step in reversed(steps(folder)) if step in ("state written", "pivot appended", STARTS))
+    return newest == "state written"

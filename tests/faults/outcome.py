@@ -1,17 +1,52 @@
-"""What a run left behind, in a form that two runs can be compared by: outputs, changelogs and stores."""
+"""What a run left behind: outputs, changelogs and stores, to compare two runs by, and what a dead one left undone."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from deltalake import DeltaTable
 
+from state.commit.log import COMMITS, newest_commit
+from state.commit.tables import AppendTable
 from state.engine.instances import current_instance
 from state.engine.task_store import open_reader
-from state.types import IsolationLevel
-from tests.faults.applications import FACTS, STORES, TABLES, TOPIC
+from state.types import IsolationLevel, StateId
+from tests.faults.applications import FACTS, STORES, TABLES, TOPIC, app
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a driver that nobody runs any more left to mend."""
+
+    generation: int
+    """The driver's own."""
+    states: dict[str, StateId]
+    """By task, uncommitted state with rows to roll back."""
+    tables: set[str]
+    """Tables that lack the newest commit."""
+
+    @property
+    def is_its_own(self) -> bool:
+        """Whether there is something that this driver left, not one before it: tables are mended before all else."""
+        return bool(self.tables) or any(state.generation == self.generation for state in self.states.values())
+
+
+def unfinished(warehouse: Path, state_folder: Path) -> Unfinished:
+    """Compare what lies on the disk with the newest row of the commit log."""
+    folder, commit, states = warehouse / app.id, newest_commit(warehouse, app.id), {}
+    for task in state_folder.iterdir() if state_folder.exists() else ():
+        if not current_instance(task).exists():  # lost: there is nothing to roll back
+            continue
+        with open_reader(current_instance(task), IsolationLevel.READ_UNCOMMITTED) as reader:
+            meta = reader._meta
+        if meta.uncommitted.records and meta.current != (commit.tasks[task.name].state if commit else None):
+            states[task.name] = meta.current
+    wanted = commit.table_versions if commit else {}
+    behind = {table for table, version in wanted.items() if _version(folder / table) < version}
+    return Unfinished(_version(folder / COMMITS.name) >> 32, states, behind)
 
 
 def outcome(application_folder: Path, state_folder: Path) -> dict[str, Any]:
@@ -37,6 +72,11 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert found.keys() == wanted.keys()
     for part, rows in wanted.items():
         assert found[part] == rows, f"{part} differs from the undisturbed run"
+
+
+def _version(table: Path) -> int:
+    """The application's transaction version in a table."""
+    return AppendTable(table, table.name, app.id).version
 
 
 def _rows(folder: Path) -> pl.DataFrame:

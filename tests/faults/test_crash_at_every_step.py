@@ -16,13 +16,13 @@ import pytest
 
 from state.errors import FencedError
 from tests.faults.applications import PARTITIONS, TOPIC, build, records
+from tests.faults.hook import DRIVER_STEPS, WORKER_STEPS
 from tests.faults.outcome import assert_same, outcome
 from tests.pipelines.spark.inline import Place, Topics
 
 pytestmark = pytest.mark.faults
 
-STEPS = ("blob written", "files written", "state written", "blob consumed", "undo dropped",
-         "pivot appended", "table appended", "settled")
+STEPS = WORKER_STEPS + DRIVER_STEPS
 ROWS = 600
 
 

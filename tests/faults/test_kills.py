@@ -1,32 +1,42 @@
 """Real processes, killed with SIGKILL: drivers and Python workers, at every named step and at random times.
 
 Each run must end with the outputs, changelogs and stores of an undisturbed run. ``FAULT_KILLS`` sets how many kills
-are ordered in all; ``make faults`` asks for 300.
+there are in all, at least 30; ``make faults`` asks for 300.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
-from tests.faults.applications import PARTITIONS, TOPIC, records
-from tests.faults.hook import FAULTS_DIR, STEPS_FILE, left, order
-from tests.faults.outcome import assert_same, outcome
+from state.commit.log import newest_commit
+from state.engine.instances import current_instance
+from state.engine.task_store import open_reader
+from state.types import IsolationLevel, TaskId
+from tests.faults.applications import PARTITIONS, TOPIC, app, records
+from tests.faults.hook import DRIVER_STEPS, FAULTS_DIR, STARTS, WORKER_STEPS, left, order, steps
+from tests.faults.outcome import Unfinished, assert_same, outcome, unfinished
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.spark]
 
-WORKER_STEPS = ("blob written", "files written", "state written", "blob consumed", "undo dropped")
-DRIVER_STEPS = ("pivot appended", "table appended", "settled")
-KILLS = int(os.environ.get("FAULT_KILLS", "31"))
-ROWS = 400 * KILLS
-START_LIMIT_S = 240
+KILLS = max(30, int(os.environ.get("FAULT_KILLS", "30")))
+WORKER_KILLS, RANDOM_KILLS = KILLS // 2, KILLS // 10
+STEP_KILLS = KILLS - WORKER_KILLS - RANDOM_KILLS
+MENDED_STEPS = ("pivot appended", *WORKER_STEPS)
+"""Where a driver's death leaves work undone by construction; the hook waits for uncommitted state at a worker's."""
+ROWS = 500 * KILLS
+EPOCH_ROWS = 800
+LIFE_LIMIT_S, DEATH_LIMIT_S = 240, 30
 
 
 @pytest.fixture(scope="module")
@@ -46,61 +56,102 @@ class Runs:
 
     def __init__(self, base: Path, brokers: str) -> None:
         self.folder, self.faults, self.brokers = base / "weir", base / "faults", brokers
+        self.warehouse, self.state = self.folder / "warehouse", self.folder / "state" / app.id
         self.faults.mkdir(parents=True)
 
-    def start(self) -> subprocess.Popen:
-        return subprocess.Popen([sys.executable, "-m", "tests.faults.drive", str(self.folder), self.brokers],
-                                env={**os.environ, FAULTS_DIR: str(self.faults)}, stderr=subprocess.PIPE)
+    def start(self, epoch_rows: int = EPOCH_ROWS) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.drive", str(self.folder), self.brokers, str(epoch_rows)],
+            env={**os.environ, FAULTS_DIR: str(self.faults)}, stderr=subprocess.PIPE)
 
-    def run(self) -> int:
+    def run(self, epoch_rows: int = EPOCH_ROWS) -> int:
         """One driver to its end; gives its exit code."""
-        driver = self.start()
-        _, errors = driver.communicate(timeout=START_LIMIT_S)
+        driver = self.start(epoch_rows)
+        _, errors = driver.communicate(timeout=LIFE_LIMIT_S)
         assert driver.returncode in (0, -9), errors.decode()
         return driver.returncode
 
-    def steps(self) -> list[str]:
-        return (self.faults / STEPS_FILE).read_text().splitlines()
+    def die(self, step: str) -> Unfinished:
+        """One driver to its death at ``step`` and that of all it started; gives what is left to mend."""
+        order(self.faults, [("driver", step)])
+        assert self.run() == -9, f"the driver caught up before it met {step!r}"
+        until = time.monotonic() + DEATH_LIMIT_S
+        while alive := [process.pid for process in psutil.process_iter() if self._has_started(process)]:
+            assert time.monotonic() < until, f"processes {alive} outlive their driver"
+            time.sleep(0.02)
+        return unfinished(self.warehouse, self.state)
 
-    def outcome(self) -> dict:
-        return outcome(self.folder / "warehouse" / "faulty", self.folder / "state" / "faulty")
+    def finish(self) -> dict:
+        """A driver that nobody disturbs, in few large epochs; gives the outcome."""
+        assert self.run(ROWS) == 0
+        rest = unfinished(self.warehouse, self.state)
+        assert not rest.states
+        assert not rest.tables
+        return outcome(self.warehouse / app.id, self.state)
+
+    def lives(self) -> list[list[str]]:
+        """The steps of each driver."""
+        return [life.splitlines() for life in "\n".join(steps(self.faults)).split(STARTS)[1:]]
+
+    def _has_started(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(FAULTS_DIR) == str(self.faults)
+        except psutil.Error:  # it has just ended
+            return False
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, brokers):
-    runs = Runs(tmp_path_factory.mktemp("undisturbed"), brokers)
-    assert runs.run() == 0
-    assert set(WORKER_STEPS + DRIVER_STEPS) <= set(runs.steps())
-    return runs.outcome()
+    return Runs(tmp_path_factory.mktemp("undisturbed"), brokers).finish()
 
 
 def test_killed_workers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
     """All within one Spark session: Spark starts the task again, and the same plan changes nothing twice."""
     runs = Runs(tmp_path, brokers)
-    order(runs.faults, [("worker", step) for step in WORKER_STEPS] * max(3, KILLS // 10))
+    order(runs.faults, [("worker", step) for step in islice(cycle(WORKER_STEPS), WORKER_KILLS)])
     assert runs.run() == 0
     assert left(runs.faults) == 0, "every kill was carried out"
-    assert_same(runs.outcome(), undisturbed)
+    assert_same(runs.finish(), undisturbed)
 
 
 def test_killed_drivers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
     runs = Runs(tmp_path, brokers)
-    order(runs.faults, [("driver", step) for step in WORKER_STEPS + DRIVER_STEPS] * max(2, KILLS // 16))
-    while left(runs.faults):
-        assert runs.run() == -9
-    assert runs.run() == 0
-    assert_same(runs.outcome(), undisturbed)
-    lives = "\n".join(runs.steps()).split("driver starts")
-    mended = sum("rolled back" in life or "append redone" in life for life in lives)
-    assert mended >= 10, "kills that nobody had to mend prove nothing"
+    kills = [*DRIVER_STEPS, *WORKER_STEPS, *islice(cycle(MENDED_STEPS), STEP_KILLS - 8)]
+    found = [runs.die(step) for step in kills]
+    assert_same(runs.finish(), undisturbed)
+    for step, rest in zip(kills, found, strict=True):
+        assert rest.is_its_own or step not in MENDED_STEPS, f"a kill at {step!r} that nobody had to mend proves nothing"
+    assert sum(rest.is_its_own for rest in found) >= 10
+    lives = runs.lives()
+    assert [life.count("append redone") for life in lives] == [0, *(len(rest.tables) for rest in found)]
+    assert any("rolled back" in life for life in lives)
+
+
+def test_a_driver_killed_between_producing_and_consuming_a_blob_that_a_commit_lists(tmp_path, brokers, undisturbed):
+    """PROTOCOL 23: a task that has lost its store restores, and what others send it waits in the commit row."""
+    runs = Runs(tmp_path, brokers)
+    runs.die("settled")
+    targets = [app.topology.task_name(TaskId(1, partition)) for partition in range(PARTITIONS)]
+    target = next(task for task in targets if rows_of(runs.state / task))
+    shutil.rmtree(current_instance(runs.state / target))
+    runs.die("settled")
+    commit = newest_commit(runs.warehouse, app.id)
+    assert commit.reason == "restore"
+    assert {blob.target for blob in commit.pending_blobs} == {target}
+    assert_same(runs.finish(), undisturbed)
+
+
+def rows_of(task: Path) -> int:
+    with open_reader(current_instance(task), IsolationLevel.READ_UNCOMMITTED) as reader:
+        return reader.count("by_kind")
 
 
 def test_drivers_killed_at_random_times_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
-    runs, rng, kills = Runs(tmp_path, brokers), random.Random(3), max(3, KILLS // 10)
-    for _ in range(kills):
+    """The next one starts at once, while workers of the dead one may still be at work."""
+    runs, rng = Runs(tmp_path, brokers), random.Random(3)
+    for _ in range(RANDOM_KILLS):
         driver = runs.start()
         time.sleep(rng.uniform(0.5, 9.0))
         driver.kill()
         driver.communicate()
-    assert runs.run() == 0
-    assert_same(runs.outcome(), undisturbed)
+    assert_same(runs.finish(), undisturbed)
