@@ -34,6 +34,8 @@ from pipelines.topology.nodes import (
 )
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateSession
+from state.stores.access import StoreTime
+from state.stores.kinds import store_of
 from state.types import StoreKind
 
 
@@ -60,6 +62,7 @@ class TaskProcessor:
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: _operator(node) for node in sub_topology.nodes}
+        self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [store.name for store in sub_topology.stores if store.kind is StoreKind.WINDOW]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
@@ -86,6 +89,8 @@ class TaskProcessor:
             else:
                 operator = self._operators[node]
                 made[node] = operator.process(rows, epoch) if operator else rows
+        for spec in self._expiring:
+            store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms)).expire()
         gauges = {"open_windows": sum(session.count(store) for store in self._window_stores)}
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges)
 

@@ -1,4 +1,4 @@
-"""A task's stores in memory, under the contract of those on disk: for tests of topologies, and gone with the process."""
+"""A task's stores in memory, under the contract of those on disk: for tests of topologies, gone with the process."""
 
 from __future__ import annotations
 

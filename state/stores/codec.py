@@ -18,8 +18,8 @@ import polars as pl
 from state.errors import RowFormatError
 from state.types import StoreKind
 
-_NULL, _PRESENT = b"\x01", b"\x02"
-_END, _ESCAPED = b"\x00", b"\x00\xff"
+NULL, PRESENT = b"\x01", b"\x02"
+END, ESCAPED = b"\x00", b"\x00\xff"
 """Text that something follows ends with a zero byte. Beside other columns, a zero byte inside text is followed
 by 0xff; a key of one text column is the text as it is."""
 _SIGN = np.uint64(1 << 63)
@@ -45,7 +45,7 @@ class KeyCodec:
         columns = list(schema.items())
         self._columns = columns[:-len(times)] if times else columns
         for name, dtype in self._columns:
-            if not (_is_text(dtype) or _is_fixed(dtype)):
+            if not (is_text(dtype) or is_fixed(dtype)):
                 raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
                                 "numbers, booleans, dates and times; convert the column first")
         last = len(self._columns) - 1
@@ -59,7 +59,7 @@ class KeyCodec:
         parts: list[pl.Series | np.ndarray] = self._times(frame, self._before)
         for (name, dtype), has_end in zip(self._columns, self._has_end, strict=True):
             column = frame[name].cast(dtype)
-            parts.append(_text_part(column, has_end, self._is_escaped) if _is_text(dtype) else _fixed_part(column))
+            parts.append(_text_part(column, has_end, self._is_escaped) if is_text(dtype) else _fixed_part(column))
         return _joined(parts + self._times(frame, self._behind)).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
@@ -88,20 +88,20 @@ class KeyCodec:
         """Cut columns of known width off both ends; what is left in the middle is text, or is parsed by row."""
         columns: dict[str, pl.Series] = {}
         left, first, last = 0, 0, len(self._columns)
-        while first < last and _is_fixed(self._columns[first][1]):
+        while first < last and is_fixed(self._columns[first][1]):
             name, dtype = self._columns[first]
-            columns[name] = _fixed_column(body.bin.slice(left, 1 + _width(dtype)), dtype)
-            left, first = left + 1 + _width(dtype), first + 1
+            columns[name] = _fixed_column(body.bin.slice(left, 1 + width(dtype)), dtype)
+            left, first = left + 1 + width(dtype), first + 1
         right = 0
-        while first < last and _is_fixed(self._columns[last - 1][1]):
+        while first < last and is_fixed(self._columns[last - 1][1]):
             name, dtype = self._columns[last - 1]
-            right, last = right + 1 + _width(dtype), last - 1
-            columns[name] = _fixed_column(_middle(body, body.bin.size() - right, right - 1 - _width(dtype)), dtype)
+            right, last = right + 1 + width(dtype), last - 1
+            columns[name] = _fixed_column(_middle(body, body.bin.size() - right, right - 1 - width(dtype)), dtype)
         if first == last:
             return columns
         texts = self._columns[first:last]
         middle = _middle(body, left, right + self._has_end[last - 1])
-        if not (self._is_escaped and middle.bin.contains(_ESCAPED).any()):
+        if not (self._is_escaped and middle.bin.contains(ESCAPED).any()):
             if len(texts) == 1:
                 return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
             if all(dtype == pl.String for _, dtype in texts):
@@ -110,8 +110,8 @@ class KeyCodec:
                                   for (name, _), field in zip(texts, fields, strict=True)}
         rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
-            columns[name] = pl.Series(name, values, dtype=pl.Binary if _is_text(dtype) else None)
-            columns[name] = columns[name].cast(dtype) if _is_text(dtype) else _fixed_column(columns[name], dtype)
+            columns[name] = pl.Series(name, values, dtype=pl.Binary if is_text(dtype) else None)
+            columns[name] = columns[name].cast(dtype) if is_text(dtype) else _fixed_column(columns[name], dtype)
         return columns
 
     def _parse(self, key: bytes, first: int, last: int) -> list[bytes | None]:
@@ -120,17 +120,17 @@ class KeyCodec:
         position = 0
         for index in range(first, last):
             dtype = self._columns[index][1]
-            if _is_fixed(dtype):
-                parts.append(key[position:position + 1 + _width(dtype)])
-                position += 1 + _width(dtype)
+            if is_fixed(dtype):
+                parts.append(key[position:position + 1 + width(dtype)])
+                position += 1 + width(dtype)
                 continue
             end = len(key)
             if self._has_end[index]:
-                end = key.index(_END, position)
-                while key[end:end + 2] == _ESCAPED:
-                    end = key.index(_END, end + 2)
-            is_null = key[position:position + 1] == _NULL
-            parts.append(None if is_null else key[position + 1:end].replace(_ESCAPED, _END))
+                end = key.index(END, position)
+                while key[end:end + 2] == ESCAPED:
+                    end = key.index(END, end + 2)
+            is_null = key[position:position + 1] == NULL
+            parts.append(None if is_null else key[position + 1:end].replace(ESCAPED, END))
             position = end + 1
         return parts
 
@@ -145,10 +145,10 @@ class RowCodec:
     def __init__(self, schema: pl.Schema) -> None:
         self.schema = pl.Schema({"_ts": pl.Int64(), **schema})
         self._row: np.dtype | None = None
-        if all(_is_fixed(dtype) for dtype in schema.values()):
+        if all(is_fixed(dtype) for dtype in schema.values()):
             bitmap = (len(self.schema) + 7) // 8
             self._row = np.dtype([("_nulls", "u1", (bitmap,)),
-                                  *((f"c{index}", _numpy_type(dtype)) for index, dtype in
+                                  *((f"c{index}", numpy_type(dtype)) for index, dtype in
                                     enumerate(self.schema.values()))])
             self._absent = b"\xff" * bitmap + bytes(self._row.itemsize - bitmap)
         else:
@@ -214,15 +214,15 @@ def time_bytes(time_ms: int) -> bytes:
     return (time_ms + (1 << 63)).to_bytes(TIME_BYTES, "big")
 
 
-def _is_text(dtype: pl.DataType) -> bool:
+def is_text(dtype: pl.DataType) -> bool:
     return dtype in (pl.String, pl.Binary)
 
 
-def _is_fixed(dtype: pl.DataType) -> bool:
+def is_fixed(dtype: pl.DataType) -> bool:
     return dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
 
 
-def _width(dtype: pl.DataType) -> int:
+def width(dtype: pl.DataType) -> int:
     """Bytes of a fixed component in a key, its flag aside."""
     return 1 if dtype == pl.Boolean else 8
 
@@ -231,7 +231,7 @@ def _physical(dtype: pl.DataType) -> pl.DataType:
     return pl.Series([], dtype=dtype).to_physical().dtype
 
 
-def _numpy_type(dtype: pl.DataType) -> np.dtype:
+def numpy_type(dtype: pl.DataType) -> np.dtype:
     return pl.Series([], dtype=dtype).to_physical().to_numpy().dtype.newbyteorder("<")
 
 
@@ -259,28 +259,28 @@ def _binary(rows: np.ndarray) -> pl.Series:
 
 def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     text = column.cast(pl.Binary)
-    if is_escaped and text.bin.contains(_END).any():
-        text = pl.Series([None if value is None else value.replace(_END, _ESCAPED) for value in text.to_list()],
+    if is_escaped and text.bin.contains(END).any():
+        text = pl.Series([None if value is None else value.replace(END, ESCAPED) for value in text.to_list()],
                          dtype=pl.Binary)
-    end = _END if has_end else b""
-    part = pl.lit(_PRESENT) + pl.col("text") + pl.lit(end)
-    return pl.DataFrame({"text": text}).select(part.fill_null(pl.lit(_NULL + end))).to_series()
+    end = END if has_end else b""
+    part = pl.lit(PRESENT) + pl.col("text") + pl.lit(end)
+    return pl.DataFrame({"text": text}).select(part.fill_null(pl.lit(NULL + end))).to_series()
 
 
 def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
     """The text of components without an end and without escapes."""
     text = part.bin.slice(1)
-    is_null = part.bin.starts_with(_NULL)
+    is_null = part.bin.starts_with(NULL)
     return (text.set(is_null, None) if is_null.any() else text).cast(dtype)
 
 
 def _fixed_part(column: pl.Series) -> np.ndarray:
-    flags = np.where(column.is_null().to_numpy(), _NULL[0], _PRESENT[0]).astype(np.uint8)
+    flags = np.where(column.is_null().to_numpy(), NULL[0], PRESENT[0]).astype(np.uint8)
     return np.concatenate([flags[:, None], _number_bytes(column)], axis=1)
 
 
 def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    is_null = part.bin.starts_with(_NULL)
+    is_null = part.bin.starts_with(NULL)
     column = _numbers(part.bin.slice(1), dtype)
     return column.set(is_null, None) if is_null.any() else column
 

@@ -29,13 +29,25 @@ class TypedStore:
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
         """The store's keys for the key columns of ``frame``, in the order of its rows; shortened where too long."""
-        keys, long = shortened(self.spec.name, self._codec.encode(frame))
-        self._long |= long
-        return keys
+        return self.hold(self.whole_keys(frame))
+
+    def whole_keys(self, frame: pl.DataFrame) -> list[bytes]:
+        """The keys of ``frame`` at their full length, to compute bounds from."""
+        return self._codec.encode(frame)
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """The key columns of keys that the store holds, in order."""
-        return self._codec.decode(whole(keys, partial(self._view.get_many, LONG_KEYS)))
+        return self._codec.decode(self.whole(keys))
+
+    def hold(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Whole keys as the store holds them; those that are shortened are written with their rows."""
+        held, long = shortened(self.spec.name, keys)
+        self._long |= long
+        return held
+
+    def whole(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The inverse of ``hold``, for keys that the store holds."""
+        return whole(keys, partial(self._view.get_many, LONG_KEYS))
 
     def window_upper(self, start_ms: int) -> bytes:
         """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
@@ -49,7 +61,11 @@ class TypedStore:
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
         """Put one row a key (value columns and ``_ts``), the keys as ``encode`` gave them; needs a session."""
-        self._session.put_many(self.spec.name, keys, self.rows.encode(rows))
+        self.write_bytes(keys, self.rows.encode(rows))
+
+    def write_bytes(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """As ``write``, for rows that are packed already."""
+        self._session.put_many(self.spec.name, keys, values)
         if self._long:
             hashes = [digest for digest in long_key_hashes(keys) if digest in self._long]
             self._session.put_many(LONG_KEYS, hashes, [self._long[digest] for digest in hashes])

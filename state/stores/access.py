@@ -1,0 +1,200 @@
+"""What the kinds of store share: keys and rows as Python values, scans, and the time by which rows grow old.
+
+A key or row of one column is that column's value, one of several a dictionary by column. Each kind has a file beside
+this; access by whole batches of columns, which the operators use, is ``state.stores.typed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import polars as pl
+
+from state.engine.contract import StateReader
+from state.engine.task_store import MAX_KEY_BYTES
+from state.stores.long_keys import HASH_BYTES
+from state.stores.single import SingleKeyCodec, SingleRowCodec
+from state.stores.typed import TypedStore
+from state.types import StoreClock, StoreSpec
+
+Key = Any
+Row = Any
+HeldRow = tuple[bytes, bytes]
+"""A key as the store holds it, and its value."""
+E = TypeVar("E")
+
+BEHIND_TIMES = b"\xff"
+"""Sorts behind every time in a key, and before the escape of a zero byte."""
+_BOUND_BYTES = MAX_KEY_BYTES - HASH_BYTES
+"""Longer bounds would be compared with hashes."""
+
+
+@dataclass
+class StoreTime:
+    """What the stores of a task go by."""
+
+    clocks: MutableMapping[str, int] = field(default_factory=dict)
+    """Stream time in ms by store, kept with the task's state; puts move it."""
+    now_ms: int = 0
+    """The wall clock of the epoch or query."""
+
+
+class ValueAndTimestamp(NamedTuple):
+    """A row and the event time of what it was made of; the time is None where none was given."""
+
+    value: Row
+    timestamp_ms: int | None
+
+
+class Scan(Generic[E]):
+    """The rows of a range, in the store's order: iterate for Python values, or take them as a frame, once."""
+
+    def __init__(self, store: Store, rows: Iterator[HeldRow], entry: Callable[[bytes, bytes], E]) -> None:
+        self._store, self._rows, self._entry = store, rows, entry
+
+    def __iter__(self) -> Iterator[E]:
+        return (self._entry(key, value) for key, value in self._rows)
+
+    def frame(self) -> pl.DataFrame:
+        """Key columns, value columns and ``_ts`` (Int64, ms), in one go."""
+        return self._store.frame_of(list(self._rows))
+
+
+class Store:
+    """One store over a reader, or over a session, which writes need. For one epoch or query."""
+
+    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+        self.spec, self.time = spec, time or StoreTime()
+        self.columns = TypedStore(spec, view)
+        self.expired_puts = 0
+        """Puts that were dropped because their rows had expired."""
+        self._view = view
+        self._keys = SingleKeyCodec(spec.key, spec.kind)
+        self._rows = SingleRowCodec(spec.value)
+        self._shown = [name for name in spec.value if not name.startswith("_")]
+
+    @property
+    def stream_time_ms(self) -> int | None:
+        """The greatest time that a put has brought; None before the first."""
+        return self.time.clocks.get(self.spec.name)
+
+    def approximate_num_entries(self) -> int:
+        """Rows held, expired ones that are not deleted yet included."""
+        return self.columns.count()
+
+    def frame_of(self, rows: Sequence[HeldRow]) -> pl.DataFrame:
+        """Key columns, value columns and ``_ts`` (Int64, ms) of rows as the store holds them."""
+        values = self.columns.rows.decode([value for _, value in rows])
+        return pl.concat([self.columns.decode([key for key, _ in rows]), values.select(*self._shown, "_ts")],
+                         how="horizontal")
+
+    # time
+
+    def _oldest_live_ms(self) -> int | None:
+        """Rows with times below this have expired; None while none can have."""
+        if self.spec.retention_ms is None:
+            return None
+        by_wall_clock = self.spec.expires_by is StoreClock.WALL_CLOCK
+        now_ms = self.time.now_ms if by_wall_clock else self.stream_time_ms
+        return None if now_ms is None else now_ms - self.spec.retention_ms + 1
+
+    def _from(self, bound_ms: int | None) -> int:
+        """A lower bound of times, expired rows left out."""
+        bounds = (bound for bound in (bound_ms, self._oldest_live_ms()) if bound is not None)
+        return max(bounds, default=-(1 << 62))
+
+    def _advance(self, time_ms: int) -> None:
+        self.time.clocks[self.spec.name] = max(time_ms, self.time.clocks.get(self.spec.name, time_ms))
+
+    def _admit(self, times_ms: pl.Series) -> pl.Series:
+        """Which rows are in time, each at its own turn; moves stream time and counts the others."""
+        stream_time = times_ms.cum_max()
+        if (clock := self.stream_time_ms) is not None:
+            stream_time = stream_time.clip(lower_bound=clock)
+        if not times_ms.is_empty():
+            self._advance(int(stream_time[-1]))
+        if self.spec.retention_ms is None:
+            return times_ms.is_not_null()
+        in_time = times_ms > stream_time - self.spec.retention_ms
+        self.expired_puts += len(in_time) - int(in_time.sum())
+        return in_time
+
+    # bytes
+
+    def _body(self, key: Key) -> bytes:
+        """The key's bytes without times; raises ``ValueError`` for a null key."""
+        values = self._values_of(key)
+        if all(value is None for value in values):
+            raise ValueError(f"store {self.spec.name!r} has no row for a null key; give a value for "
+                             + " or ".join(self._keys.columns))
+        return self._keys.body(values)
+
+    def _values_of(self, key: Key) -> Sequence[Any]:
+        """The key as values in column order."""
+        names = self._keys.columns.names()
+        if isinstance(key, Mapping):
+            if key.keys() != set(names):
+                raise TypeError(f"a key of store {self.spec.name!r} has the columns {', '.join(names)}, and got "
+                                + (", ".join(map(str, key)) or "none"))
+            return [key[name] for name in names]
+        if len(names) == 1:
+            return [key]
+        if not isinstance(key, tuple) or len(key) != len(names):
+            raise TypeError(f"a key of store {self.spec.name!r} is a dictionary or tuple of {', '.join(names)}, and "
+                            f"got {key!r}")
+        return key
+
+    def _key_of(self, key: bytes) -> tuple[Key, tuple[int, ...]]:
+        """A whole key's Python value, and its times as the bytes have them."""
+        values, times = self._keys.decode(key)
+        return (values[0] if len(values) == 1 else dict(zip(self._keys.columns, values, strict=True))), times
+
+    def _pack(self, row: Row, timestamp_ms: int | None, **bookkeeping: Any) -> bytes:
+        if not isinstance(row, Mapping):
+            if len(self._shown) != 1:
+                raise TypeError(f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, and "
+                                f"got {row!r}")
+            row = {self._shown[0]: row}
+        return self._rows.encode({**row, **bookkeeping}, timestamp_ms)
+
+    def _unpack(self, value: bytes) -> ValueAndTimestamp:
+        columns, ts = self._rows.decode(value)
+        if len(self._shown) == 1:
+            return ValueAndTimestamp(columns[self._shown[0]], ts)
+        return ValueAndTimestamp({name: columns[name] for name in self._shown}, ts)
+
+    def _get(self, key: bytes) -> tuple[bytes, bytes | None]:
+        """A whole key as the store holds it, and its value."""
+        (held,) = self.columns.hold([key])
+        return held, self._view.get_many(self.spec.name, [held])[0]
+
+    def _held_rows(self, held: Sequence[bytes]) -> list[HeldRow]:
+        """The rows of keys as the store holds them, absent ones left out."""
+        return [(key, value) for key, value in zip(held, self._view.get_many(self.spec.name, held), strict=True)
+                if value is not None]
+
+    def _whole(self, held: bytes) -> bytes:
+        return self.columns.whole([held])[0]
+
+    def _range(self, lower: bytes, upper: bytes | None, reverse: bool = False) -> Iterator[HeldRow]:
+        """Rows with whole keys in ``[lower, upper)``.
+
+        Exact however long the keys are; rows whose keys are shortened and agree in what is kept of them are in
+        their keys' order only if the bounds are as long.
+        """
+        if len(lower) <= _BOUND_BYTES and (upper is None or len(upper) <= _BOUND_BYTES):
+            return self._view.scan(self.spec.name, lower, upper, reverse=reverse)
+        end = None if upper is None else successor(upper[:_BOUND_BYTES])
+        rows = list(self._view.scan(self.spec.name, lower[:_BOUND_BYTES], end))
+        whole = self.columns.whole([held for held, _ in rows])
+        inside = sorted(((key, row) for key, row in zip(whole, rows, strict=True)
+                         if lower <= key and (upper is None or key < upper)), reverse=reverse)
+        return iter([row for _, row in inside])
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The smallest key behind all that begin with ``prefix``; None when there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

@@ -1,0 +1,79 @@
+"""Which rows of a store expire when: an index by time, kept beside the rows, so that expiring is one range.
+
+The index of all stores of a task is the reserved store ``_expiries``: a mark of the store, the time, and a hash of
+the row's key, to the key as the store holds it. It rolls back with the rows and is no part of a changelog, for it
+follows from the rows: a restore makes it anew. Window stores need none, their keys begin with the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import cast
+
+import polars as pl
+
+from state.engine.contract import StateReader, StateSession
+from state.engine.task_store import EXPIRIES
+from state.stores.codec import TIME_BYTES, time_bytes
+from state.stores.specs import GONE, WRITTEN
+from state.types import StoreClock, StoreKind, StoreSpec
+
+_MARK_BYTES = 8
+_HASH_BYTES = 16
+
+
+class ExpiryIndex:
+    """The part of the index that belongs to one store; writes need a session."""
+
+    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+        self._store, self._view = spec.name, view
+
+    def put(self, entries: Iterable[tuple[bytes, int]]) -> None:
+        """Add keys, each with its time in ms."""
+        rows = {_entry(self._store, key, time_ms): key for key, time_ms in entries}
+        cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
+
+    def remove(self, entries: Iterable[tuple[bytes, int]]) -> None:
+        """Take out keys with the times that they were put with; absent ones are harmless."""
+        cast(StateSession, self._view).delete_many(EXPIRIES, [_entry(self._store, *entry) for entry in entries])
+
+    def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:
+        """Keys with their times, both bounds included, by time."""
+        mark = _mark(self._store)
+        lower = mark if from_ms is None else mark + time_bytes(from_ms)
+        return [(key, int.from_bytes(entry[_MARK_BYTES:_MARK_BYTES + TIME_BYTES], "big") - (1 << 63))
+                for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))]
+
+
+def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> dict[bytes, bytes]:
+    """The rows of ``_expiries`` for keys as the store holds them, and the times that ``expiry_times`` gives."""
+    return {_entry(spec.name, key, time_ms): key
+            for key, time_ms in zip(keys, times_ms.to_list(), strict=True) if time_ms is not None}
+
+
+def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
+    """When each row begins to grow old, in ms; null where it does not. ``rows`` are all of a task's store."""
+    if spec.retention_ms is None or spec.kind is StoreKind.WINDOW:
+        return pl.repeat(None, rows.height, dtype=pl.Int64(), eager=True)
+    if spec.kind is StoreKind.SESSION:
+        return rows.get_column("window_end").dt.timestamp("ms")
+    if spec.kind is StoreKind.VERSIONED:
+        by = [name for name in spec.key if name != "valid_from"]
+        replaced = (rows.with_row_index("_place").sort(*by, "valid_from")
+                    .with_columns(pl.col("valid_from").shift(-1).over(by).alias("_replaced")).sort("_place"))
+        own = pl.when(GONE).then(pl.col("valid_from"))
+        return replaced.select(pl.coalesce("_replaced", own).dt.timestamp("ms")).to_series()
+    if spec.expires_by is StoreClock.WALL_CLOCK:
+        return rows.get_column(WRITTEN).dt.timestamp("ms")
+    return rows.get_column("_ts")
+
+
+def _entry(store: str, key: bytes, time_ms: int) -> bytes:
+    return _mark(store) + time_bytes(time_ms) + hashlib.blake2b(key, digest_size=_HASH_BYTES).digest()
+
+
+@cache
+def _mark(store: str) -> bytes:
+    return hashlib.blake2b(store.encode(), digest_size=_MARK_BYTES).digest()

@@ -1,0 +1,212 @@
+"""Key-value stores: one row a key, ranges in key order, and rows that expire some time after their last write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import polars as pl
+
+from state.engine.contract import StateReader
+from state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
+from state.stores.expiry import ExpiryIndex
+from state.stores.specs import TIME, WRITTEN
+from state.types import StoreClock, StoreSpec
+
+V = TypeVar("V")
+Entry = tuple[Key, V]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _KeyValueRows(Store, Generic[V]):
+    """What both key-value stores do; they differ in what they show of a row."""
+
+    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+        super().__init__(spec, view, time)
+        self._index = ExpiryIndex(spec, view)
+
+    def get(self, key: Key) -> V | None:
+        """The row of ``key``; None where there is none or it has expired."""
+        _, value = self._live(key)
+        return None if value is None else self._show(value)
+
+    def put(self, key: Key, row: Row | None, timestamp_ms: int | None = None) -> None:
+        """Set the row of ``key``; None deletes it. A row that has expired already is dropped and counted.
+
+        Raises:
+            ValueError: The key is null, or the store expires by stream time and no timestamp is given.
+            TypeError: Key or row are not of the store's columns.
+        """
+        if row is None:
+            self._delete(key)
+            return
+        held, old = self._get(self._body(key))
+        bookkeeping: dict[str, Any] = {}
+        if self.spec.retention_ms is not None and self.spec.expires_by is StoreClock.WALL_CLOCK:
+            bookkeeping[WRITTEN] = _EPOCH + timedelta(milliseconds=self.time.now_ms)
+        elif self.spec.retention_ms is not None:
+            if timestamp_ms is None:
+                raise ValueError(f"rows of store {self.spec.name!r} expire by stream time; put them with a timestamp")
+            self._advance(timestamp_ms)
+            oldest_ms = self._oldest_live_ms()
+            if oldest_ms is not None and timestamp_ms < oldest_ms:
+                self.expired_puts += 1
+                return
+        value = self._pack(row, timestamp_ms, **bookkeeping)
+        if self.spec.retention_ms is not None:
+            if old is not None:
+                self._index.remove([(held, self._time_of(old))])
+            self._index.put([(held, self._time_of(value))])
+        self.columns.write_bytes([held], [value])
+
+    def put_if_absent(self, key: Key, row: Row | None, timestamp_ms: int | None = None) -> V | None:
+        """The row that is there already; else None, and ``row`` is put."""
+        found = self.get(key)
+        if found is None:
+            self.put(key, row, timestamp_ms)
+        return found
+
+    def put_all(self, entries: Iterable[tuple[Key, Row | None]], timestamp_ms: int | None = None) -> None:
+        """Put rows in order, all with one timestamp."""
+        for key, row in entries:
+            self.put(key, row, timestamp_ms)
+
+    def delete(self, key: Key) -> V | None:
+        """Delete the row of ``key``, and give what it was."""
+        found = self.get(key)
+        self._delete(key)
+        return found
+
+    def range(self, lower: Key | None = None, upper: Key | None = None) -> Scan[Entry[V]]:
+        """Keys from ``lower`` through ``upper``, both included, in order of their bytes; None is no bound."""
+        return self._between(lower, upper, False)
+
+    def reverse_range(self, lower: Key | None = None, upper: Key | None = None) -> Scan[Entry[V]]:
+        """As ``range``, the greatest key first."""
+        return self._between(lower, upper, True)
+
+    def all(self) -> Scan[Entry[V]]:
+        """All rows, in key order."""
+        return self._between(None, None, False)
+
+    def reverse_all(self) -> Scan[Entry[V]]:
+        """All rows, the greatest key first."""
+        return self._between(None, None, True)
+
+    def prefix_scan(self, prefix: Key) -> Scan[Entry[V]]:
+        """Rows whose key begins with ``prefix``: values of the first key columns, a tuple where several.
+
+        The last of them, if text, is a beginning of its column; the others are whole.
+        """
+        start = self._keys.prefix(prefix if isinstance(prefix, tuple) else (prefix,))
+        return self._scan(self._range(start, successor(start)))
+
+    def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """Rows aligned with ``keys``: key columns, value columns, ``_ts``, ``_found``; null where not found."""
+        rows = self.columns.fetch(self.columns.encode(keys))
+        oldest_ms = self._oldest_live_ms()
+        if oldest_ms is not None:
+            live = self._times(rows) >= oldest_ms
+            rows = rows.with_columns(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
+            rows = rows.with_columns(pl.col("_found") & live.fill_null(False))
+        return pl.concat([keys.select(self.spec.key.names()), rows.select(*self._shown, "_ts", "_found")],
+                         how="horizontal")
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms)."""
+        if self.spec.retention_ms is not None:
+            if self.spec.expires_by is StoreClock.WALL_CLOCK:
+                rows = rows.with_columns(pl.lit(self.time.now_ms).cast(TIME).alias(WRITTEN))
+            else:
+                rows = rows.filter(self._admit(rows.get_column("_ts")))
+        rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
+        keys = self.columns.encode(rows)
+        if self.spec.retention_ms is not None:
+            self._unindex(keys)
+            self._index.put(zip(keys, self._times(rows).to_list(), strict=True))
+        self.columns.write(keys, rows)
+
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        """Delete the rows of ``keys``; absent ones are harmless."""
+        held = self.columns.encode(keys)
+        if self.spec.retention_ms is not None:
+            self._unindex(held)
+        self.columns.delete(held)
+
+    def expire(self) -> pl.DataFrame:
+        """Delete the rows that have expired and give them, oldest first: key columns, value columns, ``_ts``.
+
+        The deletes are part of the epoch, so they reach the changelog with its commit. To be called once an epoch.
+        """
+        oldest_ms = self._oldest_live_ms()
+        due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
+        keys = [key for key, _ in due]
+        expired = self.frame_of(self._held_rows(keys))
+        self._index.remove(due)
+        self.columns.delete(keys)
+        return expired
+
+    def _show(self, value: bytes) -> V:
+        raise NotImplementedError
+
+    def _entry(self, held: bytes, value: bytes) -> Entry[V]:
+        return self._key_of(self._whole(held))[0], self._show(value)
+
+    def _between(self, lower: Key | None, upper: Key | None, reverse: bool) -> Scan[Entry[V]]:
+        first = b"" if lower is None else self._body(lower)
+        end = None if upper is None else self._body(upper) + b"\x00"
+        return self._scan(self._range(first, end, reverse))
+
+    def _scan(self, rows: Iterator[HeldRow]) -> Scan[Entry[V]]:
+        oldest_ms = self._oldest_live_ms()
+        if oldest_ms is not None:
+            rows = ((key, value) for key, value in rows if self._time_of(value) >= oldest_ms)
+        return Scan(self, rows, self._entry)
+
+    def _live(self, key: Key) -> tuple[bytes, bytes | None]:
+        held, value = self._get(self._body(key))
+        oldest_ms = self._oldest_live_ms()
+        if value is not None and oldest_ms is not None and self._time_of(value) < oldest_ms:
+            return held, None
+        return held, value
+
+    def _delete(self, key: Key) -> None:
+        held, value = self._get(self._body(key))
+        if value is not None:
+            if self.spec.retention_ms is not None:
+                self._index.remove([(held, self._time_of(value))])
+            self.columns.delete([held])
+
+    def _unindex(self, keys: list[bytes]) -> None:
+        old = self._held_rows(keys)
+        times = self._times(self.columns.rows.decode([value for _, value in old]))
+        self._index.remove(zip([key for key, _ in old], times.to_list(), strict=True))
+
+    def _time_of(self, value: bytes) -> int:
+        """The time by which a row of a store that expires grows old, in ms."""
+        columns, ts = self._rows.decode(value)
+        if self.spec.expires_by is StoreClock.WALL_CLOCK:
+            return (columns[WRITTEN] - _EPOCH) // timedelta(milliseconds=1)
+        assert ts is not None  # put refuses others
+        return ts
+
+    def _times(self, rows: pl.DataFrame) -> pl.Series:
+        if self.spec.expires_by is StoreClock.WALL_CLOCK:
+            return rows.get_column(WRITTEN).dt.timestamp("ms")
+        return rows.get_column("_ts")
+
+
+class KeyValueStore(_KeyValueRows[Row]):
+    """One row a key."""
+
+    def _show(self, value: bytes) -> Row:
+        return self._unpack(value).value
+
+
+class TimestampedKeyValueStore(_KeyValueRows[ValueAndTimestamp]):
+    """One row a key, shown with the timestamp it was put with."""
+
+    def _show(self, value: bytes) -> ValueAndTimestamp:
+        return self._unpack(value)

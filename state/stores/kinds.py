@@ -1,0 +1,22 @@
+"""The store that fits a spec, for those who meet stores of every kind."""
+
+from __future__ import annotations
+
+from state.engine.contract import StateReader
+from state.stores.access import StoreTime
+from state.stores.key_value import KeyValueStore
+from state.stores.session import SessionStore
+from state.stores.versioned import VersionedStore
+from state.stores.window import WindowStore
+from state.types import StoreKind, StoreSpec
+
+AnyStore = KeyValueStore | WindowStore | SessionStore | VersionedStore
+
+_STORES: dict[StoreKind, type[AnyStore]] = {
+    StoreKind.KEY_VALUE: KeyValueStore, StoreKind.WINDOW: WindowStore, StoreKind.SESSION: SessionStore,
+    StoreKind.VERSIONED: VersionedStore}
+
+
+def store_of(spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> AnyStore:
+    """A store of the kind that ``spec`` names, over a session or reader."""
+    return _STORES[spec.kind](spec, view, time)

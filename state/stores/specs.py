@@ -1,0 +1,59 @@
+"""Specs of stores by kind, with the key and value columns that each kind needs beside the user's.
+
+Columns that begin with an underscore are bookkeeping: the stores' own methods do not show them.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from state.types import StoreClock, StoreKind, StoreSpec
+
+TIME = pl.Datetime("ms", "UTC")
+WRITTEN = "_written"
+"""When a row was written by the wall clock; a value column of stores that expire by it."""
+GONE = "_gone"
+"""Whether a version says that its key was deleted; a value column of versioned stores."""
+
+
+def key_value_spec(name: str, key: pl.Schema, value: pl.Schema, *, ttl_ms: int | None = None,
+                   expires_by: StoreClock = StoreClock.STREAM_TIME) -> StoreSpec:
+    """One row a key. With ``ttl_ms`` a row lives that long after its last write, by either clock."""
+    if ttl_ms is not None and expires_by is StoreClock.WALL_CLOCK:
+        value = pl.Schema({**value, WRITTEN: TIME})
+    return StoreSpec(name=name, key=key, value=value, retention_ms=_positive(name, "ttl_ms", ttl_ms),
+                     expires_by=expires_by)
+
+
+def window_spec(name: str, key: pl.Schema, value: pl.Schema, *, size_ms: int, retention_ms: int) -> StoreSpec:
+    """One row a key and window of ``size_ms``; a window lives for ``retention_ms`` of stream time from its start.
+
+    Raises:
+        ValueError: The retention is shorter than the windows are.
+    """
+    if retention_ms < size_ms:
+        raise ValueError(f"store {name!r} keeps windows for {retention_ms} ms, and they are {size_ms} ms long; "
+                         "keep them for that long at least")
+    return StoreSpec(name=name, key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}), value=value,
+                     kind=StoreKind.WINDOW, retention_ms=retention_ms,
+                     window_size_ms=_positive(name, "size_ms", size_ms))
+
+
+def session_spec(name: str, key: pl.Schema, value: pl.Schema, *, retention_ms: int) -> StoreSpec:
+    """One row a key and session; a session lives for ``retention_ms`` of stream time from its end."""
+    return StoreSpec(name=name, key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}), value=value,
+                     kind=StoreKind.SESSION, retention_ms=_positive(name, "retention_ms", retention_ms))
+
+
+def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: int) -> StoreSpec:
+    """One row a key and version; versions older than ``history_ms`` of stream time are neither kept nor taken,
+    but the newest of a key stays."""
+    return StoreSpec(name=name, key=pl.Schema({**key, "valid_from": TIME}),
+                     value=pl.Schema({**value, GONE: pl.Boolean()}), kind=StoreKind.VERSIONED,
+                     retention_ms=_positive(name, "history_ms", history_ms))
+
+
+def _positive(name: str, setting: str, duration_ms: int | None) -> int | None:
+    if duration_ms is not None and duration_ms < 1:
+        raise ValueError(f"store {name!r}: {setting} is {duration_ms}; it must be at least one millisecond")
+    return duration_ms

@@ -1,0 +1,195 @@
+"""Versioned stores: the versions of each key with the time from which each holds, as of any time of the history.
+
+A version holds until the next of its key begins. Keys are ordered by key, then that time, so that the version as of
+a time is one seek. A delete is a version too, which says that there is nothing. How long versions are kept, and how
+late a put may come, is one setting, the history, as in Kafka Streams; the newest version of a key never expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import polars as pl
+
+from state.engine.contract import StateReader
+from state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Store, StoreTime
+from state.stores.codec import TIME_BYTES, time_bytes
+from state.stores.expiry import ExpiryIndex
+from state.stores.specs import GONE
+from state.types import StoreSpec
+
+NOT_PUT = -(1 << 63)
+"""What ``put`` gives for a version that is too old to be kept."""
+VALID_TO_UNDEFINED = -1
+"""What ``put`` gives for a version that is the newest of its key."""
+
+
+class VersionedRow(NamedTuple):
+    """A row that holds in ``[valid_from_ms, valid_to_ms)``; None: until another comes."""
+
+    value: Row
+    valid_from_ms: int
+    valid_to_ms: int | None
+
+
+class VersionedStore(Store):
+    """Rows by key and time."""
+
+    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+        super().__init__(spec, view, time)
+        self._index = ExpiryIndex(spec, view)
+
+    def put(self, key: Key, row: Row | None, timestamp_ms: int) -> int:
+        """Add the version of ``key`` that holds from ``timestamp_ms``, in place of one that holds from then; None
+        says that there is nothing.
+
+        Gives the time to which it holds, ``VALID_TO_UNDEFINED`` for the newest of its key, or ``NOT_PUT`` when it
+        is older than the history, which is counted.
+
+        Raises:
+            ValueError: The key is null.
+            TypeError: Key or row are not of the store's columns.
+        """
+        body = self._body(key)
+        nothing = dict.fromkeys(self._shown) if row is None else row
+        value = self._pack(nothing, timestamp_ms, **{GONE: row is None})
+        return self._put(body, timestamp_ms, value)
+
+    def get(self, key: Key, as_of_ms: int | None = None) -> VersionedRow | None:
+        """The newest version, or the one that holds at ``as_of_ms``; None where there is nothing.
+
+        Before the history only a version that is the newest of its key is found.
+        """
+        return self._get_as_of(self._body(key), as_of_ms)
+
+    def delete(self, key: Key, timestamp_ms: int) -> VersionedRow | None:
+        """Put that there is nothing from ``timestamp_ms``, and give the version that held then.
+
+        None, too, when that is older than the history.
+        """
+        body = self._body(key)
+        found = None if self._is_too_old(timestamp_ms) else self._get_as_of(body, timestamp_ms)
+        self.put(key, None, timestamp_ms)
+        return found
+
+    def versions(self, key: Key, from_ms: int | None = None, to_ms: int | None = None, *,
+                 oldest_first: bool = False) -> Iterator[VersionedRow]:
+        """Versions that hold at some time from ``from_ms`` through ``to_ms``, both included, newest first."""
+        body, oldest_ms = self._body(key), self._oldest_live_ms()
+        lower = body if from_ms is None else (self._at(body, from_ms) or (body,))[0]
+        found, valid_to_ms = [], None
+        for held, value in self._range(body, body + BEHIND_TIMES, reverse=True):
+            whole = self._whole(held)
+            valid_from_ms = _time_of(whole)
+            is_old = valid_to_ms is not None and oldest_ms is not None and valid_to_ms < oldest_ms
+            if whole < lower or is_old:
+                break
+            if (to_ms is None or valid_from_ms <= to_ms) and not self._is_gone(value):
+                found.append(VersionedRow(self._unpack(value).value, valid_from_ms, valid_to_ms))
+            valid_to_ms = valid_from_ms
+        return iter(reversed(found) if oldest_first else found)
+
+    def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """Rows aligned with ``keys``: key columns, and ``as_of_ms`` (Int64) where not the newest are asked for.
+
+        Value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_found``.
+        """
+        as_of = keys["as_of_ms"].to_list() if "as_of_ms" in keys.columns else [None] * keys.height
+        bodies = self._bodies(keys)
+        values = [self._value_as_of(body, as_of_ms) for body, as_of_ms in zip(bodies, as_of, strict=True)]
+        rows = self.columns.rows.decode(values).select(*self._shown, "_ts")
+        found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
+        return rows.with_columns(found)
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``."""
+        values = self.columns.rows.encode(rows.rename({"_deleted": GONE}))
+        for body, time_ms, value in zip(self._bodies(rows), rows["_ts"].to_list(), values, strict=True):
+            self._put(body, time_ms, value)
+
+    def expire(self) -> pl.DataFrame:
+        """Delete versions that another replaced before the history, and give them. To be called once an epoch."""
+        oldest_ms = self._oldest_live_ms()
+        due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
+        expired = self.frame_of(self._held_rows([key for key, _ in due]))
+        self._index.remove(due)
+        self.columns.delete([key for key, _ in due])
+        return expired
+
+    def _put(self, body: bytes, time_ms: int, value: bytes) -> int:
+        if self._is_too_old(time_ms):
+            self.expired_puts += 1
+            return NOT_PUT
+        self._advance(time_ms)
+        after = self._after(body, time_ms)
+        valid_to_ms = None if after is None else _time_of(after[0])
+        oldest_ms = self._oldest_live_ms()
+        if valid_to_ms is not None and oldest_ms is not None and valid_to_ms < oldest_ms:
+            return valid_to_ms  # it would expire at once
+        (held,) = self.columns.hold([body + time_bytes(time_ms)])
+        before = self._at(body, time_ms)
+        if before is not None:  # the version before it, or the one in its place, grows old by another time now
+            old_held, old = self.columns.hold([before[0]])[0], before[1]
+            self._unindex(old_held, _time_of(before[0]), old, valid_to_ms)
+            if old_held != held:
+                self._index.put([(old_held, time_ms)])
+        if valid_to_ms is not None:
+            self._index.put([(held, valid_to_ms)])
+        elif self._is_gone(value):
+            self._index.put([(held, time_ms)])
+        self.columns.write_bytes([held], [value])
+        return VALID_TO_UNDEFINED if valid_to_ms is None else valid_to_ms
+
+    def _unindex(self, held: bytes, valid_from_ms: int, value: bytes, valid_to_ms: int | None) -> None:
+        if valid_to_ms is not None:
+            self._index.remove([(held, valid_to_ms)])
+        elif self._is_gone(value):
+            self._index.remove([(held, valid_from_ms)])
+
+    def _is_too_old(self, time_ms: int) -> bool:
+        """Whether a put at this time is older than the history."""
+        return (self.spec.retention_ms is not None and self.stream_time_ms is not None
+                and time_ms < self.stream_time_ms - self.spec.retention_ms)
+
+    def _get_as_of(self, body: bytes, as_of_ms: int | None) -> VersionedRow | None:
+        found = self._at(body, as_of_ms)
+        if found is None or self._is_gone(found[1]):
+            return None
+        valid_from_ms = _time_of(found[0])
+        after = None if as_of_ms is None else self._after(body, valid_from_ms)
+        if after is not None and as_of_ms is not None and self._is_too_old(as_of_ms):
+            return None
+        return VersionedRow(self._unpack(found[1]).value, valid_from_ms, None if after is None else _time_of(after[0]))
+
+    def _value_as_of(self, body: bytes, as_of_ms: int | None) -> bytes | None:
+        found = self._at(body, as_of_ms)
+        if found is None or self._is_gone(found[1]):
+            return None
+        if as_of_ms is not None and self._is_too_old(as_of_ms) and self._after(body, _time_of(found[0])) is not None:
+            return None
+        return found[1]
+
+    def _at(self, body: bytes, as_of_ms: int | None) -> HeldRow | None:
+        """Whole key and value of the version that holds at a time, None: the newest."""
+        upper = body + (BEHIND_TIMES if as_of_ms is None else time_bytes(as_of_ms + 1))
+        return self._first_of(body, upper, reverse=True)
+
+    def _after(self, body: bytes, time_ms: int) -> HeldRow | None:
+        """Whole key and value of the first version that begins later."""
+        return self._first_of(body + time_bytes(time_ms + 1), body + BEHIND_TIMES, reverse=False)
+
+    def _first_of(self, lower: bytes, upper: bytes, reverse: bool) -> HeldRow | None:
+        row = next(self._range(lower, upper, reverse), None)
+        return None if row is None else (self._whole(row[0]), row[1])
+
+    def _is_gone(self, value: bytes) -> bool:
+        return bool(self._rows.decode(value)[0][GONE])
+
+    def _bodies(self, keys: pl.DataFrame) -> list[bytes]:
+        wanted = keys.with_columns(valid_from=pl.lit(0))
+        return [key[:-TIME_BYTES] for key in self.columns.whole_keys(wanted)]
+
+
+def _time_of(key: bytes) -> int:
+    return int.from_bytes(key[-TIME_BYTES:], "big") - (1 << 63)
