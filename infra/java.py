@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from infra.settings import java_home
@@ -31,3 +32,8 @@ def java_executable(name: str = "java") -> str:
     if found is None:
         raise MissingJavaError
     return found
+
+
+def class_archive() -> Path:
+    """Where Spark's shared classes lie, once ``infra.spark.class_archive`` has made them."""
+    return Path(sys.prefix) / "share" / "weir" / "spark-classes.jsa"

@@ -45,6 +45,8 @@ class Settings(BaseModel):
     """Records an epoch reads at most, over all tasks."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
     """Bytes of keys and values an epoch reads at most, over all tasks."""
+    tombstone_retention_hours: float = Field(default=24.0, ge=0)
+    """How long compaction keeps the row that says a key was deleted; a standby that fell further behind starts over."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)

@@ -91,3 +91,10 @@ if ! is_done jars "$(fingerprint infra/jars.py)"; then
     "$VENV/bin/python" -m infra.jars >&2
     mark jars "$(fingerprint infra/jars.py)"
 fi
+
+classes=$(fingerprint requirements.lock infra/spark/class_archive.py infra/spark/session.py)-$(java_version)
+if ! is_done classes "$classes"; then
+    say "sharing Spark's classes, so that it starts sooner (ten seconds, once)"
+    "$VENV/bin/python" -m infra.spark.class_archive >&2
+    mark classes "$classes"
+fi

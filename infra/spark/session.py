@@ -24,7 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from infra.jars import jars
-from infra.java import java_executable
+from infra.java import class_archive, java_executable
 from infra.settings import Settings
 
 DRIVER_MEMORY = "700m"
@@ -62,7 +62,7 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-def slot_session(settings: Settings, application_id: str) -> SparkSession:
+def slot_session(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkSession:
     """The session that runs an application's epochs: ``settings.slots`` task threads, each task tried four times.
 
     Restores may run beside the epochs in a FAIR pool of their own. The Java process takes about a second and a half
@@ -82,7 +82,7 @@ def slot_session(settings: Settings, application_id: str) -> SparkSession:
         "spark.python.worker.reuse": "true",
         # A slot belongs where its state is (PROTOCOL 27).
         "spark.locality.wait.process": "1d",
-    }, java_options=_SMALL_JAVA)
+    }, java_options=(*_SMALL_JAVA, *java_options))
 
 
 def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
@@ -139,7 +139,7 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str],
     options = " ".join((
         f"-Dlog4j2.configurationFile={logging.as_uri()}", f"-Djava.io.tmpdir={sockets}",
         f"-Dderby.system.home={settings.dir / 'spark'}", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-        "-XX:+ExitOnOutOfMemoryError", *java_options))
+        "-XX:+ExitOnOutOfMemoryError", *java_options, *_shared_classes()))
     conf = SparkConf().setAppName(name).setAll([
         ("spark.driver.memory", DRIVER_MEMORY),
         ("spark.driver.host", "127.0.0.1"),
@@ -166,6 +166,11 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str],
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark puts one of its own there, which cancels the epoch at hand
     return SparkSession(context)
+
+
+def _shared_classes() -> tuple[str, ...]:
+    archive = class_archive()
+    return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable") if archive.is_file() else ()
 
 
 def _worker_path() -> str:

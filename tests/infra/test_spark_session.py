@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.java import class_archive
+
 pytestmark = pytest.mark.spark
 
 
@@ -28,6 +30,13 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.speculation") == "false"
     assert conf.get("spark.scheduler.mode") == "FAIR"
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
+
+
+def test_java_maps_the_archive_of_classes(spark):
+    if not class_archive().is_file():
+        pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
+    pid = spark.sparkContext._gateway.jvm.java.lang.ProcessHandle.current().pid()
+    assert str(class_archive()) in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
