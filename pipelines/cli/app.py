@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import control, demo, inspect, query, run, status, verify
+from pipelines.cli import compact, control, demo, inspect, query, run, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -58,6 +58,7 @@ for name, command, example in (
     ("pause", control.pause, "weir pause flights"),
     ("resume", control.resume, "weir resume flights"),
     ("stop", control.stop, "weir stop flights"),
+    ("compact", compact.compact, "weir compact flights --dry-run"),
     ("reset", control.reset, "weir reset flights --yes"),
     ("bench", run.bench, "weir bench --quick --json"),
 ):

@@ -1,9 +1,9 @@
-"""Appends to a table's Delta log that cost the same however long the table's history and however many its files.
+"""Writes to a table's Delta log: appends that cost the same however long its history, and files put in others' place.
 
 Delta's libraries load every live file before they write and list the whole log folder for it: 1.7 ms more per 1,000
 files, 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that: the next
-number of the log that is free, and what others wrote since. Making, reading and rewriting tables, checkpoints and the
-log's clean-up stay with delta-rs; which commits to append is ``state.commit.protocol``.
+number of the log that is free, and what others wrote since. Making and reading tables, checkpoints and the log's
+clean-up stay with delta-rs; which commits to append is ``state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
+import polars as pl
 from deltalake import DeltaTable, Schema
 
 from state.engine.environment import sync_folder
@@ -37,8 +39,13 @@ class _Transaction(msgspec.Struct, rename="camel"):
     version: int
 
 
+class _Remove(msgspec.Struct):
+    path: str
+
+
 class _Action(msgspec.Struct, rename="camel"):
     txn: _Transaction | None = None
+    remove: _Remove | None = None
     meta_data: Any = None
     protocol: Any = None
 
@@ -72,8 +79,7 @@ class DeltaLog:
             self._open()  # entries that were not read yet have been cleaned away
         for version in range(read_from + 1, self.version + 1):
             if (entry := self._entry(version)).exists():
-                with entry.open("rb") as file:
-                    os.fsync(file.fileno())
+                _sync(entry)
         if self.version > read_from:
             sync_folder(self._folder)
 
@@ -84,46 +90,26 @@ class DeltaLog:
         ``transaction`` is afterwards what the log really has.
         """
         expected = self.transaction
-        scratch = self._folder / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
-        try:
-            with scratch.open("wb") as file:
-                file.write(self._append_entry(transaction, files))
-                file.flush()
-                os.fsync(file.fileno())
-            while True:
-                if self.transaction != expected:
-                    return False
+        with _scratch(self._folder, _append_actions(self._application, transaction, files)) as scratch:
+            while self.transaction == expected:
                 try:
                     os.link(scratch, self._entry(self.version + 1))
-                    break
                 except FileExistsError:
                     self.refresh()
-        finally:
-            scratch.unlink(missing_ok=True)
-        self.refresh()
-        return True
-
-    def _append_entry(self, transaction: int, files: Sequence[FileEntry]) -> bytes:
-        now_ms = time.time_ns() // 1_000_000
-        actions: list[dict[str, Any]] = [
-            {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"},
-                            "isBlindAppend": True, **_ENGINE}},
-            {"txn": {"appId": self._application, "version": transaction, "lastUpdated": now_ms}}]
-        actions += ({"add": {"path": quote(entry.path, safe="/="), "partitionValues": dict(entry.partition_values),
-                             "size": entry.size_bytes, "modificationTime": now_ms, "dataChange": True,
-                             "stats": entry.stats}} for entry in files)
-        return b"".join(msgspec.json.encode(action) + b"\n" for action in actions)
+                else:
+                    self.refresh()
+                    return True
+        return False
 
     def _entry(self, version: int) -> Path:
-        return self._folder / f"{version:020}.json"
+        return _entry(self._folder, version)
 
     def _read(self, entry: Path) -> bool:
         """Take in the next entry; False when it was cleaned away or changes the table, which is then opened anew."""
         try:
-            lines = entry.read_bytes().splitlines()
+            actions = _decoded(entry)
         except FileNotFoundError:
             return False
-        actions = [msgspec.json.decode(line, type=_Action) for line in lines if line]
         if any(action.meta_data is not None or action.protocol is not None for action in actions):
             self._open()
             return False
@@ -144,6 +130,34 @@ class DeltaLog:
         self.transaction = table.transaction_version(self._application) or 0
 
 
+def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
+    """Take files out of a table and put others in, in one Delta commit; appends neither fail it nor are failed by it.
+
+    ``removed`` has the columns ``path``, ``size_bytes`` and ``partition.*``. Returns False, with nothing changed, when
+    another writer has taken out one of them; of replacements that change no data, delta-rs itself would let both
+    through. ``is_data_changed`` is False when the same rows are in other files.
+    """
+    table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
+    version = table.version() + 1
+    if not paths <= _live(table):
+        return False
+    with _scratch(log, _replace_actions(removed, added, is_data_changed)) as scratch:
+        while True:
+            try:
+                os.link(scratch, _entry(log, version))
+                break
+            except FileExistsError:
+                there = _decoded(_entry(log, version))
+                if any(action.remove is not None and unquote(action.remove.path) in paths for action in there):
+                    return False
+                version += 1
+    for written in (_entry(log, number) for number in range(table.version() + 1, version + 1)):
+        if written.exists():
+            _sync(written)
+    sync_folder(log)
+    return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(DeltaTable(folder))
+
+
 def last_checkpoint(folder: Path) -> int:
     """The version of a table's newest Delta checkpoint, 0 before the first."""
     try:
@@ -152,16 +166,72 @@ def last_checkpoint(folder: Path) -> int:
         return 0
 
 
-def sync_log(folder: Path) -> None:
-    """See to it that a table's newest log entry is on disk."""
-    log = folder / "_delta_log"
-    with max(log.glob("*.json")).open("rb") as file:
-        os.fsync(file.fileno())
-    sync_folder(log)
-
-
 def remove_scratch(folder: Path) -> None:
     """Remove entries of a table's log that a crash left half-written."""
     for scratch in (folder / "_delta_log").glob(f".*{_SCRATCH_SUFFIX}"):
-        if time.time() - scratch.stat().st_mtime > _SCRATCH_LIFE_S:
-            scratch.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # its writer is quicker
+            if time.time() - scratch.stat().st_mtime > _SCRATCH_LIFE_S:
+                scratch.unlink()
+
+
+@contextmanager
+def _scratch(log: Path, actions: Iterable[dict[str, Any]]) -> Iterator[Path]:
+    """An entry on disk that is in the log once it is linked there: no reader meets half of it."""
+    scratch = log / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
+    try:
+        with scratch.open("wb") as file:
+            file.writelines(msgspec.json.encode(action) + b"\n" for action in actions)
+            file.flush()
+            os.fsync(file.fileno())
+        yield scratch
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _append_actions(application: str, transaction: int, files: Sequence[FileEntry]) -> Iterator[dict[str, Any]]:
+    now_ms = time.time_ns() // 1_000_000
+    yield {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"},
+                          "isBlindAppend": True, **_ENGINE}}
+    yield {"txn": {"appId": application, "version": transaction, "lastUpdated": now_ms}}
+    yield from (_add(entry, now_ms, is_data_changed=True) for entry in files)
+
+
+def _replace_actions(removed: pl.DataFrame, added: Sequence[FileEntry],
+                     is_data_changed: bool) -> Iterator[dict[str, Any]]:
+    now_ms = time.time_ns() // 1_000_000
+    yield {"commitInfo": {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {},
+                          "isBlindAppend": False, **_ENGINE}}
+    partition_by = [name for name in removed.columns if name.startswith("partition.")]
+    for row in removed.iter_rows(named=True):
+        values = {name.removeprefix("partition."): str(row[name]) for name in partition_by}
+        yield {"remove": {"path": _quoted(row["path"]), "deletionTimestamp": now_ms, "dataChange": is_data_changed,
+                          "extendedFileMetadata": True, "partitionValues": values, "size": row["size_bytes"]}}
+    yield from (_add(entry, now_ms, is_data_changed=is_data_changed) for entry in added)
+
+
+def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, Any]:
+    return {"add": {"path": _quoted(entry.path), "partitionValues": dict(entry.partition_values),
+                    "size": entry.size_bytes, "modificationTime": now_ms, "dataChange": is_data_changed,
+                    "stats": entry.stats}}
+
+
+def _decoded(entry: Path) -> list[_Action]:
+    return [msgspec.json.decode(line, type=_Action) for line in entry.read_bytes().splitlines() if line]
+
+
+def _entry(log: Path, version: int) -> Path:
+    return log / f"{version:020}.json"
+
+
+def _live(table: DeltaTable) -> set[str]:
+    """Paths of a table's files, as they are on disk."""
+    return {unquote(path) for path in pl.Series(table.get_add_actions(flatten=True)).struct.field("path")}
+
+
+def _quoted(path: str) -> str:
+    return quote(path, safe="/=")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -62,6 +62,11 @@ def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[C
             yield record
 
 
+def commit_times(table: DeltaTable) -> pl.DataFrame:
+    """One row a claim or commit: ``generation``, ``epoch``, ``kind``, ``at``."""
+    return pl.read_delta(table, columns=["generation", "epoch", "kind", "at"])
+
+
 def file_version() -> pl.Expr:
     """The highest transaction version in a file of the log, by its statistics."""
     return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")

@@ -14,10 +14,11 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
+from state.commit.delta_log import replace_files
 from state.commit.files import write_file
 from state.commit.log import COMMITS, file_version
 from state.commit.record import CommitRecord
-from state.commit.tables import file_actions, replace_files
+from state.commit.tables import file_actions
 
 ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000
@@ -48,10 +49,8 @@ def roll_up(app_folder: Path, through: int) -> int:
         return 0
     rows = [_without_files(_read(folder, singles)), *([_read(folder, started)] if started.height else [])]
     entry = write_file(app_folder, COMMITS, pl.concat(rows).sort("generation", "epoch"))
-    if replace_files(folder, pl.concat([started, singles]), [entry], is_data_changed=True):
-        return singles.height
-    (folder / entry.path).unlink()
-    return 0
+    is_done = replace_files(folder, pl.concat([started, singles]), [entry], is_data_changed=True)
+    return singles.height if is_done else 0
 
 
 def _read(folder: Path, files: pl.DataFrame) -> pl.DataFrame:

@@ -8,16 +8,14 @@ nothing. Which commits to append, and in what order, is ``state.commit.protocol`
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 import polars as pl
 from deltalake import DeltaTable, Schema
-from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
-from state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch, sync_log
+from state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
 from state.commit.files import stored_schema
 from state.engine.environment import sync_folder
 from state.errors import TableBehindError, TableSchemaError
@@ -34,7 +32,6 @@ application are in its commit log; a table keeps older data as long as vacuum le
 _ORDER = ("_epoch", "_seq")
 _DELETED = "_deleted"
 _ATTEMPTS = 3
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class AppendTable:
@@ -138,46 +135,6 @@ def file_actions(table: DeltaTable) -> pl.DataFrame:
     return actions
 
 
-def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
-    """Take files out of a table and put others in, in one Delta commit; appends neither fail it nor are failed by it.
-
-    ``removed`` has the rows of ``file_actions``. Returns False, with nothing changed, when another writer has taken out
-    one of them. ``is_data_changed`` is False when the same rows are in other files.
-    """
-    paths, wanted = set(removed["path"]), {entry.path for entry in added}
-    for attempt in range(_ATTEMPTS):
-        table = DeltaTable(folder)
-        live = set(file_actions(table)["path"])
-        if added and wanted <= live:
-            break
-        if not paths <= live:
-            return False
-        try:
-            table.create_write_transaction(
-                [*_remove_actions(removed, is_data_changed), *_add_actions(added, is_data_changed)], "append",
-                table.schema(), table.metadata().partition_columns, post_commithook_properties=_NO_HOOKS)
-            break
-        except Exception:  # read back: it may have succeeded, and whatever else it was, the next attempt shows
-            if attempt == _ATTEMPTS - 1:
-                raise
-    sync_log(folder)
-    return True
-
-
-def _remove_actions(files: pl.DataFrame, is_data_changed: bool) -> Iterator[RemoveAction]:
-    now_ms = time.time_ns() // 1_000_000
-    partition_by = [name for name in files.columns if name.startswith("partition.")]
-    for row in files.iter_rows(named=True):
-        yield RemoveAction(row["path"], is_data_changed, now_ms, row["size_bytes"],
-                           {name.removeprefix("partition."): str(row[name]) for name in partition_by})
-
-
-def _add_actions(files: Sequence[FileEntry], is_data_changed: bool) -> Iterator[AddAction]:
-    for entry in files:
-        yield AddAction(path=entry.path, size=entry.size_bytes, partition_values=dict(entry.partition_values),
-                        modification_time=time.time_ns() // 1_000_000, data_change=is_data_changed, stats=entry.stats)
-
-
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
     """All rows of a table as they are stored, at a Delta version or the newest."""
     return pl.read_delta(str(folder), version=version)
@@ -188,7 +145,7 @@ def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
 
     Newest is by ``_epoch``, then ``_seq`` where there is one.
     """
-    rows, keys = read_rows(folder, version), _keys(DeltaTable(folder, version=version))
+    rows, keys = read_rows(folder, version), key_columns(DeltaTable(folder, version=version))
     return _standing(rows, keys) if keys else rows
 
 
@@ -199,7 +156,7 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
     more than ``read_at_most``.
     """
     table = DeltaTable(folder)
-    files, keys = file_actions(table), _keys(table)
+    files, keys = file_actions(table), key_columns(table)
     stored = 0 if files.is_empty() else int(files["num_records"].sum())
     if not keys or not stored:
         return stored
@@ -209,15 +166,20 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
     return _standing(pl.read_delta(table, columns=names), keys).height
 
 
-def _keys(table: DeltaTable) -> list[str]:
+def key_columns(table: DeltaTable) -> list[str]:
     """The key columns of a table of updates; none of a table of facts."""
     names = table.metadata().configuration.get(KEYS_PROPERTY)
     return names.split(",") if names else []
 
 
-def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def newest_of_each_key(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The newest row of each key, deleted or not, oldest first."""
     order = [name for name in _ORDER if name in updates.columns]
-    newest = updates.sort(order).unique(keys, keep="last", maintain_order=True)
+    return updates.sort(order).unique(keys, keep="last", maintain_order=True)
+
+
+def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    newest = newest_of_each_key(updates, keys)
     return newest.filter(~pl.col(_DELETED)) if _DELETED in updates.columns else newest
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pipelines.cli.app import app
 
 COMMANDS = [("demo",), ("run",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",), ("commit",),
-            ("pause",), ("resume",), ("stop",), ("bench",), ("kafka", "start"), ("kafka", "stop")]
+            ("pause",), ("resume",), ("stop",), ("compact",), ("bench",), ("kafka", "start"), ("kafka", "stop")]
 STEERING = ("commit", "pause", "resume", "stop")
 
 
@@ -43,7 +43,7 @@ def test_help_has_an_example_and_the_folder(weir, path):
     assert "--debug" in result.stdout
 
 
-@pytest.mark.parametrize("command", [*STEERING, "logs", "reset"])
+@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact"])
 def test_an_empty_folder_says_how_to_begin(weir, command):
     result = weir(command, "flights")
     assert result.exit_code == 1

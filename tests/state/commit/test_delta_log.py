@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.commit.delta_log import DeltaLog, last_checkpoint
+from state.commit import delta_log
+from state.commit.delta_log import DeltaLog, last_checkpoint, replace_files
 from state.commit.files import write_file
-from state.commit.tables import AppendTable, file_actions, read_rows, replace_files
+from state.commit.tables import AppendTable, file_actions, read_rows
 from state.errors import TableFeatureError
 from state.types import FileEntry, TableSpec
 
@@ -80,12 +81,22 @@ def test_a_table_that_asks_for_more_than_appends_of_files_is_refused(tmp_path, t
         AppendTable(tmp_path / "t", "t", "app")
 
 
-def test_of_two_replacements_of_one_file_the_second_changes_nothing(tmp_path, table):
+@pytest.mark.parametrize("is_data_changed", [True, False])
+def test_of_two_replacements_of_one_file_the_second_changes_nothing(tmp_path, table, monkeypatch, is_data_changed):
+    """Even when both have looked at the table before either wrote."""
     table.append(1, [entry(tmp_path, 1)])
-    files = file_actions(DeltaTable(tmp_path / "t"))
-    assert replace_files(tmp_path / "t", files, [entry(tmp_path, 10)], is_data_changed=True)
-    assert not replace_files(tmp_path / "t", files, [entry(tmp_path, 11)], is_data_changed=True)
-    assert read_rows(tmp_path / "t")["n"].to_list() == [10]
+    files, live = file_actions(DeltaTable(tmp_path / "t")), delta_log._live
+
+    def other_comes_first(snapshot):
+        monkeypatch.setattr(delta_log, "_live", live)
+        assert replace_files(tmp_path / "t", files, [entry(tmp_path, 10)], is_data_changed=is_data_changed)
+        table.append(2, [entry(tmp_path, 2)])
+        return live(snapshot)
+
+    monkeypatch.setattr(delta_log, "_live", other_comes_first)
+    assert not replace_files(tmp_path / "t", files, [entry(tmp_path, 11)], is_data_changed=is_data_changed)
+    assert not replace_files(tmp_path / "t", files, [entry(tmp_path, 12)], is_data_changed=is_data_changed)
+    assert sorted(read_rows(tmp_path / "t")["n"]) == [2, 10]
 
 
 def test_an_append_costs_the_same_with_a_long_history_and_with_thousands_of_files(tmp_path, table, monkeypatch):

@@ -1,0 +1,71 @@
+"""``weir compact``: few files in place of many in an application's tables, whether it runs or not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
+from pipelines.cli.render import notices, print_json, print_table
+
+if TYPE_CHECKING:
+    from state.changelog.compaction import Compaction
+
+
+def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:
+    from state.changelog.rows import CHANGELOG_FOLDER
+
+    tables = compaction.tables()
+    if store is None:
+        return tables
+    if (wanted := f"{CHANGELOG_FOLDER}/{store}") not in tables:
+        stores = [name.removeprefix(f"{CHANGELOG_FOLDER}/") for name in tables if name.startswith(CHANGELOG_FOLDER)]
+        raise CommandError(f"{application} has no store {store!r} with a changelog; "
+                           f"it has {', '.join(stores) or 'none yet: run the application first'}")
+    return [wanted]
+
+
+def compact(application: AppArgument,
+            store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store's changelog.")] = None,
+            dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+            as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Merge the files of changelogs, outputs and the commit log; the application may run meanwhile.
+
+    Changelogs and tables of updates keep the newest row of each key, facts keep all rows. While the application runs,
+    the newest thousand epochs of changelogs stay as they are. Deletions are forgotten after
+    `tombstone_retention_hours` (24), replaced files leave the disk after a day.
+    """
+    import polars as pl
+
+    from infra.control import ControlDatabase
+    from pipelines.cli.progress import counting
+    from pipelines.cli.registry import require
+    from state.changelog.compaction import Compaction
+    from state.commit.protocol import newest_commit
+
+    settings = load_settings(directory)
+    if newest_commit(settings.warehouse, require(settings, application)) is None:
+        raise CommandError(f"{application} has committed nothing yet; run it first")
+    is_running = ControlDatabase(settings.control_database_url).is_running(application)
+    with counting(f"compacting {application}") as show:
+        compaction = Compaction(
+            settings.warehouse, application, is_whole=not is_running,
+            tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000), on_progress=show)
+        tables = _chosen(compaction, application, store)
+        reports = compaction.plan(tables) if dry_run else list(compaction.run(tables))
+    if as_json:
+        print_json([asdict(report) for report in reports])
+        return
+    rows = pl.DataFrame([{
+        "table": report.table, "files": report.files_before, "now": report.files_after,
+        "rows": report.rows_before, "rows now": report.rows_after,
+        "MB": report.bytes_before / 1e6, "MB now": report.bytes_after / 1e6,
+        "deleted from disk": report.files_deleted} for report in reports])
+    if dry_run:
+        rows = rows.rename({"now": "would be"}).drop("rows now", "MB now", "deleted from disk")
+    print_table(rows)
+    kept = "; it runs, so the newest epochs of its changelogs stay as they are" if is_running else ""
+    notices.print(f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",
+                  markup=False, soft_wrap=True)

@@ -1,0 +1,215 @@
+"""Compaction: an application's tables in few files, beside its driver, which neither waits for it nor notices.
+
+Changelogs and tables of updates keep the newest row a key (Kafka's log cleaner), facts keep all rows, the commit log's
+old rows are rolled up. What took the place of files takes it in one Delta commit that names exactly the files that were
+read, so appends, other compactions and a kill at any moment leave each table right. How rows are merged is
+``state.changelog.merging``, what is deleted from disk ``state.commit.vacuum``; who calls this and when is the caller's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.changelog.merging import merged_updates, packs
+from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
+from state.commit.delta_log import replace_files
+from state.commit.files import write_file
+from state.commit.log import COMMITS, commit_times, newest_of
+from state.commit.protocol import redo_appends
+from state.commit.rollup import roll_up
+from state.commit.tables import AppendTable, file_actions, key_columns
+from state.commit.vacuum import vacuum
+from state.types import FileEntry, TableSpec
+
+TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
+TOMBSTONE_HORIZON = "weir.tombstone_horizon"
+"""The table property with the newest epoch of which a deletion may be gone: a copy of the state that stands before it
+and follows by reading newer rows would keep what was deleted, so it starts over."""
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """What a compaction did to one table, or would do."""
+
+    table: str
+    """The path below the application's folder."""
+    files_before: int
+    rows_before: int
+    bytes_before: int
+    files_after: int
+    rows_after: int
+    bytes_after: int
+    files_deleted: int
+    """Of earlier compactions and crashes, from disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Merge:
+    """Files that something smaller takes the place of."""
+
+    files: pl.DataFrame
+    partition: dict[str, str]
+
+
+class Compaction:
+    """One run over an application's tables.
+
+    ``is_whole`` merges all that is committed; else changelogs keep their open segment, the newest ``SEGMENT_EPOCHS``
+    epochs, as it is (PROTOCOL 22): for an application that runs. Both are safe beside a driver, since appends bring
+    newer epochs only; the open segment stays so that reads pinned at a recent commit find it, and to save work.
+    ``on_progress`` gets a table's rows read and to read, and its name; ``on_step`` is for tests that kill.
+    """
+
+    def __init__(self, warehouse: Path, application: str, *, is_whole: bool,
+                 tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+                 on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
+                 on_step: Callable[[str], None] = lambda step: None) -> None:
+        self._app_folder, self._application, self._is_whole = warehouse / application, application, is_whole
+        self._on_progress, self._on_step = on_progress, on_step
+        log = DeltaTable(self._app_folder / COMMITS.name)
+        times = commit_times(log)
+        self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - tombstone_retention_ms)
+        self._claimed_at_ms = _claimed_at_ms(times)
+
+    def tables(self) -> list[str]:
+        """Changelogs, outputs and dead letters that exist, sorted; the commit log comes last in ``run``."""
+        found = [path.parent for pattern in ("*", f"{CHANGELOG_FOLDER}/*")
+                 for path in self._app_folder.glob(f"{pattern}/_delta_log")]
+        return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
+
+    def plan(self, tables: Sequence[str]) -> list[TableReport]:
+        """The tables as they are, each with the files it would have if every merge left one; changes nothing."""
+        reports = []
+        for name in tables:
+            before = file_actions(DeltaTable(self._app_folder / name))
+            merges = self._merges(name)
+            left = before.height - sum(merge.files.height - 1 for merge in merges)
+            reports.append(replace(_report(name, before, before, 0), files_after=left))
+        return reports
+
+    def run(self, tables: Sequence[str]) -> Iterator[TableReport]:
+        """Compact each table, redoing first what the commit log has for it, then the commit log; a report each.
+
+        Raises:
+            TableBehindError, TableLostError: A table cannot be brought up to what the commit log promises.
+        """
+        log = self._app_folder / COMMITS.name
+        log_files = file_actions(DeltaTable(log))
+        newest = newest_of(log, log_files)
+        if newest is None:
+            return
+        for name, promised in newest.table_versions.items():
+            if DeltaTable.is_deltatable(str(self._app_folder / name)):
+                redo_appends(AppendTable(self._app_folder / name, name, self._application), promised, log, log_files)
+        for name in tables:
+            yield self._compact(name)
+        before = file_actions(DeltaTable(log))
+        roll_up(self._app_folder, newest.state_id.version)
+        yield self._clean(COMMITS.name, before)
+
+    def _compact(self, name: str) -> TableReport:
+        folder = self._app_folder / name
+        table = DeltaTable(folder)
+        before, merges = file_actions(table), self._merges(name)
+        keys = key_columns(table)
+        spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema(), keys=tuple(keys),
+                         partition_by=tuple(table.metadata().partition_columns))
+        done, total = 0, sum(int(merge.files["num_records"].sum()) for merge in merges)
+        for merge in merges:
+            self._on_progress(done, total, name)
+            self._merge(spec, merge)
+            done += int(merge.files["num_records"].sum())
+        self._on_progress(total, total, name)
+        return self._clean(name, before)
+
+    def _merge(self, spec: TableSpec, merge: _Merge) -> None:
+        folder = self._app_folder / spec.name
+        columns = [name for name in spec.schema if name not in spec.partition_by]
+        added: list[FileEntry] = []
+        forgotten = 0
+        if spec.keys:
+            for rows in merged_updates(folder, merge.files, columns, spec.keys):
+                is_old = pl.col("_deleted") & (pl.col("_epoch") <= self._deletions_through)
+                forgotten = max(forgotten, *rows.filter(is_old)["_epoch"], 0)
+                if (kept := rows.filter(~is_old)).height:
+                    added.append(write_file(self._app_folder, spec, kept, merge.partition))
+        else:
+            rows = pl.read_parquet([folder / path for path in merge.files["path"]], columns=columns,
+                                   hive_partitioning=False)
+            added.append(write_file(self._app_folder, spec, rows, merge.partition))
+        self._on_step("rows written")
+        if forgotten:
+            _raise_horizon(folder, forgotten)
+            self._on_step("horizon raised")
+        replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))  # else another compaction just did
+        self._on_step("files replaced")
+
+    def _merges(self, name: str) -> list[_Merge]:
+        table = AppendTable(self._app_folder / name, name, self._application)
+        files = table.files()
+        if files.is_empty():
+            return []
+        if not key_columns(DeltaTable(table.folder)):
+            return [_Merge(files=pack, partition={}) for pack in packs(files)]
+        if "partition.segment" not in files.columns:
+            return [_Merge(files=files, partition={})] if _has_news(files) else []
+        open_segment = (table.version & 0xFFFF_FFFF) // SEGMENT_EPOCHS
+        closed = files if self._is_whole else files.filter(pl.col("partition.segment") < open_segment)
+        return [_Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
+                for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())
+                if _has_news(of_task)]
+
+    def _clean(self, name: str, before: pl.DataFrame) -> TableReport:
+        table = AppendTable(self._app_folder / name, name, self._application)
+        deleted = vacuum(table.folder, self._claimed_at_ms)
+        after = table.files()
+        if after.height < before.height:
+            table.checkpoint()
+        self._on_step("cleaned")
+        return _report(name, before, after, deleted)
+
+
+def _has_news(files: pl.DataFrame) -> bool:
+    """Whether there are files of single epochs, as appends bring them, to merge with others."""
+    return files.height > 1 and files.filter(pl.col("min._epoch") == pl.col("max._epoch")).height > 0
+
+
+def _raise_horizon(folder: Path, epoch: int) -> None:
+    for attempt in range(_ATTEMPTS):
+        table = DeltaTable(folder)
+        if int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0)) >= epoch:
+            return
+        try:
+            table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)
+        except Exception:  # Delta refuses one of two that change a table's properties at the same time
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _newest_epoch(times: pl.DataFrame, before_ms: int) -> int:
+    """The newest epoch that was committed at ``before_ms`` or earlier; 0 for none."""
+    old = times.filter((pl.col("kind") == "commit") & (pl.col("at").dt.timestamp("ms") <= before_ms))
+    return max(old["epoch"], default=0)
+
+
+def _claimed_at_ms(times: pl.DataFrame) -> int:
+    """When the newest driver claimed the application."""
+    newest = times.filter(kind="claim").sort("generation").tail(1)
+    return int(newest["at"].dt.timestamp("ms").item()) if newest.height else 0
+
+
+def _report(name: str, before: pl.DataFrame, after: pl.DataFrame, files_deleted: int) -> TableReport:
+    def total(files: pl.DataFrame, column: str) -> int:
+        return int(files[column].sum()) if files.height else 0
+
+    return TableReport(
+        table=name, files_before=before.height, rows_before=total(before, "num_records"),
+        bytes_before=total(before, "size_bytes"), files_after=after.height, rows_after=total(after, "num_records"),
+        bytes_after=total(after, "size_bytes"), files_deleted=files_deleted)

@@ -1,0 +1,71 @@
+"""Rows of many files as few: the newest row a key, or the same facts in larger files; memory bounded in both.
+
+Which files to merge, and putting the result in their place, is ``state.changelog.compaction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from state.commit.tables import newest_of_each_key
+
+HELD_ROWS = 2_000_000
+"""Rows in memory at a time, and in a file of merged updates."""
+PACKED_BYTES = 32 << 20
+"""The size of a file of packed facts; one of half that size is left alone."""
+
+
+def merged_updates(folder: Path, files: pl.DataFrame, columns: Sequence[str], keys: Sequence[str],
+                   held_rows: int = HELD_ROWS) -> Iterator[pl.DataFrame]:
+    """The newest row of each key over all ``files``, in frames of different keys, each of about ``held_rows`` at most.
+
+    ``files`` has the rows of ``file_actions``. Whenever the keys met so far are too many, half of them, by hash, are
+    left to a later pass over the files.
+    """
+    passes = [(0, 1)]
+    while passes:
+        residue, modulus = passes.pop()
+        held: list[pl.DataFrame] = []
+        for paths in _batches(folder, files, held_rows):
+            rows = pl.read_parquet(paths, columns=list(columns), hive_partitioning=False)
+            merged = newest_of_each_key(pl.concat([*held, _of_residue(rows, keys, residue, modulus)]), keys)
+            while merged.height > held_rows:
+                passes.append((residue + modulus, 2 * modulus))
+                modulus *= 2
+                merged = _of_residue(merged, keys, residue, modulus)
+            held = [merged]
+        yield held[0]
+
+
+def packs(files: pl.DataFrame, packed_bytes: int = PACKED_BYTES) -> list[pl.DataFrame]:
+    """Small files of facts that make one of the wanted size together, oldest first; two at least."""
+    found: list[pl.DataFrame] = []
+    small = files.filter(pl.col("size_bytes") < packed_bytes // 2)
+    small = small.sort("min._epoch", "path") if "min._epoch" in small.columns else small.sort("path")
+    start = size = 0
+    for number, size_bytes in enumerate(small["size_bytes"]):
+        if size and size + size_bytes > packed_bytes:
+            found.append(small.slice(start, number - start))
+            start, size = number, 0
+        size += size_bytes
+    found.append(small.slice(start))
+    return [pack for pack in found if pack.height > 1]
+
+
+def _of_residue(rows: pl.DataFrame, keys: Sequence[str], residue: int, modulus: int) -> pl.DataFrame:
+    return rows if modulus == 1 else rows.filter(rows.select(keys).hash_rows() % modulus == residue)
+
+
+def _batches(folder: Path, files: pl.DataFrame, rows: int) -> Iterator[list[Path]]:
+    batch: list[Path] = []
+    batch_rows = 0
+    for path, of_file in files.select("path", "num_records").iter_rows():
+        if batch and batch_rows + of_file > rows:
+            yield batch
+            batch, batch_rows = [], 0
+        batch.append(folder / path)
+        batch_rows += of_file
+    yield batch

@@ -1,0 +1,32 @@
+"""Deletes files that no table holds and nobody can still want (PROTOCOL 15).
+
+Delta's own full vacuum deletes whatever its log does not know, files that a commit is about to name among them. Here
+such a file goes only when it is older than the newest claim: the driver that wrote it is fenced, so it is never named.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+RETENTION_HOURS = 24
+"""Readers of older versions of a table, and whatever else goes by the file, have so long."""
+
+
+def vacuum(folder: Path, claimed_at_ms: int) -> int:
+    """Delete a table's files that were taken out of it, or left by a fenced driver or a crash, over a day ago.
+
+    ``claimed_at_ms`` is when the newest driver claimed the application; what the commit log has for the table must be
+    in it. Returns how many files were deleted.
+    """
+    table = DeltaTable(folder)
+    taken_out, unknown = (
+        table.vacuum(RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=is_full)
+        for is_full in (False, True))
+    doomed = {folder / path for path in taken_out}
+    doomed |= {path for path in (folder / name for name in unknown)
+               if path.suffix == ".parquet" and path.exists() and path.stat().st_mtime * 1000 < claimed_at_ms}
+    for path in doomed:
+        path.unlink(missing_ok=True)
+    return len(doomed)

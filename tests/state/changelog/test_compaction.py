@@ -1,0 +1,316 @@
+"""Compaction beside commits, twice at a time and killed at every step: tables say what an uncompacted twin's say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from state.changelog.compaction import TOMBSTONE_HORIZON, Compaction, TableReport
+from state.changelog.restore import restore_task
+from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from state.commit.files import write_file
+from state.commit.log import newest_commit
+from state.commit.protocol import Committer
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.tables import file_actions, read_rows, read_table
+from state.engine.task_store import TaskStore
+from state.errors import TableBehindError
+from state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec
+
+STORE = StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}), value=pl.Schema({"n": pl.Int64()}))
+CHANGES = changelog_spec(STORE)
+FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
+TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
+    "k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+SPECS = (FACTS, TOTALS, CHANGES)
+TASKS = ("0_0", "0_1")
+STEPS = ("rows written", "horizon raised", "files replaced", "cleaned")
+NAMES = [spec.name for spec in SPECS]
+
+
+class Twins:
+    """An application, and a twin that gets the same files, from the same disk blocks, and is never compacted."""
+
+    def __init__(self, folder: Path, step: int = 1, at_ms: int = 0) -> None:
+        self.folders, self.step, self.at_ms, self.epoch = (folder / "one", folder / "twin"), step, at_ms, 0
+        self.driver, self.twin = (Committer(warehouse, "app", SPECS, fingerprint="f") for warehouse in self.folders)
+        self.driver.claim()
+        self.twin.claim()
+        self.waiting: list[FileEntry] = []
+
+    @property
+    def app(self) -> Path:
+        return self.folders[0] / "app"
+
+    def commit(self, count: int = 1) -> None:
+        """So many commits, ``step`` epochs apart."""
+        for _ in range(count):
+            self.driver.commit(self.written())
+
+    def written(self) -> CommitRecord:
+        """The next commit, its files written, nothing committed yet."""
+        self.epoch += self.step
+        record = commit_of(self.app, self.epoch, self.at_ms)
+        self.waiting += record.files
+        for entry in record.files:
+            there = self.folders[1] / "app" / entry.table / entry.path
+            there.parent.mkdir(parents=True, exist_ok=True)
+            os.link(self.app / entry.table / entry.path, there)
+        return record
+
+    def compact(self, *, is_whole: bool = True, **options) -> dict[str, TableReport]:
+        compaction = Compaction(self.folders[0], "app", is_whole=is_whole, **options)
+        assert compaction.tables() == sorted(NAMES)
+        return {report.table: report for report in compaction.run(compaction.tables())}
+
+    def check(self) -> None:
+        """Every table says the same in both, and so does a restore."""
+        one, twin = self.folders
+        if self.waiting:
+            tasks = {task: TaskCommit(state=StateId(1, self.epoch), instance="i") for task in TASKS}
+            self.twin.commit(CommitRecord(kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f",
+                                          files=tuple(self.waiting), tasks=tasks))
+            self.waiting = []
+        for name in NAMES:
+            rows, wanted = (read_table(warehouse / "app" / name) for warehouse in (one, twin))
+            order = [column for column in ("task", "k", "n", "_epoch", "_seq") if column in wanted.columns]
+            unplaced = [column for column in wanted.columns if column != "segment"]
+            assert rows.select(unplaced).sort(order).equals(wanted.select(unplaced).sort(order)), name
+        for task in TASKS:
+            states = [restored(warehouse, task) for warehouse in (one, twin)]
+            assert states[0] == states[1]
+            assert states[0]
+
+    def close(self) -> None:
+        self.driver.close()
+        self.twin.close()
+
+
+def commit_of(app: Path, epoch: int, at_ms: int = 0) -> CommitRecord:
+    """Keys of each task come and go: every fifth change is a deletion."""
+    changes = {task: pl.DataFrame({
+        "k": [f"{task}-{(epoch * 3 + place) % 17}" for place in range(4)],
+        "n": [epoch * 10 + place for place in range(4)],
+        "_ts": [epoch] * 4, "_epoch": [epoch] * 4, "_deleted": [(epoch + place) % 5 == 0 for place in range(4)]})
+        for task in TASKS}
+    files = [write_file(app, CHANGES, rows, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
+             for task, rows in changes.items()]
+    files += [write_file(app, TOTALS, rows.with_columns(_seq=pl.int_range(4))) for rows in changes.values()]
+    files.append(write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})))
+    return CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=at_ms or time.time_ns() // 1_000_000,
+                        fingerprint="f", files=tuple(files),
+                        tasks={task: TaskCommit(state=StateId(1, epoch), instance="i") for task in TASKS})
+
+
+def restored(warehouse: Path, task: str) -> list[tuple[bytes, bytes]]:
+    newest = newest_commit(warehouse, "app")
+    assert newest is not None
+    folder = warehouse / f"restored-{task}-{time.monotonic_ns()}"
+    store: TaskStore = restore_task(warehouse / "app", folder, task, [STORE], newest.tasks[task], newest.state_id,
+                                    generation=2, task_rows=[])
+    try:
+        with store.reader(IsolationLevel.READ_COMMITTED) as reader:
+            return list(reader.scan(STORE.name))
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def twins(tmp_path) -> Iterator[Twins]:
+    twins = Twins(tmp_path)
+    yield twins
+    twins.close()
+
+
+def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
+    twins.commit(30)
+    reports = twins.compact()
+    twins.check()
+    assert {name: (report.files_before, report.files_after, report.rows_before, report.rows_after)
+            for name, report in reports.items() if name in NAMES} == {
+        "facts": (30, 1, 30, 30), "totals": (60, 1, 240, 34), "_changelog/totals": (60, 2, 240, 34)}
+    assert (reports["_commits"].files_before, reports["_commits"].files_after) == (31, 2)
+    again = twins.compact()
+    assert all(report.files_before == report.files_after for report in again.values())
+    twins.commit(3)
+    assert twins.compact()["_changelog/totals"].files_after == 2
+    twins.check()
+
+
+def test_while_the_application_runs_the_open_segment_stays_as_it_is(tmp_path):
+    """PROTOCOL 22; closed rows land in the last closed segment."""
+    twins = Twins(tmp_path, step=SEGMENT_EPOCHS // 4)
+    twins.commit(10)  # segments 0 to 2, the last one open
+    twins.compact(is_whole=False)
+    files = file_actions(DeltaTable(twins.app / CHANGES.name))
+    assert sorted(files.select("partition.task", "partition.segment").rows()) == [
+        (task, segment) for task in TASKS for segment in (1, 2, 2, 2)]
+    twins.check()
+    twins.commit(2)  # closes segment 2
+    twins.compact(is_whole=False)
+    assert sorted(file_actions(DeltaTable(twins.app / CHANGES.name))["partition.segment"]) == [2, 2, 3, 3]
+    twins.check()
+    twins.close()
+
+
+def test_deletions_older_than_the_retention_are_forgotten_and_the_table_says_through_which_epoch(tmp_path):
+    twins = Twins(tmp_path, at_ms=1000)
+    twins.commit(24)
+    twins.at_ms = time.time_ns() // 1_000_000
+    twins.commit(2)
+    twins.check()
+    dead = read_rows(twins.folders[1] / "app" / CHANGES.name).sort("_epoch").unique(["task", "k"], keep="last").filter(
+        "_deleted")
+    twins.compact()
+    rows = read_rows(twins.app / CHANGES.name)
+    assert set(rows.filter("_deleted")["_epoch"]) == {epoch for epoch in dead["_epoch"] if epoch > 24}
+    horizon = DeltaTable(twins.app / CHANGES.name).metadata().configuration[TOMBSTONE_HORIZON]
+    assert int(horizon) == max(epoch for epoch in dead["_epoch"] if epoch <= 24)
+    twins.check()
+    twins.commit(2)
+    twins.check()
+    twins.close()
+
+
+def test_a_plan_changes_nothing_and_says_how_many_files_would_be_left(twins):
+    twins.commit(5)
+    compaction = Compaction(twins.folders[0], "app", is_whole=True)
+    planned = {report.table: report.files_after for report in compaction.plan(compaction.tables())}
+    assert planned == {"facts": 1, "totals": 1, "_changelog/totals": 2}
+    assert {name: file_actions(DeltaTable(twins.app / name)).height for name in NAMES} == {
+        "facts": 5, "totals": 10, "_changelog/totals": 10}
+
+
+def test_appends_that_a_driver_died_before_are_redone_first_and_a_table_that_cannot_is_refused(twins):
+    """PROTOCOL 15: the same code as a start."""
+    twins.commit(3)
+    died = twins.written()
+    with pytest.raises(KeyboardInterrupt):
+        _dying(twins.driver).commit(died)
+    assert read_rows(twins.app / "facts").height + read_rows(twins.app / "totals").height < 4 + 32
+    missing = twins.app / died.files[-1].table / died.files[-1].path
+    kept = missing.read_bytes()
+    missing.unlink()
+    with pytest.raises(TableBehindError):
+        twins.compact()
+    missing.write_bytes(kept)
+    twins.compact()
+    twins.check()
+
+
+def _dying(driver: Committer) -> Committer:
+    def die(step: str) -> None:
+        raise KeyboardInterrupt
+
+    driver._on_step = die
+    return driver
+
+
+def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(tmp_path):
+    twins, failed, done = Twins(tmp_path, step=SEGMENT_EPOCHS // 20), [], threading.Event()
+    twins.commit(20)
+
+    def commits() -> None:
+        try:
+            while twins.epoch < 220 * twins.step or not done.is_set():
+                twins.commit()
+        except BaseException as error:
+            failed.append(error)
+
+    began, thread = time.monotonic(), threading.Thread(target=commits)
+    thread.start()
+    for number in range(5):
+        _until(lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed)
+        twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
+    done.set()
+    thread.join()
+    assert not failed
+    assert 200 / (time.monotonic() - began) > 5
+    assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < 200
+    twins.check()
+    twins.close()
+
+
+def _until(is_so) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from state.changelog.compaction import Compaction
+left = int(sys.argv[2])
+def die(step):
+    global left
+    left -= 1
+    print(step, flush=True)
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+compaction = Compaction(Path(sys.argv[1]), "app", is_whole=True, tombstone_retention_ms=0, on_step=die)
+list(compaction.run(compaction.tables()))
+"""
+
+
+def child(warehouse: Path, dies_at: int) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[3]
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(warehouse), str(dies_at), str(root)], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root)
+
+
+def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins):
+    twins.commit(8)
+    met = set()
+    for dies_at in range(1, 30):
+        dying = child(twins.folders[0], dies_at)
+        out, errors = dying.communicate(timeout=60)
+        met |= set(out.splitlines())
+        twins.check()
+        if dying.returncode == 0:
+            break
+        assert dying.returncode == -signal.SIGKILL, errors
+        if dies_at % 3 == 0:
+            twins.commit()
+    assert dying.returncode == 0
+    assert met == set(STEPS)
+    twins.commit(2)
+    twins.check()
+
+
+def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins):
+    twins.commit(12)
+    both = [child(twins.folders[0], 0) for _ in range(2)]
+    twins.commit(10)
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    twins.check()
+    twins.compact()
+    twins.check()
+
+
+def test_files_leave_the_disk_a_day_after_they_left_the_table_and_those_a_commit_may_still_name_stay(twins):
+    twins.commit(4)
+    waiting = twins.written()  # by the driver that runs, not committed yet
+    twins.compact()
+    names = {path.name for path in (twins.app / "facts").glob("*.parquet")}
+    assert len(names) == 6, "four replaced, the merged one, and the one that waits"
+    long_ago = time.time() - 3 * 86_400
+    orphan = write_file(twins.app, FACTS, pl.DataFrame({"n": [9], "_epoch": [9]}))
+    os.utime(twins.app / "facts" / orphan.path, (long_ago, long_ago))
+    reports = twins.compact()
+    assert reports["facts"].files_deleted == 1
+    twins.driver.commit(waiting)
+    twins.check()
