@@ -142,10 +142,11 @@ class _KeyValueRows(Store, Generic[V]):
         """
         oldest_ms = self._oldest_live_ms()
         due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
-        keys = [key for key, _ in due]
-        expired = self.frame_of(self._held_rows(keys))
+        rows = [(key, value) for key, value in self._held_rows([key for key, _ in due])
+                if oldest_ms is not None and self._time_of(value) < oldest_ms]
+        expired = self.frame_of(rows)
         self._index.remove(due)
-        self.columns.delete(keys)
+        self.columns.delete([key for key, _ in rows])
         return expired
 
     def _show(self, value: bytes) -> V:
