@@ -43,6 +43,18 @@ class BrokerUnreachableError(KafkaAdminError):
                 "the address is right")
 
 
+class LoginRefusedError(KafkaAdminError):
+    """The brokers do not accept the client's login, or speak another security protocol."""
+
+    def __init__(self, bootstrap_servers: str, reason: str) -> None:
+        super().__init__(bootstrap_servers, reason)
+        self.bootstrap_servers, self.reason = bootstrap_servers, reason
+
+    def __str__(self) -> str:
+        return (f"Kafka at {self.bootstrap_servers} refused the login ({self.reason}); correct security.protocol, "
+                "sasl.mechanism, sasl.username and sasl.password under [kafka], WEIR_KAFKA_* or --set kafka.*")
+
+
 class UnknownTopicError(KafkaAdminError):
     """A topic does not exist, or lacks a partition."""
 
@@ -66,10 +78,11 @@ class KafkaAdmin:
             KafkaAdminError: A client property is unknown or has a value that cannot be used.
         """
         self.bootstrap_servers, self.time_limit_s = bootstrap_servers, time_limit_s
+        self._refused_login = ""
         try:
             self._client = AdminClient({
                 "log_level": 2, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000,
-                **(properties or {}), "bootstrap.servers": bootstrap_servers})
+                **(properties or {}), "bootstrap.servers": bootstrap_servers}, error_cb=self._hear)
         except KafkaException as error:
             raise KafkaAdminError(f"Kafka client properties: {_reason(error)}; "
                                   "correct them under [kafka], WEIR_KAFKA_* or --set kafka.*") from None
@@ -200,8 +213,17 @@ class KafkaAdmin:
                 return UnknownTopicError(topic, self.bootstrap_servers, partition)
         return BrokerUnreachableError(self.bootstrap_servers, "no partition has a leader yet")
 
+    def _hear(self, error: KafkaError) -> None:
+        """librdkafka tells of a refused login here only, and goes on trying; calls just run out of time."""
+        if error.code() == KafkaError._AUTHENTICATION:
+            self._refused_login = error.str()
+
     def _translated(self, error: KafkaException | FutureTimeoutError, topic: str = "",
                     partition: int | None = None) -> KafkaAdminError:
+        self._client.poll(0)
+        if self._refused_login:
+            reason, self._refused_login = self._refused_login, ""
+            return LoginRefusedError(self.bootstrap_servers, reason)
         if isinstance(error, FutureTimeoutError):
             return BrokerUnreachableError(self.bootstrap_servers, f"no answer within {self.time_limit_s:.0f} s")
         code = error.args[0].code()

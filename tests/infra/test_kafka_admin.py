@@ -89,6 +89,9 @@ def test_a_leader_that_has_changed_is_asked_for_anew_and_waited_for(code):
             asked.append("metadata")
             return SimpleNamespace(topics={})
 
+        def poll(self, timeout):
+            return 0
+
     admin = KafkaAdmin("127.0.0.1:1")
     admin._client = Client()
     with pytest.raises(BrokerUnreachableError):
