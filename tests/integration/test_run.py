@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,22 +10,30 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import islice
+from collections import Counter
+from functools import partial
+from itertools import chain, islice
 
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from typer.testing import CliRunner
 
 from infra.control.database import LeaseHeldError
 from infra.kafka.admin import KafkaAdmin, UnknownTopicError
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
+from pipelines.cli.app import app as weir
+from pipelines.cli.registry import register
 from pipelines.spark.runner import run
+from state.commit.log import newest_commit
 from state.commit.tables import read_table
 from state.engine.instances import current_instance
 from state.engine.task_store import open_reader
 from state.types import IsolationLevel, TaskId
-from tests.faults.applications import PARTITIONS, TOPIC, app, records
+from tests.faults.applications import PARTITIONS, START_MS, TOPIC, app, records
+from tests.faults.outcome import assert_same, outcome
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -213,3 +222,79 @@ def test_an_unknown_topic_is_named_before_spark_starts(tmp_path, broker):
     with pytest.raises(UnknownTopicError, match=r"topic 'nowhere' does not exist at .*; create it"):
         run("tests.integration.applications:reads_nowhere", settings, bootstrap_servers=broker)
     assert not settings.warehouse.exists(), "nothing was claimed"
+
+
+def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_same_tables(embedded, spark):
+    settings, bootstrap_servers = embedded
+    folders = settings.warehouse / "faulty", settings.state_dir / "faulty"
+    register(settings, "faulty", REFERENCE)
+    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    before = outcome(*folders)
+    reset = partial(CliRunner().invoke, weir, ["reset", "faulty", "--dir", str(settings.dir)])
+
+    declined = reset(input="n\n")
+    assert declined.exit_code == 1
+    assert f"Delete faulty's tables in {folders[0]}" in declined.stderr
+    assert_same(outcome(*folders), before)
+
+    assert reset(input="y\n").exit_code == 0
+    assert not any(folder.exists() for folder in folders)
+    again = run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    assert (again.generation, again.records_in) == (1, 2_000)
+    assert_same(outcome(*folders), before)
+
+
+def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(embedded, spark):
+    """Two thousand records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
+    settings, bootstrap_servers = embedded
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    configure(admin, ResourceType.BROKER, "1", {"log.cleaner.backoff.ms": "100"})
+    configure(admin, ResourceType.TOPIC, TOPIC, {
+        "cleanup.policy": "compact", "segment.ms": "100000", "min.cleanable.dirty.ratio": "0.01"})
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for partition in range(PARTITIONS):  # an hour later: it begins a segment, the newest of which is never cleaned
+        producer.produce(TOPIC, b'{"amount": 1, "kind": "kind-0"}', f"user-{partition}", partition=partition,
+                         timestamp=START_MS + 3_600_000)
+    producer.flush()
+    kept = {}
+
+    def is_cleaned() -> bool:
+        kept.update({partition: records_left(bootstrap_servers, partition) for partition in range(PARTITIONS)})
+        return all(left[0].offset() > 100 for left in kept.values())
+
+    until(is_cleaned, "cleaning")
+    stop = threading.Event()
+    limit = threading.Timer(60, stop.set)
+    limit.start()
+    few = settings.model_copy(update={"max_epoch_records": 8 * 40})
+    summary = run(REFERENCE, few, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark, stop=stop)
+    limit.cancel()
+    assert summary.reason == "caught_up", "a gap holds it up"
+    assert summary.records_in == sum(map(len, kept.values())) < 100
+    sums = Counter()
+    for record in chain.from_iterable(kept.values()):
+        sums[record.key().decode()] += json.loads(record.value())["amount"]
+    found = read_table(settings.warehouse / "faulty" / "user_sums")
+    assert dict(found.select("user", "total").iter_rows()) == sums
+    commit = newest_commit(settings.warehouse, "faulty")
+    reached = {partition: commit.tasks[app.topology.task_name(TaskId(0, partition))].positions[TOPIC][partition]
+               for partition in range(PARTITIONS)}
+    assert reached == {partition: left[-1].offset() + 1 for partition, left in kept.items()}
+
+
+def configure(admin: AdminClient, kind: ResourceType, name: str, values: dict[str, str]) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
+    for done in admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values():
+        done.result(10)
+
+
+def records_left(bootstrap_servers: str, partition: int) -> list[Message]:
+    """All records that a partition holds now, read by a plain consumer."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "plain", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
+    found = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found.append(message)
+    consumer.close()
+    assert message is not None, "the partition's end was not reached"
+    return found
