@@ -14,6 +14,8 @@ from pipelines.dsl.builder import StreamsBuilder
 from pipelines.errors import ApplicationLoadError, TopologyError
 from pipelines.operators.windows import to_ms
 
+NO_LIMIT = -1
+
 
 class Application:
     """One topology under one id. The topology is built here, so that its errors come at once."""
@@ -32,7 +34,8 @@ class Application:
             on_error: What a record that cannot be read does: stop the run, or go to the dead letters.
             start: Where a topic without a committed offset is read from.
             max_skew: How far one partition may run ahead of another in event time while input is far behind.
-            uncommitted_max_bytes: A commit comes earlier once the uncommitted state passes this.
+            uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
+                pass it by more than one batch of records stops reading. -1 is no limit.
 
         Raises:
             TopologyError: The topology or a setting cannot run.
@@ -48,8 +51,9 @@ class Application:
             raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
-        if uncommitted_max_bytes < 1:
-            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes}; it must be above zero")
+        if uncommitted_max_bytes < 1 and uncommitted_max_bytes != NO_LIMIT:
+            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes}; it must be above zero, or -1 for "
+                                "no limit")
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
         self.on_error, self.start = on_error, start

@@ -21,7 +21,7 @@ from pipelines.serdes.source import RawRecords, decode_source
 from pipelines.tasks.blobs import read_blobs, write_blob
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
-from pipelines.tasks.processor import EpochOutput, TaskProcessor
+from pipelines.tasks.processor import EpochOutput, TaskProcessor, joined
 from pipelines.topology import SubTopology, Topology
 from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from state.commit.files import write_file
@@ -29,6 +29,7 @@ from state.engine.cache import TaskStoreCache
 from state.engine.contract import Settlement, StateSession
 from state.engine.instances import set_current
 from state.engine.meta import Uncommitted
+from state.engine.session import EpochSession
 from state.engine.task_store import TASK_STORE, TaskStore
 from state.errors import DiskFullError, MapFullError, RowFormatError, StateError, TaskCorruptedError
 from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
+BATCH_ROWS = 10_000
+"""Records of the first batch where a plan bounds what may be written; the next are as large as the pace allows."""
 
 
 class FetchedRecords(RawRecords, Protocol):
@@ -76,6 +79,18 @@ class _Input:
     times_ms: dict[str, int]
     dead: list[BadRecord]
     stopped_at: BadRecord | None
+    was_cut: bool = False
+    """Whether records that were read are left for the next epoch."""
+
+    def cut(self, topic: str, partition: int, rows: int) -> None:
+        """Keep the first ``rows`` of a topic's frame; the next epoch reads on behind them."""
+        frame = self.frames[topic]
+        position = int(frame["_offset"][rows])
+        self.frames[topic] = frame[:rows]
+        self.positions[topic][partition] = position
+        self.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"][:rows].max())
+        self.dead = [record for record in self.dead if record.topic != topic or record.offset < position]
+        self.stopped_at, self.was_cut = None, True
 
 
 class EpochRunner:
@@ -165,7 +180,7 @@ class EpochRunner:
                                     f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                                     f"but the plan goes on from {wanted.start}")
             read = self._read(plan, sub_topology)
-            output = self._processors[sub_topology.index].run(read.frames, session, clocks, plan.now_ms)
+            output = self._process(plan, read, session, clocks)
             files = self._write_files(plan, sub_topology, session, output, read.dead)
             blobs = self._write_blobs(plan, output)
             self._on_step("files written")
@@ -179,7 +194,8 @@ class EpochRunner:
                 source_times_ms=read.times_ms,
                 counts={**output.counts, "dead_letters": len(read.dead),
                         "records_in": sum(frame.height for frame in read.frames.values()) + len(read.dead)},
-                next_punctuation_ms=output.next_punctuation_ms, bad_record=read.stopped_at)
+                next_punctuation_ms=output.next_punctuation_ms, bad_record=read.stopped_at,
+                wants_commit=read.was_cut)
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:
                 nonlocal receipt
@@ -218,6 +234,31 @@ class EpochRunner:
                 read.frames[wanted.topic] = frame
                 read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
         return read
+
+    def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
+        """Run the operators; in batches where the plan bounds what they may write, leaving records for later.
+
+        A task that reads several topics takes them as one batch, for their order is between them.
+        """
+        processor = self._processors[plan.task.sub_topology]
+        topics = [wanted for wanted in plan.ranges if wanted.topic in read.frames]
+        if plan.max_uncommitted_bytes is None or len(topics) != 1:
+            return processor.run(read.frames, session, clocks, plan.now_ms)
+        topic, frame = topics[0].topic, read.frames[topics[0].topic]
+        outputs: list[EpochOutput] = []
+        inputs, taken, batch = dict(read.frames), 0, BATCH_ROWS
+        while True:
+            outputs.append(processor.run({**inputs, topic: frame[taken:taken + batch]}, session,
+                                         outputs[-1].clocks if outputs else clocks, plan.now_ms))
+            inputs, taken = {}, taken + batch
+            if taken >= frame.height:
+                return joined(outputs, self._tables)
+            written = session.approximate_num_uncommitted_bytes()
+            room = plan.max_uncommitted_bytes - written
+            if room <= 0:
+                read.cut(topic, topics[0].partition, taken)
+                return joined(outputs, self._tables)
+            batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
     def _write_files(self, plan: TaskPlan, sub_topology: SubTopology, session: StateSession, output: EpochOutput,
                      dead: Sequence[BadRecord]) -> tuple[FileEntry, ...]:

@@ -46,6 +46,8 @@ class TaskPlan:
     blobs: tuple[BlobRef, ...] = ()
     max_bytes: int = 64 << 20
     """Stop reading a topic partition once its keys and values pass this many bytes."""
+    max_uncommitted_bytes: int | None = None
+    """Stop processing after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
     @property
     def plan_hash(self) -> str:
@@ -98,6 +100,8 @@ class Receipt:
     gauges: Mapping[str, int] = field(default_factory=dict)
     """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
+    wants_commit: bool = False
+    """Whether it stopped early at ``max_uncommitted_bytes``."""
     bad_record: BadRecord | None = None
     """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
     error: str = ""

@@ -6,8 +6,8 @@ Reading, settling and writing files belong to ``epoch`` beside this; here is nei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -36,7 +36,7 @@ from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateSession
 from state.stores.access import StoreTime
 from state.stores.kinds import store_of
-from state.types import StoreKind
+from state.types import StoreKind, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,26 @@ class TaskProcessor:
         if isinstance(parent, RepartitionNode):
             return inputs.get(parent.name)
         return made.get(parent) if parent is not None else None
+
+
+def joined(outputs: Sequence[EpochOutput], tables: Mapping[str, TableSpec]) -> EpochOutput:
+    """What the batches of one epoch gave, in order, as if it had been one; of updates the newest a key is left."""
+    if len(outputs) == 1:
+        return outputs[0]
+    counts: Counter[str] = Counter()
+    for output in outputs:
+        counts.update(output.counts)
+    sinks = {}
+    for table in dict.fromkeys(name for output in outputs for name in output.sinks):
+        rows = pl.concat([output.sinks[table] for output in outputs if table in output.sinks])
+        if keys := tables[table].keys:
+            counts["rows_out"] -= rows.height
+            rows = rows.unique(list(keys), keep="last", maintain_order=True)
+            counts["rows_out"] += rows.height
+        sinks[table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
+    edges = {name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
+             for name in dict.fromkeys(name for output in outputs for name in output.edges)}
+    return replace(outputs[-1], sinks=sinks, edges=edges, counts=dict(counts))
 
 
 def _sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:

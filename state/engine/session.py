@@ -83,6 +83,11 @@ class EpochSession:
         before = self._before(store, keys)
         return [before[key] for key in keys]
 
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Keys and values that the epoch has written so far and not deleted again (KIP-892)."""
+        return sum(len(key) + len(value or b"") for written in self._written.values()
+                   for key, value in written.rows.items())
+
     def close(self) -> None:
         """End the snapshot; the written values stay."""
         if self._snapshot is not None:

@@ -1,0 +1,72 @@
+"""The limit on uncommitted state: epochs stop reading early, by one batch of records at most too late (KIP-892)."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from threading import Event
+
+import pytest
+
+from pipelines.application import NO_LIMIT
+from pipelines.tasks import epoch
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, expected, totals
+
+ROW_BYTES = 40
+"""About what a shop's state takes, its key included."""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """1,500 shops in each of two partitions, one sale each; batches of 50 records."""
+    monkeypatch.setattr(epoch, "BATCH_ROWS", 50)
+    topics = Topics({("sales", partition): [
+        (b"shop-%d-%d" % (partition, number), json.dumps({"amount": number}).encode(), 1_000 + number)
+        for number in range(1500)] for partition in (0, 1)})
+    return Place(application(commit_interval=timedelta(hours=1)), topics, tmp_path, max_records=10_000)
+
+
+def run(place: Place) -> list[int]:
+    """Run until caught up; the uncommitted bytes after each epoch."""
+    driver = place.driver()
+    coordinator, seen = driver._coordinator, []
+    run_epoch = coordinator.run_epoch
+
+    def watched(*args):
+        result = run_epoch(*args)
+        seen.append(coordinator.uncommitted_bytes)
+        return result
+
+    coordinator.run_epoch = watched
+    driver.run(Event(), until_caught_up=True)
+    return seen
+
+
+def test_no_epoch_passes_the_limit_by_more_than_a_batch_of_each_task(place):
+    place.application.uncommitted_max_bytes = 20_000
+    seen = run(place)
+    assert max(seen) > 20_000 * 0.8
+    assert max(seen) < 20_000 + 2 * 50 * ROW_BYTES
+    assert len(seen) > 3
+    assert totals(place) == expected(place)
+
+
+def test_without_a_limit_the_interval_alone_decides(place):
+    place.application.uncommitted_max_bytes = NO_LIMIT
+    seen = run(place)
+    assert max(seen) > 50_000
+    assert len(seen) <= 3
+    assert totals(place) == expected(place)
+
+
+def test_records_behind_the_cut_are_dead_letters_once(place):
+    """A bad record that is left for the next epoch is not counted by this one too."""
+    place.application = application(on_error="dead_letter", commit_interval=timedelta(hours=1))
+    place.application.uncommitted_max_bytes = 20_000
+    for offset in range(0, 1500, 100):
+        place.topics.rows["sales", 0][offset] = (b"shop", b"bad", 5_000)
+    driver = place.driver()
+    assert driver.run(Event(), until_caught_up=True).totals["dead_letters"] == 15
+    place.topics.rows["sales", 0] = [row for row in place.topics.rows["sales", 0] if row[1] != b"bad"]
+    assert totals(place) == expected(place)
