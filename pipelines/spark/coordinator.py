@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pipelines.application import Application
+from pipelines.application import NO_LIMIT, Application
 from pipelines.spark.errors import PartitionCountError, TopologyChangedError
 from pipelines.spark.planner import (
     Limits,
@@ -51,6 +51,8 @@ class EpochResult:
     """What an epoch brought."""
 
     records_in: int = 0
+    wants_commit: bool = False
+    """Whether a task stopped early because the uncommitted state is at its limit."""
     moved: bool = False
     """Whether there is something new to commit."""
     bad_record: BadRecord | None = None
@@ -133,7 +135,7 @@ class Coordinator:
                           and (planned := plan(task, is_visit=True))]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                for receipt in self._job(self.slots.run, plans):
+                for receipt in self._job(self.slots.run, self._bounded(plans)):
                     self._accept(receipt, result)
         if result is not None:
             self.has_uncommitted |= result.moved
@@ -221,11 +223,20 @@ class Coordinator:
                             (str(error).splitlines() or [type(error).__name__])[0])
         raise AssertionError("unreachable")
 
+    def _bounded(self, plans: list[TaskPlan]) -> list[TaskPlan]:
+        """Divide what may still be written before a commit over the plans that read, and so over the slots."""
+        limit, reading = self.application.uncommitted_max_bytes, sum(bool(plan.ranges) for plan in plans)
+        if limit == NO_LIMIT or not reading:
+            return plans
+        share = max(1, (limit - self.uncommitted_bytes) // reading)
+        return [replace(plan, max_uncommitted_bytes=share) if plan.ranges else plan for plan in plans]
+
     def _accept(self, receipt: Receipt, result: EpochResult) -> None:
         task = self.tasks[receipt.task]
         match receipt.status:
             case ReceiptStatus.DONE:
                 result.moved |= task.accept(receipt)
+                result.wants_commit |= receipt.wants_commit
                 result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
                 result.bad_record = result.bad_record or receipt.bad_record
                 for blob in receipt.blobs:

@@ -152,7 +152,7 @@ class Driver:
             result = None if self._is_paused else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
-            self._commit_if_due()
+            self._commit_if_due(wants_commit=result is not None and result.wants_commit)
             self._report("paused" if self._is_paused else "running")
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 return self._finish("caught_up")
@@ -238,14 +238,14 @@ class Driver:
             self._coordinator.has_uncommitted = True  # which instance holds its state
             log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
 
-    def _commit_if_due(self) -> None:
+    def _commit_if_due(self, *, wants_commit: bool = False) -> None:
         coordinator = self._coordinator
         if not coordinator.has_uncommitted:
             return
         is_behind = self._lag() > 0
         if time.monotonic() - self._clock.commit + is_behind * self._epoch_s >= self._interval_s:
             self._commit("interval")
-        elif coordinator.uncommitted_bytes >= self._uncommitted_max_bytes:
+        elif wants_commit or 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
             self._commit("bytes")
 
     def _commit(self, reason: str) -> None:
