@@ -47,6 +47,8 @@ class Settings(BaseModel):
     """Bytes of keys and values an epoch reads at most, over all tasks."""
     tombstone_retention_hours: float = Field(default=24.0, ge=0)
     """How long compaction keeps the row that says a key was deleted; a standby that fell further behind starts over."""
+    snapshot_rows: int = Field(default=1_000_000, ge=0)
+    """A task publishes a snapshot of its state once its changelogs have grown by so many rows; 0 for never."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)

@@ -26,9 +26,10 @@ from pipelines.spark.planner import (
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from state.commit.protocol import Committer, newest_commit
 from state.commit.record import CommitRecord, TaskCommit
-from state.types import StateId, TaskId
+from state.types import StateId, StoreSpec, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -115,6 +116,7 @@ class Coordinator:
         for blob in pending:
             self.tasks[topology.task_of(blob.target)].pending.append(blob)
         orphans = remove_orphans(self._blobs, pending)
+        remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info("generation %s of %r starts after epoch %s with %s tasks%s", self.generation, application.id,
                  self.epoch, len(self.tasks), f"; removed {orphans} orphaned blobs" if orphans else "")
 
@@ -162,9 +164,9 @@ class Coordinator:
             raise
         self._committer.commit(record)
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
-        for task in self.tasks.values():
-            task.settled()
+        replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
         remove_blobs(self._blobs, passed)
+        remove_snapshots(self._blobs.parent, replaced)
         self.committed_id, self.has_uncommitted = record.state_id, False
         self.commits += 1
 
@@ -184,6 +186,10 @@ class Coordinator:
                     and task.state is TaskState.RUNNING and (task.has_undo or close)]
         for task_id, settled in self._job(self.slots.settle, requests) if requests else ():
             self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
+
+    def stores(self, task: TaskId) -> Sequence[StoreSpec]:
+        """What a task keeps."""
+        return self.application.topology.sub_topologies[task.sub_topology].stores
 
     @property
     def committed_epoch(self) -> int:
@@ -260,7 +266,8 @@ def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:
     gauges = {"open_windows": known.totals.get("open_windows", 0)}
     return Task(id=task_id, instance=known.instance, topics=topics, current=known.state, committed=known.state,
                 positions={topic: dict(offsets) for topic, offsets in known.positions.items()}, clocks=known.clocks,
-                totals=totals, gauges=gauges, next_punctuation_ms=known.next_punctuation_ms)
+                totals=totals, gauges=gauges, next_punctuation_ms=known.next_punctuation_ms,
+                snapshot=known.snapshot, listed_snapshot=known.snapshot, rows_since_snapshot=known.rows_since_snapshot)
 
 
 def _stages(application: Application) -> list[set[int]]:

@@ -19,8 +19,10 @@ from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
+from pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
 from pipelines.tasks.plan import Receipt, ReceiptStatus
 from state.changelog.restore import RestoreProgress
+from state.changelog.snapshot import has_snapshots
 from state.engine.instances import new_instance
 from state.types import TaskId
 
@@ -37,6 +39,7 @@ MIN_EPOCH_RECORDS = 25_000
 """Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
+SNAPSHOT_WAIT_S = 60.0
 
 
 class Source(Protocol):
@@ -65,6 +68,17 @@ class Restores(Protocol):
     def finished(self) -> list[Restored]: ...
 
     def progress(self) -> Mapping[TaskId, RestoreProgress]: ...
+
+
+class Snapshots(Protocol):
+    """Snapshots under way; ``pipelines.spark.snapshots.SnapshotJobs`` fits."""
+
+    @property
+    def tasks(self) -> set[TaskId]: ...
+
+    def start(self, request: SnapshotRequest) -> None: ...
+
+    def finished(self) -> list[Published]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +132,13 @@ class _Clock:
 class Driver:
     """Runs one generation of an application until it is told to stop or has caught up."""
 
-    def __init__(self, coordinator: Coordinator, source: Source, control: Control, restores: Restores, limits: Limits,
-                 on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, coordinator: Coordinator, source: Source, control: Control, restores: Restores,
+                 snapshots: Snapshots, limits: Limits, on_progress: Callable[[Progress], None], *,
+                 snapshot_rows: int = 0) -> None:
+        """``snapshot_rows`` is how many rows a task's changelogs grow by until a snapshot is due; 0 for never."""
         self._coordinator, self._source, self._control, self._restores = coordinator, source, control, restores
         self._limits, self._on_progress = limits, on_progress
+        self._snapshots, self._snapshot_rows = snapshots, snapshot_rows
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
         self._uncommitted_max_bytes = application.uncommitted_max_bytes
@@ -149,6 +166,7 @@ class Driver:
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
                 self._refresh_ends(stop)
             self._take_up_restored()
+            self._take_up_snapshots()
             result = None if self._is_paused else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
@@ -189,7 +207,10 @@ class Driver:
         application = self._coordinator.application.id
         if result.to_restore:
             for receipt in result.to_restore:
-                if self._coordinator.tasks[receipt.task].is_restored:
+                task = self._coordinator.tasks[receipt.task]
+                if task.is_restored and task.snapshot is not None:
+                    task.snapshot = None  # the changelog may know better
+                elif task.is_restored:
                     self._commit("failure")
                     raise RestoreFailedError(application, str(receipt.task),
                                              f"the restored state is no better: {receipt.error}")
@@ -206,7 +227,7 @@ class Driver:
             self._report("waiting", now=True)
             stop.wait(DISK_FULL_WAIT_S)
 
-    def _restore(self, receipts: list[Receipt]) -> None:
+    def _restore(self, receipts: list[Receipt], *, from_snapshots: bool = True) -> None:
         """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
 
         A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
@@ -219,8 +240,10 @@ class Driver:
         for receipt in receipts:
             task = coordinator.tasks[receipt.task]
             task.lost(receipt.error)
+            if not from_snapshots:
+                task.snapshot = None
             instance = new_instance()
-            log.warning("task %s: %s; it restores from its changelog into instance %s, the others go on",
+            log.warning("task %s: %s; it restores into instance %s, the others go on",
                         task.id, receipt.error, instance)
             self._restores.start(RestoreRequest(
                 task=task.id, instance=instance, commit=task.to_commit(),
@@ -236,7 +259,31 @@ class Driver:
                 raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
             task.restored(restored.request.instance)
             self._coordinator.has_uncommitted = True  # which instance holds its state
-            log.info("task %s: restored %s rows in %.2f s", task.id, restored.rows, restored.seconds)
+            log.info("task %s: restored %s rows in %.2f s from its %s", task.id, restored.rows, restored.seconds,
+                     restored.source)
+
+    def _start_snapshots(self, wanted: Callable[[Task], bool]) -> int:
+        """Begin a snapshot of each task that is wanted and has none under way; returns how many."""
+        tasks = [task for task in self._coordinator.tasks.values()
+                 if task.id not in self._snapshots.tasks and wanted(task)]
+        for task in tasks:
+            self._snapshots.start(request_for(task))
+        return len(tasks)
+
+    def _take_up_snapshots(self) -> None:
+        """The next commit lists what has been published; of a task that restores meanwhile it is left to be removed."""
+        for published in self._snapshots.finished():
+            task, snapshot = self._coordinator.tasks[published.request.task], published.snapshot
+            if published.error:
+                log.warning("task %s: no snapshot: %s; its restore would read the changelog", task.id, published.error)
+            elif snapshot and task.state is TaskState.RUNNING and task.instance == published.request.instance:
+                task.published(snapshot, published.request.rows_since)
+                self._coordinator.has_uncommitted = True
+                log.info("task %s: snapshot of %s, %s rows in %.2f s", task.id, snapshot.state, snapshot.rows,
+                         published.seconds)
+
+    def _is_snapshot_due(self, task: Task) -> bool:
+        return is_due(task, self._snapshot_rows, self._coordinator.stores(task.id))
 
     def _commit_if_due(self, *, wants_commit: bool = False) -> None:
         coordinator = self._coordinator
@@ -255,6 +302,8 @@ class Driver:
         self._commit_ms = (self._clock.commit - started) * 1000
         log.info("commit of epoch %s (%s): %.0f ms, lag %s", self._coordinator.committed_epoch, reason,
                  self._commit_ms, self._lag())
+        if self._snapshot_rows:
+            self._start_snapshots(self._is_snapshot_due)
 
     def _answer_requests(self) -> None:
         if time.monotonic() - self._clock.requests < REQUESTS_EVERY_S:
@@ -288,6 +337,11 @@ class Driver:
                 return f"stopping after epoch {coordinator.epoch}"
             case "restore":
                 return self._restore_on_request(request)
+            case "snapshot":
+                count = self._start_snapshots(lambda task: (
+                    task.state is TaskState.RUNNING and task.committed is not None
+                    and has_snapshots(coordinator.stores(task.id))))
+                return f"publishing snapshots of {count} of {len(coordinator.tasks)} tasks"
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
@@ -302,7 +356,8 @@ class Driver:
         if task.committed is None and not self._coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")
         self._restore([Receipt(task=task.id, plan_hash="", status=ReceiptStatus.NEEDS_RESTORE,
-                               error=f"asked for by {request.requested_by}: {request.reason or 'no reason given'}")])
+                               error=f"asked for by {request.requested_by}: {request.reason or 'no reason given'}")],
+                      from_snapshots=request.arguments.get("source") != "changelog")
         return f"task {wanted} restores"
 
     def _refresh_ends(self, stop: Event) -> None:
@@ -357,12 +412,23 @@ class Driver:
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)
+        last_commit_end, first = self._clock.last_commit_end, self._clock.first_input
+        self._finish_snapshots()
         self._report(reason, now=True)
-        first = self._clock.first_input
         return RunSummary(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
             commits=coordinator.commits, records_in=self._records_in, reason=reason, totals=coordinator.totals(),
-            seconds=self._clock.last_commit_end - first if first is not None else 0.0)
+            seconds=last_commit_end - first if first is not None else 0.0)
+
+    def _finish_snapshots(self) -> None:
+        """Those under way are worth a moment: what no commit lists is made in vain."""
+        until = time.monotonic() + SNAPSHOT_WAIT_S
+        while self._snapshots.tasks and time.monotonic() < until:
+            self._take_up_snapshots()
+            time.sleep(IDLE_WAIT_S)
+        self._take_up_snapshots()
+        if self._coordinator.has_uncommitted:
+            self._coordinator.commit("snapshot")
 
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipelines.tasks.plan import OffsetRange, Receipt, TaskPlan
-from state.commit.record import TaskCommit
+from state.changelog.rows import CHANGELOG_FOLDER
+from state.commit.record import SnapshotRef, TaskCommit
 from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 TopicPartition = tuple[str, int]
@@ -51,6 +52,12 @@ class Task:
     """Of epochs accepted since the last commit."""
     consumed: list[BlobRef] = field(default_factory=list)
     """Blobs consumed since the last commit, deleted after the next one."""
+    snapshot: SnapshotRef | None = None
+    """The newest one, which the next commit lists."""
+    listed_snapshot: SnapshotRef | None = None
+    """The one that the last commit lists."""
+    rows_since_snapshot: int = 0
+    """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -84,6 +91,7 @@ class Task:
         for name, time_ms in receipt.source_times_ms.items():
             self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
         self.files += receipt.files
+        self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
         gone = {blob.path for blob in receipt.consumed}
         self.pending = [blob for blob in self.pending if blob.path not in gone]
@@ -96,12 +104,19 @@ class Task:
         """Where the task stands, for the commit row."""
         return TaskCommit(state=self.current, instance=self.instance, positions=self.positions, clocks=self.clocks,
                           totals={**self.totals, "open_windows": self.gauges.get("open_windows", 0)},
-                          next_punctuation_ms=self.next_punctuation_ms)
+                          next_punctuation_ms=self.next_punctuation_ms, snapshot=self.snapshot,
+                          rows_since_snapshot=self.rows_since_snapshot)
 
-    def settled(self) -> None:
-        """A commit covers everything up to ``current``."""
-        self.committed = self.current
+    def published(self, snapshot: SnapshotRef, rows_before: int) -> None:
+        """A snapshot was published, asked for when ``rows_before`` rows were in no snapshot."""
+        self.snapshot, self.rows_since_snapshot = snapshot, max(0, self.rows_since_snapshot - rows_before)
+
+    def settled(self) -> SnapshotRef | None:
+        """A commit covers everything up to ``current``; returns the snapshot that it lists no more."""
+        replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
+        self.committed, self.listed_snapshot = self.current, self.snapshot
         self.files, self.consumed = [], []
+        return replaced
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 
 from pipelines.application import Application, load_application
+from pipelines.spark.background import BackgroundJobs, first_line
 from pipelines.spark.worker import WorkerSettings
 from pipelines.tasks.epoch import TaskSettings, task_rows
 from state.changelog.restore import RestoreProgress, restore_task
@@ -56,6 +56,8 @@ class Restored:
     request: RestoreRequest
     rows: int
     seconds: float
+    source: str = ""
+    """What the new instance was made of."""
     error: str = ""
     """Why there is no new instance, in one sentence; empty when there is."""
 
@@ -69,16 +71,17 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     (folder / _PROGRESS).unlink(missing_ok=True)
     quarantine(folder / request.commit.instance, request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
+    tell = _Teller(folder)
     store = restore_task(
         Path(settings.application_folder), folder / request.instance, name,
         sub_topology.stores, request.commit, request.through, generation=request.generation,
-        task_rows=task_rows(request.commit.positions, request.commit.clocks), on_progress=_Teller(folder))
+        task_rows=task_rows(request.commit.positions, request.commit.clocks), on_progress=tell)
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close(clean=True)
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
-    return Restored(request=request, rows=count, seconds=time.perf_counter() - started)
+    return Restored(request=request, rows=count, seconds=time.perf_counter() - started, source=tell.source)
 
 
 class _Teller:
@@ -87,8 +90,10 @@ class _Teller:
     def __init__(self, folder: Path) -> None:
         self._path, self._part = folder / _PROGRESS, folder / f".{_PROGRESS}.{os.getpid()}"
         self._after = 0.0
+        self.source = ""
 
     def __call__(self, progress: RestoreProgress) -> None:
+        self.source = progress.source
         if time.monotonic() < self._after:
             return
         self._after = time.monotonic() + TELL_EVERY_S
@@ -115,44 +120,32 @@ def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterabl
 
 
 class RestoreJobs:
-    """Restores under way, each its own Spark job in a thread of its own."""
+    """Restores under way, one at a time."""
 
     def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str]) -> None:
         """``names`` gives the name of a task's folder."""
-        self._context, self._settings, self._names = spark_context, settings, names
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="restore")
-        self._running: dict[TaskId, tuple[RestoreRequest, Future[Restored]]] = {}
+        self._settings, self._names = settings, names
+        self._jobs = BackgroundJobs[Restored](spark_context, POOL)
+        self._requests: dict[TaskId, RestoreRequest] = {}
 
     def start(self, request: RestoreRequest) -> None:
-        """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
-        job = self._context.parallelize([0], 1).mapPartitions(partial(run_restore, self._settings, request))
-        job._jrdd  # noqa: B018
-        self._running[request.task] = request, self._threads.submit(self._collect, job)
-
-    def _collect(self, job: RDD[Restored]) -> Restored:
-        """In a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
-        self._context.setLocalProperty("spark.scheduler.pool", POOL)
-        return job.collect()[0]
+        """Begin; ``finished`` tells when it is done."""
+        self._requests[request.task] = request
+        self._jobs.start(request.task, partial(run_restore, self._settings, request))
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, the failed ones too."""
-        done = [task for task, (_, future) in self._running.items() if future.done()]
-        return [_outcome(*self._running.pop(task)) for task in done]
+        return [_failed(self._requests[task], answer) if isinstance(answer, BaseException) else answer
+                for task, answer in self._jobs.finished()]
 
     def progress(self) -> dict[TaskId, RestoreProgress]:
         """How far those have come that have begun."""
-        folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._running}
+        folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._jobs.tasks}
         return {task: found for task, folder in folders.items() if (found := read_progress(folder)) is not None}
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _outcome(request: RestoreRequest, future: Future[Restored]) -> Restored:
-    error = future.exception()
-    return future.result() if error is None else _failed(request, error)
+        self._jobs.close()
 
 
 def _failed(request: RestoreRequest, error: BaseException) -> Restored:
-    reason = (str(error).splitlines() or ["no reason given"])[0]
-    return Restored(request=request, rows=0, seconds=0.0, error=f"{type(error).__name__}: {reason}")
+    return Restored(request=request, rows=0, seconds=0.0, error=first_line(error))

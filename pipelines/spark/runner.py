@@ -25,6 +25,7 @@ from pipelines.spark.driver import Driver, Progress, RunSummary
 from pipelines.spark.planner import Limits, TopicPartition
 from pipelines.spark.restore import RestoreJobs
 from pipelines.spark.slots import SlotPool, assign
+from pipelines.spark.snapshots import SnapshotJobs
 from pipelines.spark.worker import WorkerSettings, load_step_hook
 from pipelines.tasks.epoch import TaskSettings
 from pipelines.tasks.tables import application_tables
@@ -81,6 +82,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
         restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name)
         stack.callback(restores.close)
+        snapshots = SnapshotJobs(session.sparkContext, worker)
+        stack.callback(snapshots.close)
         step = load_step_hook(on_step)
         committer = Committer(settings.warehouse, application.id, application_tables(application.topology),
                               fingerprint=application.topology.fingerprint, on_step=step)
@@ -90,7 +93,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                         max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
                         max_skew_ms=max_skew_ms(application))
-        driver = Driver(coordinator, brokers, ControlPanel(control, assignment), restores, limits, report)
+        driver = Driver(coordinator, brokers, ControlPanel(control, assignment), restores, snapshots, limits,
+                        report, snapshot_rows=settings.snapshot_rows)
         return driver.run(stop, until_caught_up=until_caught_up)
 
 

@@ -75,6 +75,8 @@ class EncodedRows:
     """None where the key was deleted."""
     long_keys: dict[bytes, bytes]
     """The whole key by hash, for those that were too long."""
+    rows: pl.DataFrame
+    """The rows as they were given, aligned with ``keys``."""
 
 
 def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
@@ -88,7 +90,7 @@ def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
         packed: list[bytes | None] = list(values.encode(part))
         if part["_deleted"].any():
             packed = [None if deleted else value for deleted, value in zip(part["_deleted"], packed, strict=True)]
-        yield EncodedRows(keys, packed, long_keys)
+        yield EncodedRows(keys, packed, long_keys, part)
 
 
 def key_order(spec: StoreSpec) -> list[str]:

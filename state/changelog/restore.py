@@ -1,20 +1,29 @@
-"""Rebuild a task's local store from its changelogs: newest row a key, sorted, loaded in bulk (PROTOCOL 20, 21).
+"""Rebuild a task's local store: from its snapshot and the changelogs' rows since, or from the changelogs alone.
 
-Choosing the instance and pausing the task belong to the driver, reading the files to ``state.changelog.reading``.
+Of each key the newest row, sorted, is loaded in bulk (PROTOCOL 20, 21). Choosing the instance and pausing the task
+belong to the driver, reading changelogs to ``state.changelog.reading``, snapshots to ``state.changelog.snapshot``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import polars as pl
+from deltalake import DeltaTable
 
+from state.changelog.compaction import TOMBSTONE_HORIZON
 from state.changelog.reading import TaskChangelog, encoded
-from state.commit.record import TaskCommit
-from state.engine.task_store import LONG_KEYS, TASK_STORE, Batch, TaskStore
+from state.changelog.rows import changelog_spec
+from state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
+from state.commit.record import SnapshotRef, TaskCommit
+from state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
+from state.stores.expiry import expiry_times, index_rows
+from state.stores.long_keys import long_key_hashes
 from state.types import StateId, StoreSpec
 
 
@@ -23,8 +32,10 @@ class RestoreProgress:
     """How far a restore has come; reported after every batch of rows."""
 
     task: str
+    source: str
+    """What the state is made of, for people: a snapshot, or the changelog and why no snapshot."""
     rows: int
-    """Loaded so far, over all stores."""
+    """Loaded from the changelogs so far, over all stores."""
     bytes_read: int
     bytes_total: int
     """Of the files to read."""
@@ -54,44 +65,87 @@ def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[S
                  on_progress: OnProgress = lambda progress: None) -> TaskStore:
     """Build a new instance in ``folder`` that holds the task's state as of a commit, and return it open.
 
-    ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of it, and
-    ``task_rows`` the positions and stream times for the ``_task`` store, sorted by key.
+    ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of it: of its
+    snapshot, if it lists one, and the changelogs' rows since, or of the changelogs alone where it is missing, damaged
+    or too old. ``task_rows`` are the positions and stream times for the ``_task`` store, sorted by key.
 
     The changelogs must have all of the commit, as they do once a driver has claimed the application.
 
     Raises:
         FileExistsError: ``folder`` exists.
     """
-    changelogs = [TaskChangelog.of(app_folder, spec, task_id, through=through.epoch) for spec in specs]
-    report = _Report(task_id, sum(changelog.size_bytes for changelog in changelogs), on_progress)
-    long_keys: dict[bytes, bytes] = {}
+    finish = partial(_finish, specs=specs, app_folder=app_folder, task_id=task_id, state=commit.state,
+                     through=through.epoch, generation=generation, task_rows=dict(task_rows), on_progress=on_progress)
+    unused = ""
+    if commit.snapshot is not None and has_snapshots(specs):
+        try:
+            _require_deletions_since(app_folder, specs, commit.snapshot)
+            store = fetch_snapshot(app_folder, commit.snapshot, folder, task_id)
+        except SnapshotError as error:
+            unused = f"; {error}"
+        else:
+            return finish(store, snapshot=commit.snapshot,
+                          source=f"snapshot of {commit.snapshot.state} and the changelog since")
+    store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
+    return finish(store, snapshot=None, source=f"changelog{unused}")
 
-    def load(changelog: TaskChangelog) -> Iterator[Batch]:
-        rows = changelog.newest_rows().filter(~pl.col("_deleted"))
-        for part in encoded(changelog.spec, rows):
-            long_keys.update(part.long_keys)
-            yield part.keys, part.values  # type: ignore[misc]  # nothing is deleted
+
+def _finish(store: TaskStore, *, snapshot: SnapshotRef | None, specs: Sequence[StoreSpec], app_folder: Path,
+            task_id: str, state: StateId | None, through: int, generation: int, task_rows: dict[bytes, bytes | None],
+            source: str, on_progress: OnProgress) -> TaskStore:
+    """Put what the changelogs have beyond ``snapshot`` into ``store``."""
+    above = -1 if snapshot is None else snapshot.state.epoch
+    changelogs = [TaskChangelog.of(app_folder, spec, task_id, through=through, above=above) for spec in specs]
+    report = _Report(task_id, source, sum(changelog.size_bytes for changelog in changelogs), on_progress)
+    long_keys: dict[bytes, bytes | None] = {}
+    expiries: dict[bytes, bytes | None] = {}
+
+    def load(changelog: TaskChangelog) -> Iterator[Changes]:
+        rows, spec = changelog.newest_rows(), changelog.spec
+        if snapshot is None:
+            rows = rows.filter(~pl.col("_deleted"))
+        for part in encoded(spec, rows.with_columns(expiry_times(spec, rows).alias("_expires"))):
+            if part.long_keys:
+                gone = set(long_key_hashes([key for key, value in zip(part.keys, part.values, strict=True)
+                                            if value is None]))
+                long_keys.update({digest: None if digest in gone else key for digest, key in part.long_keys.items()})
+            expiries.update(index_rows(spec, part.keys, part.rows["_expires"]))
+            yield part.keys, part.values
             report.add(len(part.keys), changelog.size_bytes * len(part.keys) // rows.height)
         report.finish(changelog.size_bytes)
 
-    store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
+    batches: dict[str, Iterable[Changes]] = {
+        **{changelog.spec.name: load(changelog) for changelog in changelogs},
+        TASK_STORE: _later(task_rows), LONG_KEYS: _later(long_keys), EXPIRIES: _later(expiries)}
     try:
-        store.bulk_load({**{changelog.spec.name: load(changelog) for changelog in changelogs},
-                         TASK_STORE: [_batch(dict(task_rows))], LONG_KEYS: _later(long_keys)},
-                        state=commit.state, generation=generation)
+        if snapshot is None:
+            store.bulk_load(cast(dict[str, Iterable[Batch]], batches), state=state, generation=generation)
+        else:
+            store.catch_up(batches, state=state, generation=generation)
     except BaseException:
         store.close()
         raise
     return store
 
 
+def _require_deletions_since(app_folder: Path, specs: Sequence[StoreSpec], snapshot: SnapshotRef) -> None:
+    """A changelog that has dropped old deletions cannot tell an older snapshot what to delete."""
+    for spec in specs:
+        table = DeltaTable(app_folder / changelog_spec(spec).name)
+        horizon = int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
+        if horizon > snapshot.state.epoch:
+            raise SnapshotError(snapshot.path, f"is of epoch {snapshot.state.epoch}, and the changelog of "
+                                               f"{spec.name!r} has dropped deletions up to epoch {horizon}")
+
+
 class _Report:
     """Adds up what was loaded and tells it."""
 
-    def __init__(self, task_id: str, bytes_total: int, on_progress: OnProgress) -> None:
-        self._task_id, self._bytes_total, self._on_progress = task_id, bytes_total, on_progress
+    def __init__(self, task_id: str, source: str, bytes_total: int, on_progress: OnProgress) -> None:
+        self._task_id, self._source, self._bytes_total, self._on_progress = task_id, source, bytes_total, on_progress
         self._started = time.monotonic()
         self._rows = self._bytes_finished = self._bytes_of_store = 0
+        self._tell()
 
     def add(self, rows: int, read_bytes: int) -> None:
         self._rows, self._bytes_of_store = self._rows + rows, self._bytes_of_store + read_bytes
@@ -104,15 +158,12 @@ class _Report:
 
     def _tell(self) -> None:
         self._on_progress(RestoreProgress(
-            task=self._task_id, rows=self._rows, bytes_read=self._bytes_finished + self._bytes_of_store,
-            bytes_total=self._bytes_total, seconds=time.monotonic() - self._started))
+            task=self._task_id, source=self._source, rows=self._rows,
+            bytes_read=self._bytes_finished + self._bytes_of_store, bytes_total=self._bytes_total,
+            seconds=time.monotonic() - self._started))
 
 
-def _batch(rows: dict[bytes, bytes]) -> Batch:
-    keys = sorted(rows)
-    return keys, [rows[key] for key in keys]
-
-
-def _later(rows: dict[bytes, bytes]) -> Iterator[Batch]:
+def _later(rows: dict[bytes, bytes | None]) -> Iterator[Changes]:
     """What ``rows`` holds once the stores before it are loaded."""
-    yield _batch(rows)
+    keys = sorted(rows)
+    yield keys, [rows[key] for key in keys]

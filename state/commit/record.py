@@ -12,6 +12,21 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotRef:
+    """A published copy of a task's stores at a commit (``state.changelog.snapshot``)."""
+
+    path: str
+    """Relative to the application's folder."""
+    state: StateId
+    """The task's committed state that the copy holds."""
+    size_bytes: int
+    crc32: int
+    """Of the file."""
+    rows: int
+    """Over all stores."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskCommit:
     """Where one task stands at a commit, idle tasks included (PROTOCOL 12)."""
 
@@ -25,6 +40,10 @@ class TaskCommit:
     totals: Mapping[str, int] = field(default_factory=dict)
     """Counts since the application's first epoch, as ``records_in``, ``late_records``."""
     next_punctuation_ms: int | None = None
+    snapshot: SnapshotRef | None = None
+    """Where a restore begins; what came after it is in the changelog."""
+    rows_since_snapshot: int = 0
+    """Rows that the task's changelogs have grown by since."""
 
 
 @dataclass(frozen=True, kw_only=True)

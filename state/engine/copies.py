@@ -16,7 +16,7 @@ from pathlib import Path
 import lmdb
 
 from state.engine.cache import TaskStoreCache
-from state.engine.environment import MAX_DATABASES, write_identity
+from state.engine.environment import MAX_DATABASES
 from state.engine.task_store import TaskStore
 from state.errors import TaskCorruptedError
 
@@ -42,8 +42,7 @@ def committed_copy(folder: Path, task_id: str) -> Iterator[TaskStore]:
             _copy(folder, target)
         except lmdb.Error as error:
             raise TaskCorruptedError(task_id, str(folder), f"LMDB: {error}") from error
-        write_identity(target, clean_txn=None)
-        copy = TaskStore.open(target, task_id, [])
+        copy = TaskStore.adopt(target, task_id)
         try:
             copy.settle(generation=copy.generation, expected=copy.base, committed=copy.base)
             yield copy

@@ -47,6 +47,8 @@ _META_KEY = b"meta"
 
 Batch = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys, sorted, and their values."""
+Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
+"""Keys, and their newest values, None where a key was deleted."""
 
 
 class TaskStore:
@@ -96,6 +98,16 @@ class TaskStore:
             store._add_stores(stores)
         return store
 
+    @classmethod
+    def adopt(cls, folder: Path, task_id: str) -> TaskStore:
+        """Open a copy of an instance's data file that lies in a folder of its own, which becomes an instance.
+
+        Raises:
+            TaskCorruptedError: As ``open``.
+        """
+        write_identity(folder, clean_txn=None)
+        return cls.open(folder, task_id, [])
+
     @property
     def current(self) -> StateId | None:
         """The state that the store holds."""
@@ -115,6 +127,16 @@ class TaskStore:
     def uncommitted(self) -> Uncommitted:
         """What the store holds beyond ``base``."""
         return self._meta().uncommitted
+
+    @property
+    def stores(self) -> list[str]:
+        """The names of all stores that the instance has, reserved ones too."""
+        return list(self._databases)
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the data file is in use; what lies behind is room to grow."""
+        return (self._environment.info()["last_pgno"] + 1) * PAGE_BYTES
 
     def has_stores(self, stores: Sequence[str]) -> bool:
         """Whether this handle knows all of these stores."""
@@ -237,11 +259,24 @@ class TaskStore:
         for store, batches in rows.items():
             for keys, values in batches:
                 self._append(store, keys, values)
-        self._grow_if_half_full()
-        with self._changing() as txn:
-            counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
-            self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
-                                          rows=counts, committed_rows=counts))
+        self._stand_at(state, generation)
+
+    def catch_up(self, changes: Mapping[str, Iterable[Changes]], *, state: StateId | None, generation: int) -> None:
+        """Bring an older committed state, with nothing uncommitted, up to ``state``: newest value by key.
+
+        A batch is one write transaction. An instance whose catching up was cut short is of no use.
+
+        Raises:
+            ValueError: The instance holds uncommitted rows.
+            DiskFullError: The disk must be given room first; the instance is of no use.
+        """
+        if self.base != self.current:
+            raise ValueError(f"task {self.task_id}: only a store with nothing uncommitted catches up")
+        self._add_stores(list(changes))
+        for store, batches in changes.items():
+            for keys, values in batches:
+                self._change(store, keys, values)
+        self._stand_at(state, generation)
 
     def copy_to(self, folder: Path) -> None:
         """Copy the environment as it is now into an empty folder, without its unused pages."""
@@ -376,6 +411,29 @@ class TaskStore:
                     return
             except MapFullError:
                 self.grow()
+
+    def _change(self, store: str, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        self._check_free_disk(len(keys))
+        while True:
+            try:
+                with self._changing() as txn:
+                    with txn.cursor(self._databases[store]) as cursor:
+                        cursor.putmulti([(key, value) for key, value in zip(keys, values, strict=True)
+                                         if value is not None])
+                    for key, value in zip(keys, values, strict=True):
+                        if value is None:
+                            txn.delete(key, db=self._databases[store])
+                    return
+            except MapFullError:
+                self.grow()
+
+    def _stand_at(self, state: StateId | None, generation: int) -> None:
+        """All rows count as committed at ``state`` from now on."""
+        self._grow_if_half_full()
+        with self._changing() as txn:
+            counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
+            self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
+                                          plan_hash="", receipt=b"", rows=counts, committed_rows=counts))
 
     def _check(self) -> None:
         meta = self._meta()

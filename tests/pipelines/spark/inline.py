@@ -20,6 +20,7 @@ from pipelines.spark.driver import Driver, Progress, RunSummary
 from pipelines.spark.planner import Limits, Task, TopicPartition
 from pipelines.spark.restore import Restored, RestoreRequest, restore
 from pipelines.spark.runner import max_skew_ms
+from pipelines.spark.snapshots import Published, SnapshotRequest, publish
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
 from pipelines.tasks.plan import Receipt, TaskPlan
@@ -108,6 +109,29 @@ class InlineRestores:
 
 
 @dataclass
+class InlineSnapshots:
+    """Publishes at once, when asked what has finished."""
+
+    application: Application
+    settings: TaskSettings
+    waiting: list[SnapshotRequest] = field(default_factory=list)
+    done: list[Published] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> set[TaskId]:
+        return {request.task for request in self.waiting}
+
+    def start(self, request: SnapshotRequest) -> None:
+        self.waiting.append(request)
+
+    def finished(self) -> list[Published]:
+        found = [publish(self.application, self.settings, request) for request in self.waiting]
+        self.waiting.clear()
+        self.done += found
+        return found
+
+
+@dataclass
 class Desk:
     """Stands where the control database stands; ``asked`` are requests that wait."""
 
@@ -138,6 +162,7 @@ class Place:
     topics: Topics
     folder: Path
     max_records: int = 50
+    snapshot_rows: int = 0
     desk: Desk = field(default_factory=Desk)
 
     @property
@@ -169,8 +194,10 @@ class Place:
         coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
         coordinator.start(self.topics.partition_counts(), self.topics.start_offsets)
         self.restores = InlineRestores(application, self.settings)
+        self.snapshots = InlineSnapshots(application, self.settings)
         limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application))
-        return Driver(coordinator, self.topics, self.desk, self.restores, limits, on_progress)
+        return Driver(coordinator, self.topics, self.desk, self.restores, self.snapshots, limits, on_progress,
+                      snapshot_rows=self.snapshot_rows)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None) -> RunSummary:
         """A new generation, run until it has caught up."""

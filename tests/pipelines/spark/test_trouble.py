@@ -180,6 +180,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
 
 def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
     place.run()
+    monkeypatch.setattr("pipelines.spark.restore.TELL_EVERY_S", 0.0)
     rows, told, bulk_load = [], [], TaskStore.bulk_load
 
     def load_and_look(store, *args, **kwargs):

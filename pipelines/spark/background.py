@@ -1,0 +1,59 @@
+"""Spark jobs beside the epochs, one task's work each: restores and snapshots, in a scheduler pool of their own.
+
+They run in Python workers apart from those of the slots, since LMDB allows one open environment a process and the
+slots' tasks go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from pyspark import RDD, SparkContext
+
+from pipelines.spark.slots import SLOT_VARIABLE
+from state.types import TaskId
+
+Answer = TypeVar("Answer")
+
+
+class BackgroundJobs(Generic[Answer]):
+    """Jobs of one kind, one after another; each is a function that is carried out where it is given a row."""
+
+    def __init__(self, spark_context: SparkContext, pool: str) -> None:
+        self._context, self._pool = spark_context, pool
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=pool)
+        self._running: dict[TaskId, Future[Answer]] = {}
+
+    @property
+    def tasks(self) -> set[TaskId]:
+        """Whose jobs have not been taken up yet."""
+        return set(self._running)
+
+    def start(self, task: TaskId, work: Callable[[Iterable[object]], Iterator[Answer]]) -> None:
+        """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
+        self._context.environment[SLOT_VARIABLE] = self._pool
+        job = self._context.parallelize([0], 1).mapPartitions(work)
+        job._jrdd  # binds the environment of this moment  # noqa: B018
+        self._running[task] = self._threads.submit(self._collect, job)
+
+    def finished(self) -> list[tuple[TaskId, Answer | BaseException]]:
+        """Those that ended since the last call, with their answer, or why there is none."""
+        done = [task for task, future in self._running.items() if future.done()]
+        futures = {task: self._running.pop(task) for task in done}
+        return [(task, future.exception() or future.result()) for task, future in futures.items()]
+
+    def close(self) -> None:
+        """Begin no more; what runs ends with the Spark context."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _collect(self, job: RDD[Answer]) -> Answer:
+        """In a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
+        self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+        return job.collect()[0]
+
+
+def first_line(error: BaseException) -> str:
+    """An error's type and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
