@@ -1,7 +1,8 @@
 # Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-QUICK := not spark and not broker and not faults and not dagster
+HEAVY := spark or broker or faults or dagster or slow
+PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check quick test faults bench lock clean
@@ -20,10 +21,11 @@ check: setup ## Linters and type checker
 	$(PYTHON) -m mypy
 
 quick: setup ## Tests that need no Spark, no broker: under a minute
-	$(PYTEST) -m "$(QUICK)"
+	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
 
-test: check ## All tests
-	$(PYTEST) --durations=12
+test: check ## All tests: the quick ones two at a time, then the others one by one
+	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
+	$(PYTEST) -m "$(HEAVY)" --durations=12
 
 faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
 	FAULT_KILLS=300 $(PYTEST) -m faults
