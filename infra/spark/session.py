@@ -63,16 +63,17 @@ rootLogger.appenderRef.file.ref = file
 
 
 def slot_session(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkSession:
-    """The session that runs an application's epochs: ``settings.slots`` task threads, each task tried four times.
+    """The session that runs an application's epochs: a thread a slot, each task tried four times.
 
-    Restores may run beside the epochs in a FAIR pool of their own. The Java process takes about a second and a half
+    As many threads more are for restores and snapshots, which run beside the epochs in FAIR pools of their own and
+    never take a slot's place (PROTOCOL 27). The Java process takes about a second and a half
     to come up; there is one a Python process, so stop it (``stop_session``) before the next.
 
     Raises:
         MissingJavaError: No Java.
     """
     return _session(settings, f"weir-{application_id}", {
-        "spark.master": f"local[{settings.slots},{TASK_TRIES}]",
+        "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
         "spark.scheduler.mode": "FAIR",
         "spark.speculation": "false",
         # Half the floor of an epoch: 32 ms in place of 76 ms.

@@ -57,6 +57,8 @@ for name, command, example in (
     ("commit", control.commit, "weir commit flights"),
     ("pause", control.pause, "weir pause flights"),
     ("resume", control.resume, "weir resume flights"),
+    ("snapshot", control.snapshot, "weir snapshot flights"),
+    ("restore", control.restore, "weir restore flights 0_1 --from-changelog"),
     ("stop", control.stop, "weir stop flights"),
     ("compact", compact.compact, "weir compact flights --dry-run"),
     ("reset", control.reset, "weir reset flights --yes"),

@@ -6,6 +6,7 @@ import getpass
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ LOOK_EVERY_S = 1.0
 RESET_TTL_S = 600.0
 
 
-def ask(settings: Settings, application: str, kind: RequestKind) -> str:
+def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapping[str, str] | None = None) -> str:
     """Leave a request for the application's driver and wait until it has been followed; returns the driver's answer.
 
     Raises:
@@ -37,7 +38,8 @@ def ask(settings: Settings, application: str, kind: RequestKind) -> str:
     database = ControlDatabase(settings.control_database_url)
     if not database.is_running(application):
         raise CommandError(f"{application} is not running; start it with `weir run MODULE:APP`")
-    request = database.request(application, kind, by=f"{getpass.getuser()}@{this_host()}", reason="command line")
+    request = database.request(application, kind, by=f"{getpass.getuser()}@{this_host()}", reason="command line",
+                               arguments=arguments)
     until = time.monotonic() + ANSWER_LIMIT_S
     with notices.status(f"{kind}: waiting for the driver of {application}"):
         while (answer := database.wait_request(request, LOOK_EVERY_S)).state == "pending":
@@ -67,6 +69,21 @@ def pause(application: AppArgument, directory: DirOption = None, debug: DebugOpt
 def resume(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Let a paused application go on."""
     console.print(f"{application}: {ask(load_settings(directory), application, 'resume')}", markup=False)
+
+
+def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Make the tasks of a running application publish snapshots, by which they would restore sooner."""
+    console.print(f"{application}: {ask(load_settings(directory), application, 'snapshot')}", markup=False)
+
+
+def restore(application: AppArgument,
+            task: Annotated[str, typer.Argument(metavar="TASK", help="As `weir status` shows it: 0_1.")],
+            from_changelog: Annotated[bool, typer.Option(
+                "--from-changelog", help="Read the whole changelog and drop the task's snapshot.")] = False,
+            directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Put a task's local state aside and build it anew, while the other tasks of the application go on."""
+    arguments = {"task": task, "source": "changelog" if from_changelog else "snapshot"}
+    console.print(f"{application}: {ask(load_settings(directory), application, 'restore', arguments)}", markup=False)
 
 
 def stop(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:

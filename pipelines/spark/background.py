@@ -19,11 +19,11 @@ Answer = TypeVar("Answer")
 
 
 class BackgroundJobs(Generic[Answer]):
-    """Jobs of one kind, one after another; each is a function that is carried out where it is given a row."""
+    """Jobs of one kind, ``at_once`` of them; each is a function that is carried out where it is given a row."""
 
-    def __init__(self, spark_context: SparkContext, pool: str) -> None:
+    def __init__(self, spark_context: SparkContext, pool: str, at_once: int = 1) -> None:
         self._context, self._pool = spark_context, pool
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix=pool)
+        self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=pool)
         self._running: dict[TaskId, Future[Answer]] = {}
 
     @property

@@ -421,7 +421,9 @@ class Driver:
             seconds=last_commit_end - first if first is not None else 0.0)
 
     def _finish_snapshots(self) -> None:
-        """Those under way are worth a moment: what no commit lists is made in vain."""
+        """Those due are published, and listed by a commit: a stop is no reason to read a long changelog one day."""
+        if self._snapshot_rows:
+            self._start_snapshots(self._is_snapshot_due)
         until = time.monotonic() + SNAPSHOT_WAIT_S
         while self._snapshots.tasks and time.monotonic() < until:
             self._take_up_snapshots()

@@ -120,12 +120,13 @@ def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterabl
 
 
 class RestoreJobs:
-    """Restores under way, one at a time."""
+    """Restores under way, at most ``at_once`` of them."""
 
-    def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str]) -> None:
+    def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str],
+                 at_once: int) -> None:
         """``names`` gives the name of a task's folder."""
         self._settings, self._names = settings, names
-        self._jobs = BackgroundJobs[Restored](spark_context, POOL)
+        self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once)
         self._requests: dict[TaskId, RestoreRequest] = {}
 
     def start(self, request: RestoreRequest) -> None:

@@ -44,7 +44,7 @@ class StateDifferenceError(StateError):
 
     def __str__(self) -> str:
         return (f"task {self.task}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; "
-                "the changelog is the truth: restore the task from it")
+                "the changelog is the truth: `weir restore APP TASK --from-changelog` while the application runs")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ def describe_worker(_, rows):
 
 def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     conf = spark.sparkContext.getConf()
-    assert conf.get("spark.master") == "local[2,4]"
+    assert conf.get("spark.master") == "local[4,4]"
     assert conf.get("spark.python.task.killTimeout") == "0"
     assert conf.get("spark.speculation") == "false"
     assert conf.get("spark.scheduler.mode") == "FAIR"
