@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import compact, control, demo, inspect, query, run, status, verify
+from pipelines.cli import compact, control, demo, inspect, plan, query, run, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -48,6 +48,7 @@ app = typer.Typer(
 for name, command, example in (
     ("demo", demo.demo, "weir demo --no-ui"),
     ("run", run.run, "weir run pipelines.examples.flights:app --until-caught-up --set slots=2"),
+    ("plan", plan.plan, "weir plan pipelines.examples.flights:app"),
     ("describe", inspect.describe, "weir describe pipelines.examples.flights:app"),
     ("status", status.status, "weir status --json"),
     ("logs", inspect.logs, "weir logs flights --lines 100"),

@@ -45,7 +45,8 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_over: bool = False,
-          owner: str = "weir run", on_progress: Callable[[Progress], None] | None = None,
+          accept_state_loss: bool = False, owner: str = "weir run",
+          on_progress: Callable[[Progress], None] | None = None,
           console: logging.Handler | None = None) -> RunSummary:
     """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
 
@@ -61,7 +62,8 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
 
         try:
             return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,
-                       take_over=take_over, owner=owner, stop=stop, on_progress=on_progress)
+                       take_over=take_over, accept_state_loss=accept_state_loss, owner=owner, stop=stop,
+                       on_progress=on_progress)
         except Exception:
             logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
             raise

@@ -42,6 +42,9 @@ def run(reference: ReferenceArgument,
         take_over: Annotated[bool, typer.Option(
             "--take-over", help="Start even if another driver holds the application; that one is fenced "
             "and stops.")] = False,
+        accept_state_loss: Annotated[bool, typer.Option(
+            "--accept-state-loss", help="Start although another topology or partition count leaves stores empty; "
+            "`weir plan` shows which.")] = False,
         directory: DirOption = None, debug: DebugOption = False) -> None:
     """Run an application until it has caught up, or until Ctrl-C.
 
@@ -57,7 +60,7 @@ def run(reference: ReferenceArgument,
     settings = load_settings(directory, overrides)
     with following(reference) as on_progress:
         summary = drive(reference, settings, until_caught_up=until_caught_up, take_over=take_over,
-                        on_progress=on_progress, console=TerminalWarnings())
+                        accept_state_loss=accept_state_loss, on_progress=on_progress, console=TerminalWarnings())
     console.print(summary_line(summary), soft_wrap=True)
 
 

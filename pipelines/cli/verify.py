@@ -29,12 +29,15 @@ def verify_application(settings: Settings, application: Application) -> Iterator
     """
     from infra.control import ControlDatabase
     from pipelines.spark.errors import TopologyChangedError
+    from pipelines.topology.changes import sub_topology_of
     from state.changelog.verify import StateDifferenceError
     from state.commit.protocol import newest_commit
 
     newest = newest_commit(settings.warehouse, application.id)
-    if newest is not None and newest.fingerprint != application.topology.fingerprint:
-        raise TopologyChangedError(application.id, newest.fingerprint, application.topology.fingerprint)
+    known = application.topology.committed_form.stores
+    other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
+    if other:
+        raise TopologyChangedError(application.id, f"this program does not have its task {other[0]}")
     for task in newest.tasks if newest else ():
         try:
             agreement = _compare(settings, application, task)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pipelines.application import NO_LIMIT, Application
-from pipelines.spark.errors import PartitionCountError, TopologyChangedError
+from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
 from pipelines.spark.planner import (
     Limits,
     Task,
@@ -26,10 +26,15 @@ from pipelines.spark.planner import (
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from pipelines.tasks.tables import application_tables
+from pipelines.topology.changes import TopologyChange, compare
+from state.changelog.forgetting import forget_tasks
 from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from state.commit.protocol import Committer, newest_commit
 from state.commit.record import CommitRecord, TaskCommit
-from state.types import StateId, StoreSpec, TaskId
+from state.commit.tables import require_fit
+from state.engine.instances import new_instance
+from state.types import FileEntry, Positions, StateId, StoreSpec, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -76,35 +81,39 @@ class Coordinator:
         self._stages = _stages(application)
 
     def start(self, source_counts: Mapping[str, int],
-              start_offsets: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]) -> None:
+              start_offsets: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]], *,
+              accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and take the tasks up where the log has them.
 
-        ``start_offsets`` says where to begin with topic partitions that no commit knows.
+        ``start_offsets`` says where to begin with topic partitions that no commit knows. Under another topology or
+        partition count, sub-topologies whose stored names and counts stay go on with their state. With
+        ``accept_state_loss`` the others begin with empty stores at the committed positions of their topics.
 
         Raises:
-            TopologyChangedError, PartitionCountError: The committed state does not fit this program.
+            TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
+            PendingRowsError, TableSchemaError: What is committed does not fit this program.
             FencedError: Another driver claimed at the same moment.
         """
         application, topology = self.application, self.application.topology
         counts = topology.partition_counts(source_counts)
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
-        committed = newest_commit(self._warehouse, application.id)
-        if committed is not None:
-            if committed.fingerprint != topology.fingerprint:
-                raise TopologyChangedError(application.id, committed.fingerprint, topology.fingerprint)
-            if set(committed.tasks) != set(map(topology.task_name, ids)):
-                topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
-                raise PartitionCountError(application.id, len(committed.tasks), len(ids), topics)
+        self._change(newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
         claim = self._committer.claim()
         self.generation = claim.generation
         record = claim.newest
+        change = self._change(record, source_counts, accept_state_loss)  # another driver may have committed meanwhile
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
             topics_read = tuple(source.topic for source in sub_topology.sources)
-            known = (record.tasks[topology.task_name(task_id)] if record
-                     else TaskCommit(state=None, instance=FIRST_INSTANCE))
+            if record is None or change is None:
+                known = TaskCommit(state=None, instance=FIRST_INSTANCE)
+            elif sub_topology.stored_name in change.going_on:
+                known = record.tasks[topology.task_name(task_id)]
+            else:
+                known = TaskCommit(state=None, instance=new_instance(),
+                                   positions=_committed_positions(record, topics_read, task_id.partition))
             self.tasks[task_id] = _task(task_id, topics_read, known)
         unknown = [(topic, task.id.partition) for task in self.tasks.values() for topic in task.topics
                    if task.id.partition not in task.positions.get(topic, {})]
@@ -119,6 +128,10 @@ class Coordinator:
         remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info("generation %s of %r starts after epoch %s with %s tasks%s", self.generation, application.id,
                  self.epoch, len(self.tasks), f"; removed {orphans} orphaned blobs" if orphans else "")
+        if change is not None and change.ended_tasks:
+            self.epoch += 1
+            self.commit("another topology" if change.is_other_topology else "other partition counts",
+                        forget_tasks(self._warehouse / application.id, change.ended_tasks, self.epoch))
 
     def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has."""
@@ -143,8 +156,10 @@ class Coordinator:
             self.has_uncommitted |= result.moved
         return result
 
-    def commit(self, reason: str) -> None:
+    def commit(self, reason: str, files: Sequence[FileEntry] = ()) -> None:
         """Make every accepted epoch durable, and with it which instances hold the tasks' state.
+
+        ``files`` come with it, beside those of the tasks.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -155,7 +170,8 @@ class Coordinator:
             kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint, reason=reason,
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
-            files=tuple(file for task in self.tasks.values() for file in task.files),
+            files=(*files, *(file for task in self.tasks.values() for file in task.files)),
+            topology=self.application.topology.committed_form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
         try:
             sync_blobs(self._blobs, record.pending_blobs)
@@ -217,6 +233,26 @@ class Coordinator:
                     totals[name] = totals.get(name, 0) + count
         return totals
 
+    def _change(self, committed: CommitRecord | None, source_counts: Mapping[str, int],
+                accept_state_loss: bool) -> TopologyChange | None:
+        """What the start changes; raises unless it may. None before the first commit."""
+        if committed is None:
+            return None
+        application, topology = self.application, self.application.topology
+        counts = topology.partition_counts(source_counts)
+        change = compare(committed, topology, counts)
+        if change.is_blocked:
+            raise PendingRowsError(application.id, change.pending_blobs)
+        if change.loses_state and not accept_state_loss:
+            if change.is_other_topology:
+                raise TopologyChangedError(application.id, change.loss())
+            topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
+            raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
+        if change.is_other_topology:
+            for spec in application_tables(topology):
+                require_fit(self._warehouse / application.id, spec)
+        return change
+
     def _job(self, run: Callable[[Sequence[Item]], list[Answer]], items: Sequence[Item]) -> list[Answer]:
         """Run a job; a lost one means the same items again, which repeats nothing (PROTOCOL 8)."""
         for attempt in range(1, JOB_ATTEMPTS + 1):
@@ -259,6 +295,12 @@ class Coordinator:
         targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out}
         return any(sum(blob.size_bytes for blob in task.pending) > limit
                    for task in self.tasks.values() if task.id.sub_topology in targets)
+
+
+def _committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
+    """Where a commit stands in a partition of ``topics``, whichever task read it."""
+    return {topic: {partition: task.positions[topic][partition]} for task in record.tasks.values() for topic in topics
+            if partition in task.positions.get(topic, {})}
 
 
 def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:

@@ -62,16 +62,29 @@ class OffsetsLostError(RunError):
 
 
 class TopologyChangedError(RunError):
-    """The commit log was written by another topology."""
+    """The commit log was written by another topology, and this one would lose state."""
 
-    def __init__(self, application: str, committed: str, found: str) -> None:
-        super().__init__(application, committed, found)
-        self.application, self.committed, self.found = application, committed, found
+    def __init__(self, application: str, loss: str) -> None:
+        super().__init__(application, loss)
+        self.application, self.loss = application, loss
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} was last committed by another topology (fingerprint "
-                f"{self.committed}, now {self.found}): its stores and tables do not fit; run the old program, give "
-                f"the new one another id, or start over with `weir reset {self.application}`")
+        return (f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
+                "old program, give the new one another id to read everything anew, start over with `weir reset "
+                f"{self.application}`, or accept the loss with `weir run --accept-state-loss`")
+
+
+class PendingRowsError(RunError):
+    """Rows on their way between sub-topologies belong to the topology that sent them (PROTOCOL 26)."""
+
+    def __init__(self, application: str, blobs: int) -> None:
+        super().__init__(application, blobs)
+        self.application, self.blobs = application, blobs
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
+                "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
+                "first, which takes them")
 
 
 class PartitionCountError(RunError):
@@ -84,4 +97,5 @@ class PartitionCountError(RunError):
     def __str__(self) -> str:
         return (f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
                 f"{self.found} ({self.topics}): keys live elsewhere now; start over with `weir reset "
-                f"{self.application}`, or give the program another id and read from the start")
+                f"{self.application}`, give the program another id and read from the start, or begin with empty "
+                "stores by `weir run --accept-state-loss`")

@@ -40,13 +40,14 @@ ANSWER_LIMIT_S = 4.0
 
 
 def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
-        take_over: bool = False, owner: str = "weir run", stop: Event | None = None,
+        take_over: bool = False, accept_state_loss: bool = False, owner: str = "weir run", stop: Event | None = None,
         on_progress: Callable[[Progress], None] | None = None, on_step: str | None = None,
         spark: SparkSession | None = None) -> RunSummary:
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
 
     Blocks. ``stop`` ends it after the epoch at hand, with a commit. ``take_over`` starts although another driver
-    holds the lease; the other one is fenced at its next commit. ``owner`` is the name the lease shows. ``on_step``
+    holds the lease; the other one is fenced at its next commit. ``accept_state_loss`` starts although another topology
+    or partition count leaves stores empty. ``owner`` is the name the lease shows. ``on_step``
     names a ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the
     workers. ``spark`` lends a session that stays open afterwards; without it one is started and stopped.
 
@@ -89,7 +90,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
                               fingerprint=application.topology.fingerprint, on_step=step)
         stack.callback(committer.close)
         coordinator = Coordinator(application, settings.warehouse, committer, pool)
-        coordinator.start(counts, brokers.start_offsets)
+        coordinator.start(counts, brokers.start_offsets, accept_state_loss=accept_state_loss)
         limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                         max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
                         max_skew_ms=max_skew_ms(application))

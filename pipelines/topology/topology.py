@@ -28,6 +28,7 @@ from pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
 )
+from state.commit.record import CommittedTopology
 from state.types import StoreSpec, TableSpec, TaskId
 
 
@@ -161,6 +162,14 @@ class Topology:
         indices = {sub_topology.stored_name: sub_topology.index for sub_topology in self.sub_topologies}
         return TaskId(indices[stored_name], int(partition))
 
+    @cached_property
+    def committed_form(self) -> CommittedTopology:
+        """What a commit row keeps of the topology."""
+        return CommittedTopology(
+            stores={sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
+                    for sub_topology in self.sub_topologies},
+            outputs=tuple(spec.name for spec in self.table_specs()))
+
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a store's state as users see them: state columns replaced by finished values.
 
@@ -179,8 +188,9 @@ class Topology:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the structure: nodes, schemas, stores and windows; not the code of functions."""
-        return _digest([self.describe(), [sub_topology.stored_shape for sub_topology in self.sub_topologies],
+        """Names the structure: nodes and how they are joined, schemas, stores, windows; not the code of functions."""
+        return _digest([[[sub_topology.stored_shape, [_joined(node) for node in sub_topology.nodes]]
+                         for sub_topology in self.sub_topologies],
                         [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()]], 16)
 
 
@@ -193,6 +203,10 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
 
 def _digest(shape: list[Any], size: int) -> str:
     return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
+
+
+def _joined(node: Node) -> list[Any]:
+    return [node.name, node.parent.name if node.parent else None, list(node.store_names)]
 
 
 def _columns(schema: pl.Schema) -> list[list[str]]:

@@ -47,6 +47,16 @@ class TaskCommit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CommittedTopology:
+    """What the program of a commit kept and wrote, for comparing another program with it."""
+
+    stores: Mapping[str, tuple[str, ...]]
+    """Store names by the stored name of their sub-topology, ``flights-9f86d081``; empty for one without stores."""
+    outputs: tuple[str, ...]
+    """Names of the output tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitRecord:
     """One row: the claim of a generation, or a commit of all epochs up to ``epoch``."""
 
@@ -67,6 +77,8 @@ class CommitRecord:
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
     is_rolled_up: bool = False
     """Whether ``files`` was dropped, all tables having had them (PROTOCOL 16)."""
+    topology: CommittedTopology | None = None
+    """None in a claim, and in rows of before this was kept."""
     format_version: int = FORMAT_VERSION
 
     @property

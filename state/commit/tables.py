@@ -51,7 +51,7 @@ class AppendTable:
             TableSchemaError: It exists with other columns.
         """
         folder = app_folder / spec.name
-        schema = Schema.from_arrow(pl.DataFrame(schema=stored_schema(spec)).to_arrow().schema)
+        schema = _delta_schema(spec)
         if not DeltaTable.is_deltatable(str(folder)):
             keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
             DeltaTable.create(folder, schema, mode="ignore", partition_by=list(spec.partition_by),
@@ -122,6 +122,17 @@ class AppendTable:
         remove_scratch(self.folder)
 
 
+def require_fit(app_folder: Path, spec: TableSpec) -> None:
+    """Raise ``TableSchemaError`` when the table exists with other columns, or other keys, than its spec."""
+    if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
+        return
+    table, wanted = DeltaTable(app_folder / spec.name), _delta_schema(spec)
+    if table.schema() != wanted:
+        raise TableSchemaError(spec.name, _columns(wanted), _columns(table.schema()))
+    if key_columns(table) != list(spec.keys):
+        raise TableSchemaError(spec.name, _keyed(spec.keys), _keyed(key_columns(table)))
+
+
 def version_text(version: int) -> str:
     """A transaction version as the state id it stands for."""
     return str(StateId(version >> 32, version & 0xFFFF_FFFF))
@@ -181,6 +192,14 @@ def newest_of_each_key(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFra
 def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     newest = newest_of_each_key(updates, keys)
     return newest.filter(~pl.col(_DELETED)) if _DELETED in updates.columns else newest
+
+
+def _delta_schema(spec: TableSpec) -> Schema:
+    return Schema.from_arrow(pl.DataFrame(schema=stored_schema(spec)).to_arrow().schema)
+
+
+def _keyed(keys: Sequence[str]) -> str:
+    return f"its updates keyed by {', '.join(keys)}" if keys else "rows that all count, without a key"
 
 
 def _columns(schema: Schema) -> str:

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from pipelines.cli.app import app
 
-COMMANDS = [("demo",), ("run",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",), ("commit",),
-            ("pause",), ("resume",), ("stop",), ("compact",), ("bench",), ("kafka", "start"), ("kafka", "stop")]
+COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",),
+            ("commit",), ("pause",), ("resume",), ("stop",), ("compact",),
+            ("verify",), ("bench",), ("kafka", "start"), ("kafka", "stop")]
 STEERING = ("commit", "pause", "resume", "stop")
 
 

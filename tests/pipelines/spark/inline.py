@@ -185,20 +185,22 @@ class Place:
         return self.folder / "state" / self.name_of(task)
 
     def driver(self, on_step: Callable[[str], None] = lambda name: None,
-               on_progress: Callable[[Progress], None] = lambda progress: None) -> Driver:
+               on_progress: Callable[[Progress], None] = lambda progress: None, *,
+               accept_state_loss: bool = False) -> Driver:
         """A new generation, claimed."""
         application = self.application
         runner = EpochRunner(application.topology, self.settings, self.topics.reader, on_step)
         committer = Committer(self.warehouse, application.id, application_tables(application.topology),
                               fingerprint=application.topology.fingerprint, on_step=on_step)
         coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
-        coordinator.start(self.topics.partition_counts(), self.topics.start_offsets)
+        coordinator.start(self.topics.partition_counts(), self.topics.start_offsets,
+                          accept_state_loss=accept_state_loss)
         self.restores = InlineRestores(application, self.settings)
         self.snapshots = InlineSnapshots(application, self.settings)
         limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application))
         return Driver(coordinator, self.topics, self.desk, self.restores, self.snapshots, limits, on_progress,
                       snapshot_rows=self.snapshot_rows)
 
-    def run(self, on_step: Callable[[str], None] = lambda name: None) -> RunSummary:
+    def run(self, on_step: Callable[[str], None] = lambda name: None, *, accept_state_loss: bool = False) -> RunSummary:
         """A new generation, run until it has caught up."""
-        return self.driver(on_step).run(Event(), until_caught_up=True)
+        return self.driver(on_step, accept_state_loss=accept_state_loss).run(Event(), until_caught_up=True)

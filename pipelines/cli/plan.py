@@ -1,0 +1,112 @@
+"""``weir plan``: what a program would do with the state that its application has committed, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, load_settings
+from pipelines.cli.render import console, print_json
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
+    from pipelines.application import Application
+    from pipelines.topology.changes import TopologyChange
+
+REFUSED = 3
+"""The exit code when ``weir run`` would refuse to start without a flag, or at all."""
+
+
+def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:
+    """Partitions of each source topic.
+
+    Raises:
+        UnknownTopicError: One does not exist.
+    """
+    from infra.kafka.admin import KafkaAdmin
+
+    admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+    return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
+
+
+def obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
+    """What no flag accepts, a sentence each."""
+    from pipelines.spark.errors import PendingRowsError
+    from pipelines.tasks.tables import application_tables
+    from state.commit.tables import require_fit
+    from state.errors import TableSchemaError
+
+    found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    for spec in application_tables(application.topology):
+        try:
+            require_fit(settings.warehouse / application.id, spec)
+        except TableSchemaError as error:
+            found.append(str(error))
+    return found
+
+
+def plan(reference: ReferenceArgument,
+         bootstrap_servers: Annotated[str | None, typer.Option(
+             metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")] = None,
+         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Compare a program with what its application has committed; changes nothing.
+
+    Shows which stores go on, which would begin empty or be given up, outputs that come or go, and partition counts that
+    changed. Ends with code 0 when `weir run` would start with all its state, and with 3 when it would refuse.
+    """
+    from infra.kafka.broker import broker_for
+    from pipelines.cli.registry import load_reference
+    from pipelines.topology.changes import compare
+    from state.commit.protocol import newest_commit
+
+    settings = load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+    application = load_reference(reference)
+    committed = newest_commit(settings.warehouse, application.id)
+    if committed is None:
+        if as_json:
+            print_json({"application": application.id, "committed_epoch": None, "refused": False})
+        else:
+            console.print(f"{application.id} has committed nothing: run starts from the beginning", markup=False)
+        return
+    with broker_for(settings) as servers:
+        counts = application.topology.partition_counts(source_counts(settings, application, servers))
+    change = compare(committed, application.topology, counts)
+    blocked = obstacles(settings, application, change)
+    is_refused = bool(blocked) or change.loses_state
+    if as_json:
+        print_json({"application": application.id, "committed_epoch": committed.epoch, "refused": is_refused,
+                    "obstacles": blocked, **_plain(change)})
+    else:
+        _print(application.id, committed.epoch, change, blocked)
+    if is_refused:
+        raise typer.Exit(REFUSED)
+
+
+def _plain(change: TopologyChange) -> dict[str, Any]:
+    return {**asdict(change), "going_on": sorted(change.going_on)}
+
+
+def _print(application: str, epoch: int, change: TopologyChange, blocked: list[str]) -> None:
+    lines = [
+        *(f"store {name}: goes on with its state" for name in change.kept),
+        *(f"store {name}: new, begins empty" for name in change.added),
+        *(f"store {name}: REBUILT, begins empty: results count only what is read from now on" for name
+          in change.rebuilt),
+        *(f"store {name}: ORPHANED, its state is given up" for name in change.orphaned),
+        *(f"output {name}: new" for name in change.outputs_added),
+        *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
+        *(f"sub-topology {name}: {before} tasks committed, {now} now: keys live elsewhere" for name, (before, now)
+          in change.partitions.items())]
+    other = "another topology" if change.is_other_topology else "the same topology"
+    console.print(f"{application}, epoch {epoch}: committed by {other}", markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    for sentence in blocked:
+        console.print(f"run refuses: {sentence}", markup=False, soft_wrap=True)
+    if change.loses_state:
+        console.print("run refuses, since state would be lost: run the old program, give the new one another id to "
+                      "read everything anew, or accept the loss with --accept-state-loss", markup=False, soft_wrap=True)
+    elif not blocked:
+        console.print("run starts with all the state there is", markup=False, soft_wrap=True)

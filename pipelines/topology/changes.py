@@ -1,0 +1,100 @@
+"""What becomes of committed state under another program: stores kept, rebuilt, orphaned; outputs; partition counts.
+
+A sub-topology goes on with its state when its stored name, a fingerprint of all that it stores and sends, and its
+number of partitions are the committed ones. What a start does about the others is ``pipelines.spark.coordinator``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pipelines.topology.topology import Topology
+from state.commit.record import CommitRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyChange:
+    """A program beside a commit; stores and outputs by name."""
+
+    kept: tuple[str, ...]
+    rebuilt: tuple[str, ...]
+    """Stores that begin empty: their sub-topology stores or reads something else now, or its partitions changed."""
+    orphaned: tuple[str, ...]
+    """Stores that the program has no more; of a commit that names no stores, the stored names of sub-topologies."""
+    added: tuple[str, ...]
+    outputs_added: tuple[str, ...]
+    outputs_removed: tuple[str, ...]
+    partitions: Mapping[str, tuple[int, int]]
+    """Committed number of tasks and that of now, by stored name of the sub-topologies where the two differ."""
+    going_on: frozenset[str]
+    """Stored names of the sub-topologies that go on with their state."""
+    ended_tasks: tuple[str, ...]
+    """Committed tasks whose state nobody takes over."""
+    pending_blobs: int
+    """Files of rows between sub-topologies that no task has taken yet."""
+    is_other_topology: bool
+
+    @property
+    def loses_state(self) -> bool:
+        return bool(self.rebuilt or self.orphaned)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether rows on their way between sub-topologies would be lost, which no flag accepts (PROTOCOL 26)."""
+        return self.pending_blobs > 0 and (self.is_other_topology or bool(self.ended_tasks))
+
+    def loss(self) -> str:
+        """What is lost, as the end of a sentence."""
+        parts = []
+        if self.rebuilt:
+            parts.append(f"{_listed(self.rebuilt)} would begin empty, without what was read so far")
+        if self.orphaned:
+            parts.append(f"{_listed(self.orphaned)} would be given up")
+        return " and ".join(parts)
+
+
+def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, int]) -> TopologyChange:
+    """Hold a program, with its number of tasks by sub-topology, against a commit."""
+    now = {sub_topology.stored_name: sub_topology for sub_topology in topology.sub_topologies}
+    before = _task_counts(committed.tasks)
+    stores_now = {name: tuple(store.name for store in sub_topology.stores) for name, sub_topology in now.items()}
+    named = committed.topology.stores if committed.topology else {
+        name: stores_now.get(name, (name,)) for name in before}
+    changed = {name: (before[name], counts[now[name].index]) for name in before.keys() & now.keys()
+               if before[name] != counts[now[name].index]}
+    going_on = before.keys() & now.keys() - changed.keys()
+    kept = tuple(store for name in sorted(going_on) for store in stores_now[name])
+    lost = [store for name in sorted(before.keys() - going_on) for store in named.get(name, ())]
+    all_now = [store for stores in stores_now.values() for store in stores]
+    outputs_now = topology.committed_form.outputs
+    outputs_before = committed.topology.outputs if committed.topology else outputs_now
+    return TopologyChange(
+        kept=kept, rebuilt=tuple(store for store in lost if store in all_now),
+        orphaned=tuple(store for store in lost if store not in all_now),
+        added=tuple(store for store in all_now if store not in (*kept, *lost)),
+        outputs_added=_without(outputs_now, outputs_before), outputs_removed=_without(outputs_before, outputs_now),
+        partitions=changed, going_on=frozenset(going_on),
+        ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
+        pending_blobs=len(committed.pending_blobs), is_other_topology=committed.fingerprint != topology.fingerprint)
+
+
+def sub_topology_of(task: str) -> str:
+    """The stored name of a stored task's sub-topology."""
+    return task.rpartition("_")[0]
+
+
+def _task_counts(tasks: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for task in tasks:
+        counts[sub_topology_of(task)] = counts.get(sub_topology_of(task), 0) + 1
+    return counts
+
+
+def _without(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    gone = set(others)
+    return tuple(name for name in names if name not in gone)
+
+
+def _listed(stores: tuple[str, ...]) -> str:
+    return f"the store{'s' if len(stores) > 1 else ''} {', '.join(map(repr, stores))}"

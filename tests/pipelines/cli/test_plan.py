@@ -1,0 +1,70 @@
+"""``weir plan`` says beforehand what ``weir run`` will do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import plan
+from pipelines.cli.app import app
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, sales
+from tests.pipelines.spark.test_topology_change import program
+
+OTHERS = {"kept": lambda: program(positive_only=True), "renamed": lambda: program(store="other"),
+          "rebuilt": lambda: program(by_amount=True), "output": lambda: program(output="new_totals"),
+          "columns": lambda: program(total="sum")}
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """``planned(program, *flags)``: the result of the command over a folder in which sales have run."""
+    topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
+    Place(application(), topics, tmp_path).run()
+    monkeypatch.setattr(plan, "source_counts", lambda *_: topics.partition_counts())
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
+
+    def run(name, *flags):
+        monkeypatch.setattr("pipelines.cli.registry.load_reference", lambda reference: OTHERS[name]())
+        return CliRunner().invoke(app, ["plan", "module:app", "--dir", str(tmp_path), *flags])
+
+    return run
+
+
+def test_a_program_that_keeps_all_state_is_free_to_start(planned):
+    result = planned("kept")
+    assert (result.exit_code, "store sums: goes on with its state" in result.stdout) == (0, True), result.output
+    assert "committed by another topology" in result.stdout
+
+
+def test_state_that_would_be_lost_is_named_and_ends_with_code_3(planned):
+    result = planned("renamed")
+    assert result.exit_code == plan.REFUSED, result.output
+    for line in ("store other: new", "store sums: ORPHANED", "--accept-state-loss"):
+        assert line in result.stdout
+    rebuilt = planned("rebuilt", "--json")
+    shown = json.loads(rebuilt.stdout)
+    assert (rebuilt.exit_code, shown["refused"]) == (plan.REFUSED, True)
+    assert (shown["rebuilt"], shown["added"], shown["outputs_added"]) == (["sums"], ["by_amount"], ["by_amount"])
+
+
+def test_outputs_that_come_and_go_do_not_stand_in_the_way(planned):
+    result = planned("output")
+    assert result.exit_code == 0, result.output
+    assert "output new_totals: new" in result.stdout
+    assert "output totals: no longer written" in result.stdout
+
+
+def test_a_table_with_other_columns_is_an_obstacle_with_its_way_out(planned):
+    result = planned("columns")
+    assert result.exit_code == plan.REFUSED
+    assert "run refuses: table 'totals' has the columns" in result.stdout
+    assert "another name" in result.stdout
+
+
+def test_an_application_without_a_commit_starts_from_the_beginning(planned, tmp_path):
+    result = planned("kept", "--dir", str(tmp_path / "elsewhere"))
+    assert result.exit_code == 0
+    assert "starts from the beginning" in result.stdout

@@ -1,0 +1,176 @@
+"""Another program over committed state: what goes on, what is refused, and what accepting a loss means."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
+from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from pipelines.topology.changes import compare
+from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
+from state.errors import TableSchemaError
+from state.types import BlobRef, StateId
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, expected, sales, totals
+
+
+@dataclass(frozen=True)
+class Sale:
+    amount: int
+
+
+@dataclass(frozen=True)
+class Refund:
+    amount: int
+
+
+def program(*, store="sums", refunds=False, positive_only=False, output="totals", total="total",
+            by_amount=False) -> Application:
+    """``application()`` of ``sales``, changed."""
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    if positive_only:
+        stream = stream.filter(lambda key, value: value.amount >= 0)
+    stream.group_by_key().agg(store, **{total: Sum("amount")}, sales=Count()).to_delta(output)
+    if by_amount:
+        stream.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
+    if refunds:
+        builder.stream("refunds", key=String("shop"), value=Json(Refund)).group_by_key().agg(
+            "refunds", total=Sum("amount")).to_delta("refunds")
+    return Application("sales", builder)
+
+
+@pytest.fixture
+def place(tmp_path):
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=30)
+
+
+def more_sales(place: Place, *partitions: int) -> None:
+    for partition in partitions or (0, 1):
+        place.topics.rows["sales", partition] += [(b"shop-%d" % partition, b'{"amount": 1000}', 9_000)] * 10
+
+
+def add_refunds(place: Place) -> None:
+    for partition in (0, 1):
+        place.topics.rows["refunds", partition] = [
+            (b"shop-%d" % partition, json.dumps({"amount": 5}).encode(), 5_000)] * 3
+
+
+def test_a_change_that_leaves_every_store_alone_goes_on_with_the_state(place):
+    place.run()
+    more_sales(place)
+    place.application = program(positive_only=True, refunds=True)
+    add_refunds(place)
+    summary = place.run()
+    assert summary.records_in == 20 + 6
+    assert totals(place) == expected_of_sales(place)
+    assert read_table(place.warehouse / "sales" / "refunds")["total"].to_list() == [15, 15]
+
+
+def expected_of_sales(place: Place) -> dict:
+    of_sales = {at: rows for at, rows in place.topics.rows.items() if at[0] == "sales"}
+    return expected(replace(place, topics=Topics(of_sales)))
+
+
+def test_a_change_that_would_lose_a_store_is_refused_and_nothing_is_claimed(place):
+    place.run()
+    place.application = program(store="other")
+    with pytest.raises(TopologyChangedError, match=r"store 'sums' would be given up.*weir reset sales.*--accept-state"):
+        place.run()
+    place.application = program(by_amount=True)
+    with pytest.raises(TopologyChangedError, match="store 'sums' would begin empty"):
+        place.run()
+    place.application = application()
+    more_sales(place)
+    assert place.run().generation == 2
+    assert totals(place) == expected(place)
+
+
+def test_an_accepted_loss_begins_with_empty_stores_at_the_committed_positions(place):
+    place.run()
+    place.application = program(by_amount=True)
+    more_sales(place)
+    place.run(accept_state_loss=True)
+    found = totals(place)
+    assert {shop: found[shop] for shop in ("shop-0", "shop-1")} == {"shop-0": (10_000, 10), "shop-1": (10_000, 10)}
+    changelog = read_table(place.warehouse / "sales" / "_changelog" / "sums")
+    assert sorted(changelog["shop"]) == ["shop-0", "shop-1"], "what was given up stands no more"
+    again = place.run()
+    assert again.records_in == 0, "the loss is accepted once; the next start has nothing to accept"
+
+
+def test_going_back_to_a_program_whose_state_was_given_up_does_not_bring_its_rows_back(place):
+    place.run()
+    old, place.application = place.application, program(by_amount=True)
+    place.run(accept_state_loss=True)
+    place.application = old
+    more_sales(place)
+    place.run(accept_state_loss=True)
+    task = place.name_of("0_0")
+    (place.state_of("0_0") / newest_commit(place.warehouse, "sales").tasks[task].instance / "data.mdb").unlink()
+    more_sales(place, 0)
+    place.run()
+    assert len(place.restores.done) == 1
+    assert totals(place)["shop-0"] == (20_000, 20)
+
+
+@pytest.mark.parametrize("step", ["pivot appended", "table appended", "settled"])
+def test_a_crash_while_a_loss_is_accepted_leaves_it_accepted_or_not(place, step):
+    place.run()
+    place.application = program(by_amount=True)
+
+    def crash(name):
+        if name == step:
+            raise RuntimeError(step)
+
+    with pytest.raises(RuntimeError, match=step):
+        place.run(on_step=crash, accept_state_loss=True)
+    more_sales(place)
+    place.run()
+    changelog = read_table(place.warehouse / "sales" / "_changelog" / "sums")
+    assert sorted(changelog["shop"]) == ["shop-0", "shop-1"]
+
+
+def test_more_partitions_move_keys_so_stores_would_begin_empty(place):
+    place.run()
+    place.topics.rows["sales", 2] = sales(5, 0)
+    with pytest.raises(PartitionCountError, match=r"sales: 3 partitions.*--accept-state-loss"):
+        place.run()
+    summary = place.run(accept_state_loss=True)
+    assert summary.records_in == 5
+    tasks = newest_commit(place.warehouse, "sales").tasks
+    assert [tasks[place.name_of(f"0_{number}")].positions["sales"][number] for number in range(3)] == [100, 100, 5]
+
+
+def test_rows_between_sub_topologies_are_not_left_behind(place):
+    place.run()
+    blob = BlobRef(source="a_0", target="b_0", edge="e", state=StateId(1, 1), path="p", rows=1, size_bytes=1)
+    committed = replace(newest_commit(place.warehouse, "sales"), pending_blobs=(blob,))
+    counts = {0: 2}
+    assert not compare(committed, place.application.topology, counts).is_blocked
+    assert compare(committed, program(positive_only=True).topology, counts).is_blocked
+    assert "--until-caught-up" in str(PendingRowsError("sales", 1))
+
+
+def test_an_output_with_other_columns_is_refused_before_anything_is_claimed(place):
+    place.run()
+    place.application = program(total="sum")
+    with pytest.raises(TableSchemaError, match="another name"):
+        place.run(accept_state_loss=True)
+    assert newest_commit(place.warehouse, "sales").generation == 1
+    place.application = application()
+    assert place.run().generation == 2
+
+
+def test_a_commit_of_before_topologies_were_kept_is_compared_by_stored_names(place):
+    place.run()
+    committed = replace(newest_commit(place.warehouse, "sales"), topology=None)
+    assert compare(committed, program(refunds=True).topology, {0: 2, 1: 2}).kept == ("sums",)
+    change = compare(committed, program(store="other").topology, {0: 2})
+    assert change.loses_state
+    assert change.orphaned == (place.application.topology.sub_topologies[0].stored_name,)
