@@ -216,6 +216,7 @@ def _dying(driver: Committer) -> Committer:
     return driver
 
 
+@pytest.mark.faults
 def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(tmp_path):
     twins, failed, done = Twins(tmp_path, step=SEGMENT_EPOCHS // 20), [], threading.Event()
     twins.commit(20)
@@ -271,6 +272,7 @@ def child(warehouse: Path, dies_at: int) -> subprocess.Popen[str]:
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root)
 
 
+@pytest.mark.faults
 def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins):
     twins.commit(8)
     met = set()
@@ -290,6 +292,7 @@ def test_a_compaction_killed_at_each_step_leaves_every_table_right(twins):
     twins.check()
 
 
+@pytest.mark.faults
 def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins):
     twins.commit(12)
     both = [child(twins.folders[0], 0) for _ in range(2)]

@@ -159,6 +159,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.faults
 def test_drivers_fight_over_a_log_that_is_rolled_up_all_the_time(tmp_path):
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
