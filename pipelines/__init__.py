@@ -10,6 +10,7 @@ from pipelines.errors import (
     ApplicationLoadError,
     BadInputError,
     CoPartitioningError,
+    QueryError,
     TopologyError,
     UserFunctionError,
 )
@@ -18,10 +19,11 @@ from pipelines.operators.functions import Windowed
 from pipelines.operators.windows import TimeWindows
 from pipelines.reading import read_table
 from pipelines.serdes import Bytes, Delimited, Int64, Json, String
+from pipelines.state_reader import Query, StateReader
 
 __all__ = [
     "Application", "ApplicationLoadError", "BadInputError", "BufferConfig", "Bytes", "CoPartitioningError", "Count",
     "Delimited", "First", "Int64", "Json", "KGroupedStream", "KStream", "KTable", "Last", "Max", "Mean", "Min",
-    "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowedKStream", "TimeWindows", "TopologyError",
-    "UserFunctionError", "Windowed", "load_application", "read_table",
+    "Query", "QueryError", "StateReader", "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowedKStream",
+    "TimeWindows", "TopologyError", "UserFunctionError", "Windowed", "load_application", "read_table",
 ]

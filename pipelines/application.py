@@ -13,6 +13,7 @@ from typing import Literal
 from pipelines.dsl.builder import StreamsBuilder
 from pipelines.errors import ApplicationLoadError, TopologyError
 from pipelines.operators.windows import to_ms
+from state.types import IsolationLevel
 
 NO_LIMIT = -1
 
@@ -25,7 +26,8 @@ class Application:
                  on_error: Literal["fail", "dead_letter"] = "fail",
                  start: Literal["earliest", "latest"] = "earliest",
                  max_skew: timedelta | None = None,
-                 uncommitted_max_bytes: int = 64 << 20) -> None:
+                 uncommitted_max_bytes: int = 64 << 20,
+                 state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> None:
         """
         Args:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
@@ -36,6 +38,7 @@ class Application:
             max_skew: How far one partition may run ahead of another in event time while input is far behind.
             uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
                 pass it by more than one batch of records stops reading. -1 is no limit.
+            state_isolation: What queries of the stores see that say nothing else: committed epochs, or the newest too.
 
         Raises:
             TopologyError: The topology or a setting cannot run.
@@ -54,10 +57,14 @@ class Application:
         if uncommitted_max_bytes < 1 and uncommitted_max_bytes != NO_LIMIT:
             raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes}; it must be above zero, or -1 for "
                                 "no limit")
+        if state_isolation not in list(IsolationLevel):
+            raise TopologyError(f'state_isolation is {state_isolation!r}; it must be "read_committed" or '
+                                '"read_uncommitted"')
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
         self.on_error, self.start = on_error, start
         self.uncommitted_max_bytes = uncommitted_max_bytes
+        self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
 
     def __repr__(self) -> str:

@@ -38,6 +38,10 @@ class BadInputError(Exception):
                 'producer or the declared schema, or set on_error="dead_letter" to put such records aside')
 
 
+class QueryError(Exception):
+    """A query of a store cannot be answered: wrong store or kind, no state here, or a position not reached."""
+
+
 class UserFunctionError(Exception):
     """A function of the program raised, or returned what its annotation does not promise."""
 

@@ -1,26 +1,25 @@
-"""``weir query``: one key of one store, read from the local state while the application runs or after it."""
+"""``weir query``: keys, ranges and windows of a store, read from local state while the application runs or after."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
 from pipelines.cli.render import console, print_json, print_table, without_bookkeeping
-from state.types import IsolationLevel, StoreKind
+from pipelines.errors import QueryError
+from state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from infra.settings import Settings
-    from pipelines.application import Application
-    from state.stores.typed import TypedStore
-
-WINDOW_COLUMNS = ("window_start", "window_end")
+    from pipelines.state_reader import Answer, Query, StateReader
 
 
 def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
@@ -66,67 +65,125 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     return {column: _parsed(values[column], dtype, column) for column, dtype in schema.items()}
 
 
-def _rows_of(typed: TypedStore, wanted: Mapping[str, Any]) -> pl.DataFrame:
-    """Key columns and state of the wanted key: one row or none, or in a window store one a window, oldest first."""
-    import polars as pl
-
-    if typed.spec.kind is StoreKind.WINDOW:
-        keys, rows = typed.scan()
-        rows = pl.concat([typed.decode(keys), rows], how="horizontal")
-        return rows.filter(pl.col(name).eq_missing(pl.lit(value)) for name, value in wanted.items())
-    asked = pl.DataFrame({name: [value] for name, value in wanted.items()}, schema=typed.spec.key)
-    return pl.concat([asked, typed.fetch(typed.encode(asked))], how="horizontal").filter("_found").drop("_found")
+def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
+    """The key columns of a store without those of windows and versions."""
+    return {name: dtype for name, dtype in spec.key.items()
+            if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")}
 
 
-def read_key(settings: Settings, application: Application, store: str, key: str,
-             isolation: IsolationLevel) -> pl.DataFrame:
-    """The rows that ``store`` holds for ``key`` on this host: key columns and finished values; none is no error.
+def _moment(text: str | None, option: str) -> datetime | None:
+    """A time as ISO 8601, UTC where it names no zone."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-    Raises:
-        CommandError: The application has no such store, the key does not fit it, or it has no state here yet.
-        TaskCorruptedError: The local state cannot be read.
-    """
-    import polars as pl
 
-    from state.engine.instances import current_instance
-    from state.engine.task_store import open_reader
-    from state.stores.typed import TypedStore
+def _position(text: str | None) -> Positions:
+    """``topic-partition=offset``, several with commas between them."""
+    position: Positions = {}
+    for part in text.split(",") if text else ():
+        found = re.fullmatch(r"(.+)-(\d+)=(\d+)", part.strip())
+        if found is None:
+            raise CommandError(f"--at-least: {part!r} is no position; write topic-partition=offset, as flights-0=100")
+        position.setdefault(found[1], {})[int(found[2])] = int(found[3])
+    return position
 
-    stores = {spec.name: (sub_topology, spec) for sub_topology in application.topology.sub_topologies
-              for spec in sub_topology.stores}
-    if store not in stores:
-        raise CommandError(f"{application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
-    sub_topology, spec = stores[store]
-    wanted = parse_key(key, {name: dtype for name, dtype in spec.key.items()
-                             if not (spec.kind is StoreKind.WINDOW and name in WINDOW_COLUMNS)})
-    tasks = sorted((settings.state_dir / application.id).glob(f"{sub_topology.stored_name}_*"))
-    instances = [instance for instance in map(current_instance, tasks) if instance is not None]
-    if not instances:
-        raise CommandError(f"{application.id} has no state in {settings.state_dir} yet; run it first")
-    found = []
-    for instance in instances:
-        with open_reader(instance, isolation) as reader:
-            found.append(_rows_of(TypedStore(spec, reader), wanted))
-    return application.topology.finish(store, pl.concat(found))
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the command line asks of a store, as text."""
+
+    key: str | None = None
+    lower: str | None = None
+    upper: str | None = None
+    prefix: str | None = None
+    from_time: str | None = None
+    to_time: str | None = None
+    as_of: str | None = None
+
+    def ask(self, reader: StateReader, store: str, query: Query) -> Answer:
+        """Ask in the way that fits the kind of store.
+
+        Raises:
+            CommandError: The key, a time, or what is asked for does not fit the store.
+            QueryError, TaskCorruptedError: As ``StateReader`` raises.
+        """
+        spec = reader.spec(store)
+        is_timed = spec.kind in (StoreKind.WINDOW, StoreKind.SESSION)
+        self._refuse(store, spec.kind,
+                     *(("lower", "upper", "prefix", "as_of") if is_timed else ("from_time", "to_time")))
+        key, lower, upper = (None if text is None else parse_key(text, _key_schema(spec))
+                             for text in (self.key, self.lower, self.upper))
+        if is_timed:
+            since, until = _moment(self.from_time, "--from-time"), _moment(self.to_time, "--to-time")
+            if spec.kind is StoreKind.WINDOW:
+                return reader.windows(store, key, since, until, query=query)
+            if key is None:
+                raise CommandError(f"{store} is a session store; give a KEY")
+            return reader.sessions(store, key, since, until, query=query)
+        if key is not None:
+            return reader.get(store, key, as_of=_moment(self.as_of, "--as-of"), query=query)
+        if self.prefix is not None:
+            return reader.prefix(store, self.prefix, query=query)
+        return reader.range(store, lower, upper, query=query)
+
+    def _refuse(self, store: str, kind: StoreKind, *options: str) -> None:
+        for option in options:
+            if getattr(self, option) is not None:
+                name = {"lower": "from", "upper": "to"}.get(option, option.replace("_", "-"))
+                raise CommandError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
 
 
 def query(application: AppArgument,
           store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows.")],
-          key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as UA-EWR, or a JSON object.")],
-          isolation: Annotated[IsolationLevel, typer.Option(
-              help="read_uncommitted sees the newest epoch too.")] = IsolationLevel.READ_COMMITTED,
+          key: Annotated[str | None, typer.Argument(
+              metavar="[KEY]", help="The key, as UA-EWR, or a JSON object; all rows without one.")] = None,
+          lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
+          upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
+          prefix: Annotated[str | None, typer.Option(help="What the first key column begins with.")] = None,
+          from_time: Annotated[str | None, typer.Option(
+              help="The earliest start of a window, or end of a session.")] = None,
+          to_time: Annotated[str | None, typer.Option(help="The latest start of a window or session.")] = None,
+          as_of: Annotated[str | None, typer.Option(help="A time in a versioned store's history.")] = None,
+          isolation: Annotated[IsolationLevel | None, typer.Option(
+              help="read_uncommitted sees the newest epoch too; the application's own by default.")] = None,
+          at_least: Annotated[str | None, typer.Option(
+              metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer.")] = None,
+          timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
+          tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Look up a key in a store's local state; a window store answers with all windows of the key."""
+    """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
     from pipelines.cli.registry import registered_application
+    from pipelines.state_reader import Query, StateReader
 
     settings = load_settings(directory)
-    rows = read_key(settings, registered_application(settings, application), store, key, isolation)
-    shown = without_bookkeeping(rows)
+    reader = StateReader(settings.dir, registered_application(settings, application))
+    asked = Question(key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time,
+                     as_of=as_of)
+    try:
+        if tasks:
+            names = (reader.tasks(store) if key is None
+                     else [reader.task_of(store, parse_key(key, _key_schema(reader.spec(store))))])
+            if as_json:
+                print_json({"tasks": names})
+            else:
+                console.print("\n".join(names), markup=False, soft_wrap=True)
+            return
+        answer = asked.ask(reader, store, Query(isolation=isolation, at_least=_position(at_least),
+                                                timeout=timedelta(seconds=timeout)))
+    except QueryError as error:
+        raise CommandError(str(error)) from None
+    shown = without_bookkeeping(answer.rows)
     if as_json:
-        print_json(shown.to_dicts())
-    elif rows.is_empty():
+        print_json({"rows": shown.to_dicts(), "position": answer.position})
+    elif shown.is_empty():
         hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
-        console.print(f"{store} holds nothing for {key}{hint if WINDOW_COLUMNS[0] in rows.columns else ''}",
-                      markup=False, soft_wrap=True)
+        is_windowed = reader.spec(store).kind is StoreKind.WINDOW
+        console.print(f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False,
+                      soft_wrap=True)
     else:
         print_table(shown)

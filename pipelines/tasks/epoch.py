@@ -26,7 +26,7 @@ from pipelines.topology import SubTopology, Topology
 from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from state.commit.files import write_file
 from state.engine.cache import TaskStoreCache
-from state.engine.contract import Settlement, StateSession
+from state.engine.contract import Settlement, StateReader, StateSession
 from state.engine.instances import set_current
 from state.engine.meta import Uncommitted
 from state.engine.session import EpochSession
@@ -171,8 +171,8 @@ class EpochRunner:
     def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
         sub_topology = self._sub_topology(plan.task)
         with store.session() as session:
-            positions = _load(session, POSITIONS_KEY, Positions)
-            clocks = _load(session, CLOCKS_KEY, dict[str, int])
+            positions = load_task_row(session, POSITIONS_KEY, Positions)
+            clocks = load_task_row(session, CLOCKS_KEY, dict[str, int])
             for wanted in plan.ranges:
                 found = positions.get(wanted.topic, {}).get(wanted.partition, wanted.start)
                 if found != wanted.start:
@@ -304,8 +304,9 @@ def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[byt
     return [(CLOCKS_KEY, msgspec.msgpack.encode(dict(clocks))), (POSITIONS_KEY, msgspec.msgpack.encode(positions))]
 
 
-def _load(session: StateSession, key: bytes, kind):
-    (stored,) = session.get_many(TASK_STORE, [key])
+def load_task_row(view: StateReader, key: bytes, kind):
+    """A task's positions or stream times as ``TASK_STORE`` has them; empty before its first epoch."""
+    (stored,) = view.get_many(TASK_STORE, [key])
     try:
         return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
     except msgspec.MsgspecError as error:

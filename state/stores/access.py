@@ -16,6 +16,7 @@ from state.engine.contract import StateReader
 from state.engine.task_store import MAX_KEY_BYTES
 from state.stores.long_keys import HASH_BYTES
 from state.stores.single import SingleKeyCodec, SingleRowCodec
+from state.stores.specs import BOOKKEEPING
 from state.stores.typed import TypedStore
 from state.types import StoreClock, StoreSpec
 
@@ -73,7 +74,7 @@ class Store:
         self._view = view
         self._keys = SingleKeyCodec(spec.key, spec.kind)
         self._rows = SingleRowCodec(spec.value)
-        self._shown = [name for name in spec.value if not name.startswith("_")]
+        self._shown = [name for name in spec.value if name not in BOOKKEEPING]
 
     @property
     def stream_time_ms(self) -> int | None:

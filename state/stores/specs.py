@@ -1,6 +1,6 @@
 """Specs of stores by kind, with the key and value columns that each kind needs beside the user's.
 
-Columns that begin with an underscore are bookkeeping: the stores' own methods do not show them.
+The stores' own methods do not show these columns.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ WRITTEN = "_written"
 """When a row was written by the wall clock; a value column of stores that expire by it."""
 GONE = "_gone"
 """Whether a version says that its key was deleted; a value column of versioned stores."""
+BOOKKEEPING = (WRITTEN, GONE)
 
 
 def key_value_spec(name: str, key: pl.Schema, value: pl.Schema, *, ttl_ms: int | None = None,

@@ -93,14 +93,14 @@ class VersionedStore(Store):
     def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
         """Rows aligned with ``keys``: key columns, and ``as_of_ms`` (Int64) where not the newest are asked for.
 
-        Value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_found``.
+        These, value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_found``.
         """
         as_of = keys["as_of_ms"].to_list() if "as_of_ms" in keys.columns else [None] * keys.height
         bodies = self._bodies(keys)
         values = [self._value_as_of(body, as_of_ms) for body, as_of_ms in zip(bodies, as_of, strict=True)]
         rows = self.columns.rows.decode(values).select(*self._shown, "_ts")
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
-        return rows.with_columns(found)
+        return pl.concat([keys.select(self._keys.columns.names()), rows.with_columns(found)], how="horizontal")
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``."""

@@ -7,8 +7,10 @@ import pytest
 
 from infra.settings import Settings
 from pipelines.cli.options import CommandError
-from pipelines.cli.query import parse_key, read_key
+from pipelines.cli.query import Question, _moment, _position, parse_key
+from pipelines.errors import QueryError
 from pipelines.examples.flights import app
+from pipelines.state_reader import Query, StateReader
 from state.engine.instances import set_current, task_folder
 from state.engine.task_store import TaskStore
 from state.stores.typed import TypedStore
@@ -74,24 +76,49 @@ def settings(tmp_path):
     return settings
 
 
+def ask(settings: Settings, store: str, isolation: IsolationLevel | None = None, **question: str) -> pl.DataFrame:
+    return Question(**question).ask(StateReader(settings.dir, app), store, Query(isolation=isolation)).rows
+
+
 def test_a_window_store_answers_with_all_windows_of_the_key_and_finished_values(settings):
-    rows = read_key(settings, app, "hourly", "UA-EWR", UNCOMMITTED)
+    rows = ask(settings, "hourly", UNCOMMITTED, key="UA-EWR")
     assert rows["window_start"].to_list() == [TEN, TEN + timedelta(hours=1)]
     assert rows["flights"].to_list() == [3, 4]
     assert rows["mean_delay"].to_list() == [1.0, 1.0]  # kept as sum and count, which the fixture set alike
 
 
+def test_windows_are_asked_for_by_their_start_and_without_a_key_of_all(settings):
+    assert ask(settings, "hourly", UNCOMMITTED, key="UA-EWR", from_time="2013-01-01T11:00")["flights"].to_list() == [4]
+    assert ask(settings, "hourly", UNCOMMITTED, to_time="2013-01-01T10:00:00+00:00")["flights"].to_list() == [5, 3]
+
+
 def test_read_committed_leaves_out_what_no_commit_covers(settings):
-    assert read_key(settings, app, "hourly", "UA-EWR", COMMITTED)["flights"].to_list() == [3]
-    assert read_key(settings, app, "hourly", "AA-JFK", COMMITTED)["flights"].to_list() == [5]
+    assert ask(settings, "hourly", COMMITTED, key="UA-EWR")["flights"].to_list() == [3]
+    assert ask(settings, "hourly", key="AA-JFK")["flights"].to_list() == [5]
 
 
 def test_an_absent_key_is_no_error_and_an_unknown_store_is(settings):
-    assert read_key(settings, app, "hourly", "ZZ-JFK", COMMITTED).is_empty()
-    with pytest.raises(CommandError, match="hourly, by_carrier"):
-        read_key(settings, app, "daily", "UA-EWR", COMMITTED)
+    assert ask(settings, "hourly", key="ZZ-JFK").is_empty()
+    with pytest.raises(QueryError, match="hourly, by_carrier"):
+        ask(settings, "daily", key="UA-EWR")
+
+
+def test_what_does_not_fit_the_kind_of_store_is_refused(settings):
+    with pytest.raises(CommandError, match="--from does not fit hourly, which is a window store"):
+        ask(settings, "hourly", lower="UA")
+    with pytest.raises(CommandError, match="--from-time does not fit by_carrier"):
+        ask(settings, "by_carrier", from_time="2013-01-01T10:00")
 
 
 def test_a_folder_without_state_says_so(tmp_path):
-    with pytest.raises(CommandError, match="run it first"):
-        read_key(Settings(dir=tmp_path), app, "hourly", "UA-EWR", COMMITTED)
+    with pytest.raises(QueryError, match="run it first"):
+        ask(Settings(dir=tmp_path), "hourly", key="UA-EWR")
+
+
+def test_positions_and_times_that_cannot_be_read_say_how_to_write_them():
+    assert _position("flights-0=100, my-topic-12=7") == {"flights": {0: 100}, "my-topic": {12: 7}}
+    assert _moment("2013-01-01T10:00", "--as-of") == TEN
+    with pytest.raises(CommandError, match="flights-0=100"):
+        _position("flights=3")
+    with pytest.raises(CommandError, match="2013-01-01T10:00:00Z"):
+        _moment("ten", "--as-of")

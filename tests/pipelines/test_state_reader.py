@@ -1,0 +1,107 @@
+"""Queries of a real run's stores: keys, ranges, positions, waiting for one, and which task holds a key."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines import (
+    Application,
+    Count,
+    Json,
+    Query,
+    QueryError,
+    StateReader,
+    StreamsBuilder,
+    String,
+    Sum,
+    state_reader,
+)
+from state.engine.cache import TaskStoreCache
+from state.types import IsolationLevel
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import sales
+
+
+@dataclass(frozen=True)
+class Sale:
+    amount: int
+
+
+def application(isolation: str = "read_committed") -> Application:
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    stream.group_by_key().agg("sums", total=Sum("amount"), sales=Count()).to_delta("totals")
+    stream.group_by("amount").agg("by_amount", sales=Count()).to_delta("amounts")
+    return Application("sales", builder, commit_interval=timedelta(milliseconds=1), state_isolation=isolation)
+
+
+@pytest.fixture
+def place(tmp_path):
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    place = Place(application(), topics, tmp_path, max_records=30)
+    place.run()
+    (tmp_path / "dir" / "state").mkdir(parents=True)
+    (tmp_path / "dir" / "state" / "sales").symlink_to(tmp_path / "state")
+    return place
+
+
+def test_keys_ranges_and_prefixes_with_the_position_they_stand_at(place):
+    reader = StateReader(place.folder / "dir", place.application)
+    answer = reader.get("sums", "shop-2")
+    assert answer.rows.select("shop", "sales").rows() == [("shop-2", 20)]
+    assert answer.position == {"sales": {0: 100, 1: 100}}
+    shops = [f"shop-{number}" for number in (*range(0, 10, 2), *range(1, 10, 2))]  # by task, then key
+    assert reader.range("sums").rows["shop"].to_list() == shops
+    assert reader.range("sums", "shop-2", "shop-4").rows["shop"].to_list() == ["shop-2", "shop-4", "shop-3"]
+    assert reader.prefix("sums", "shop-7").rows["shop"].to_list() == ["shop-7"]
+    assert reader.get("by_amount", {"amount": 7}).rows["sales"].to_list() == [2]
+    with pytest.raises(QueryError, match="is a key-value store, which this query does not fit"):
+        reader.windows("sums", "shop-2")
+
+
+def test_a_position_is_waited_for_or_the_reason_told(place, monkeypatch):
+    reader = StateReader(place.folder / "dir", place.application)
+    assert reader.get("sums", "shop-2", query=Query(at_least={"sales": {0: 100}})).rows.height == 1
+    with pytest.raises(QueryError, match="sales-0 is at 100, not 120"):
+        reader.get("sums", "shop-2", query=Query(at_least={"sales": {0: 120}}))
+    with pytest.raises(QueryError, match="do not read sales"):
+        reader.get("sums", "shop-2", query=Query(at_least={"sales": {7: 1}}))
+    place.topics.rows["sales", 0] += sales(20, 0)
+    waits = SimpleNamespace(monotonic=time.monotonic, time_ns=time.time_ns, sleep=lambda seconds: place.run())
+    monkeypatch.setattr(state_reader, "time", waits)
+    answer = reader.get("sums", "shop-2", query=Query(at_least={"sales": {0: 120}}, timeout=timedelta(seconds=30)))
+    assert answer.rows["sales"].to_list() == [24]
+    assert answer.position["sales"][0] == 120
+
+
+def test_the_task_that_holds_a_key_is_known(place):
+    reader = StateReader(place.folder / "dir", place.application)
+    assert reader.tasks("by_amount") == [place.name_of("1_0"), place.name_of("1_1")]
+    for amount in range(20):
+        task = reader.task_of("by_amount", amount)
+        others = [name for name in reader.tasks("by_amount") if name != task]
+        (folder,) = [place.folder / "state" / name for name in others]
+        hidden = folder.rename(folder.with_name("hidden"))
+        try:
+            assert reader.get("by_amount", amount).rows.height == 1
+        finally:
+            hidden.rename(folder)
+    assert reader.task_of("sums", "a") in reader.tasks("sums")
+
+
+def test_the_application_says_what_queries_see_unless_they_say_it_themselves(place):
+    driver = place.driver()
+    place.topics.rows["sales", 0] += sales(5, 0)
+    driver._ends = place.topics.end_offsets([("sales", 0), ("sales", 1)])
+    driver._run_epoch()
+    TaskStoreCache.close_all()  # a process opens a store once
+    for default, isolation, wanted in (("read_committed", None, 20), ("read_uncommitted", None, 21),
+                                       ("read_uncommitted", IsolationLevel.READ_COMMITTED, 20),
+                                       ("read_committed", IsolationLevel.READ_UNCOMMITTED, 21)):
+        reader = StateReader(place.folder / "dir", application(default))
+        assert reader.get("sums", "shop-2", query=Query(isolation=isolation)).rows["sales"].to_list() == [wanted]
