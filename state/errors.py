@@ -139,6 +139,18 @@ class RowFormatError(StateError):
                 "run the version that wrote them, or give the store a new name")
 
 
+class PositionsFileError(StateError):
+    """A file of offsets cannot be read."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path, self.line, self.reason = path, line, reason
+
+    def __str__(self) -> str:
+        return (f"{self.path}, line {self.line}: {self.reason}; restore the file from a copy, or remove it if the "
+                "store may begin without offsets")
+
+
 class TransactionClosedError(StateError):
     """A session was read after it had ended."""
 

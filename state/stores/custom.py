@@ -1,0 +1,73 @@
+"""Stores of the user's own, and who remembers the offsets that their data stands for (KIP-892).
+
+A store that manages its offsets puts them down with its data. For one that does not, a position file is kept beside
+it, written after each of its commits, as Kafka Streams keeps ``.checkpoint``: after a crash it may be behind the
+data, never ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from state.stores.positions_file import read_positions, write_positions
+from state.types import Positions
+
+
+class StateStore(Protocol):
+    """What a store of the user's own promises. Reading and writing are its own affair."""
+
+    name: str
+
+    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Make everything written so far durable, if possible together with ``offsets``: the next ones, by topic and
+        partition."""
+        ...
+
+    def committed_offset(self, topic: str, partition: int) -> int | None:
+        """The offset of the newest commit; None where none is known, or the store manages no offsets."""
+        ...
+
+    def manages_offsets(self) -> bool:
+        """Whether ``committed_offset`` knows, even after the store was closed and opened again."""
+        ...
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """About how much the next commit makes durable; 0 for a store without transactions."""
+        ...
+
+
+class OffsetKeeper:
+    """One user's store with its offsets kept, by itself or in ``<name>.checkpoint`` in ``folder``."""
+
+    def __init__(self, store: StateStore, folder: Path) -> None:
+        """A file that is there already, from before the store managed its offsets, is taken over and removed.
+
+        Raises:
+            PositionsFileError: The file cannot be read.
+        """
+        self.store = store
+        self._path = folder / f"{store.name}.checkpoint"
+        self._kept: Positions = read_positions(self._path) or {}
+        if store.manages_offsets() and self._path.exists():
+            unknown = {topic: {partition: offset for partition, offset in offsets.items()
+                               if store.committed_offset(topic, partition) is None}
+                       for topic, offsets in self._kept.items()}
+            if any(unknown.values()):
+                store.commit({topic: offsets for topic, offsets in unknown.items() if offsets})
+            self._path.unlink()
+
+    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Commit the store, then put the offsets down if it does not; those not named stay as they are."""
+        self.store.commit(offsets)
+        if not self.store.manages_offsets():
+            for topic, of_topic in offsets.items():
+                self._kept.setdefault(topic, {}).update(of_topic)
+            write_positions(self._path, self._kept)
+
+    def committed_offset(self, topic: str, partition: int) -> int | None:
+        """The offset of the newest commit; None before the first."""
+        if self.store.manages_offsets():
+            return self.store.committed_offset(topic, partition)
+        return self._kept.get(topic, {}).get(partition)

@@ -1,0 +1,74 @@
+"""Stores of the user's own: whose offsets are kept in a file, and when (KIP-892)."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.errors import PositionsFileError
+from state.stores.custom import OffsetKeeper
+from state.stores.positions_file import read_positions, write_positions
+
+
+class Notes:
+    """A store that remembers in memory what it was told; ``managed`` says whether offsets are its affair."""
+
+    name = "notes"
+
+    def __init__(self, managed: bool) -> None:
+        self.managed, self.offsets, self.commits = managed, {}, 0
+
+    def commit(self, offsets) -> None:
+        if self.commits == 2:
+            raise OSError("no commit")
+        self.commits += 1
+        if self.managed:
+            for topic, of_topic in offsets.items():
+                self.offsets.setdefault(topic, {}).update(of_topic)
+
+    def committed_offset(self, topic, partition):
+        return self.offsets.get(topic, {}).get(partition)
+
+    def manages_offsets(self):
+        return self.managed
+
+    def approximate_num_uncommitted_bytes(self):
+        return 0
+
+
+def test_a_store_that_does_not_manage_offsets_gets_a_file_written_after_its_commit(tmp_path):
+    keeper = OffsetKeeper(Notes(managed=False), tmp_path)
+    assert keeper.committed_offset("t", 0) is None
+    keeper.commit({"t": {0: 5, 1: 7}})
+    keeper.commit({"t": {0: 6}})
+    assert (tmp_path / "notes.checkpoint").read_text() == "0\n2\nt 0 6\nt 1 7\n"
+    with pytest.raises(OSError, match="no commit"):
+        keeper.commit({"t": {0: 9}})
+    again = OffsetKeeper(Notes(managed=False), tmp_path)
+    assert [again.committed_offset("t", partition) for partition in (0, 1, 2)] == [6, 7, None]
+
+
+def test_a_store_that_manages_its_offsets_gets_no_file(tmp_path):
+    keeper = OffsetKeeper(Notes(managed=True), tmp_path)
+    keeper.commit({"t": {0: 5}})
+    assert keeper.committed_offset("t", 0) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_comes_to_manage_offsets_takes_those_over_that_it_does_not_know(tmp_path):
+    write_positions(tmp_path / "notes.checkpoint", {"t": {0: 5, 1: 7}})
+    store = Notes(managed=True)
+    store.offsets = {"t": {0: 6}}
+    keeper = OffsetKeeper(store, tmp_path)
+    assert (keeper.committed_offset("t", 0), keeper.committed_offset("t", 1)) == (6, 7)
+    assert not (tmp_path / "notes.checkpoint").exists()
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), [
+    ("", 1, "empty"), ("1\n0\n", 1, "version is '1'"), ("0\n", 2, "missing"), ("0\nx\n", 2, "no count"),
+    ("0\n2\nt 0 5\n", 2, "there are 1"), ("0\n1\nt 0 -5\n", 3, "numbers from 0"), ("0\n1\n\x00\xff garbage\n", 3, "t"),
+    ("0\n2\nt 0 5\nt 0 6\n", 2, "there are 1")])
+def test_a_file_that_cannot_be_right_is_named_with_its_line(tmp_path, text, line, reason):
+    (tmp_path / "p").write_text(text)
+    with pytest.raises(PositionsFileError, match=rf"p, line {line}: .*{reason}"):
+        read_positions(tmp_path / "p")
+    assert read_positions(tmp_path / "absent") is None
