@@ -151,6 +151,18 @@ class PositionsFileError(StateError):
                 "store may begin without offsets")
 
 
+class HistoryGoneError(StateError):
+    """A changelog cannot tell the state of an epoch any more: compaction kept newer rows only."""
+
+    def __init__(self, table: str, epoch: int, oldest: int) -> None:
+        super().__init__(table, epoch, oldest)
+        self.table, self.epoch, self.oldest = table, epoch, oldest
+
+    def __str__(self) -> str:
+        return (f"table {self.table!r} has no state as of epoch {self.epoch} any more: compaction has merged it with "
+                f"newer rows; ask for epoch {self.oldest} or a newer one")
+
+
 class TransactionClosedError(StateError):
     """A session was read after it had ended."""
 

@@ -1,0 +1,44 @@
+"""A store's state as of any commit, from its changelog: all tasks together, as a frame.
+
+What a running task holds is asked of its local store (``pipelines.state_reader``); restoring one is ``restore``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.changelog.rows import changelog_spec
+from state.commit.files import stored_schema
+from state.commit.tables import file_actions
+from state.errors import HistoryGoneError
+from state.types import StoreSpec
+
+
+def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
+    """The rows that the store held at the commit of ``epoch``: ``task``, key and value columns, ``_ts``, ``_epoch``.
+
+    ``_epoch`` is the one that wrote the row; rows are in the order of task and key columns. An epoch between two
+    commits gives the state of the epoch itself.
+
+    Raises:
+        HistoryGoneError: Compaction has merged this epoch with newer ones, and kept the newest rows only.
+    """
+    spec = changelog_spec(store)
+    folder = app_folder / spec.name
+    files = file_actions(DeltaTable(folder))
+    columns = [name for name in stored_schema(spec) if name not in spec.partition_by]
+    schema = pl.Schema({name: spec.schema[name] for name in ("task", *columns)})
+    parts = [pl.DataFrame(schema=schema)]
+    if not files.is_empty():
+        merged = files.filter(pl.col("min._epoch") <= epoch, pl.col("max._epoch") > epoch)
+        if merged.height:
+            raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
+        for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
+            rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
+            parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(dict(schema)))
+    by = ["task", *store.key]
+    return (pl.concat(parts).sort("_epoch", maintain_order=True).unique(by, keep="last", maintain_order=True)
+            .filter(~pl.col("_deleted")).drop("_deleted").sort(by))
