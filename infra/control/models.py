@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, BigInteger, Index, Integer, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METRICS_KEPT_MS = 3_600_000
 
 
@@ -100,4 +100,7 @@ class Metric(Base):
     records_per_s: Mapped[float]
     lag: Mapped[int]
     commit_ms: Mapped[float]
+    commit_ms_avg: Mapped[float]
+    commit_ms_max: Mapped[float]
+    commits_per_s: Mapped[float]
     __table_args__ = (Index("weir_metrics_by_time", "application", "at_ms"),)

@@ -71,6 +71,10 @@ class MetricRow:
     records_per_s: float
     lag: int
     commit_ms: float
+    """How long the newest commit took; the average and the longest are of the last minute, as the rate is."""
+    commit_ms_avg: float = 0.0
+    commit_ms_max: float = 0.0
+    commits_per_s: float = 0.0
     at_ms: int = 0
     """Set by the database's writer."""
 

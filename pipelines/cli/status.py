@@ -43,6 +43,9 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "lag": metric.lag if metric else None,
         "records_per_s": metric.records_per_s if metric and life and life.is_running else None,
         "commit_ms": metric.commit_ms if metric else None,
+        "commit_ms_avg": metric.commit_ms_avg if metric else None,
+        "commit_ms_max": metric.commit_ms_max if metric else None,
+        "commits_per_s": metric.commits_per_s if metric else None,
         "host": life.host if life else None,
         "pid": life.pid if life else None,
         "started_at": _time(life.started_at_ms) if life else None,
@@ -86,6 +89,9 @@ def _print_application(entry: dict[str, Any]) -> None:
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
         f"late and dropped: {entry['late_records']:,}", soft_wrap=True)
+    if entry["is_running"] and entry["commits_per_s"]:
+        console.print(f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
+                      f"{entry['commit_ms_max']:.0f} ms at most", soft_wrap=True)
     if entry["tasks"]:
         columns = ("task", "slot", "status", "state", "lag", "records_in", "open_windows", "late_records",
                    "uncommitted_records", "reason")

@@ -33,7 +33,9 @@ class ControlPanel:
         self._control.report(
             [self._row(task, ends, is_paused=state == "paused") for task in tasks],
             MetricRow(epoch=progress.epoch, committed_epoch=progress.committed_epoch, records_in=progress.records_in,
-                      records_per_s=progress.records_per_s, lag=progress.lag, commit_ms=progress.commit_ms))
+                      records_per_s=progress.records_per_s, lag=progress.lag, commit_ms=progress.commit_ms,
+                      commit_ms_avg=progress.commit_ms_avg, commit_ms_max=progress.commit_ms_max,
+                      commits_per_s=progress.commits_per_s))
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed

@@ -17,6 +17,7 @@ from infra.control.rows import RequestRow
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
+from pipelines.spark.pace import CommitPace
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
@@ -63,7 +64,7 @@ class Control(Protocol):
 class Restores(Protocol):
     """Restores under way; ``pipelines.spark.restore.RestoreJobs`` fits."""
 
-    def start(self, request: RestoreRequest) -> None: ...
+    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None: ...
 
     def finished(self) -> list[Restored]: ...
 
@@ -95,6 +96,10 @@ class Progress:
     records_per_s: float
     commit_ms: float
     """How long the newest commit took."""
+    commits_per_s: float = 0.0
+    """Over the last minute, as are the average and the longest duration."""
+    commit_ms_avg: float = 0.0
+    commit_ms_max: float = 0.0
     state: str
     """starting, running, paused, waiting, stopping, stopped, caught_up."""
     message: str = ""
@@ -145,7 +150,8 @@ class Driver:
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
         self._records_in = 0
-        self._rate = self._commit_ms = self._epoch_s = 0.0
+        self._rate = self._epoch_s = 0.0
+        self._pace = CommitPace()
         self._is_paused = False
         self._message = ""
         self._stop_request: RequestRow | None = None
@@ -238,8 +244,10 @@ class Driver:
         else:
             coordinator.check_claim()
         for receipt in receipts:
+            coordinator.tasks[receipt.task].lost(receipt.error)
+        are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())
+        for receipt in receipts:
             task = coordinator.tasks[receipt.task]
-            task.lost(receipt.error)
             if not from_snapshots:
                 task.snapshot = None
             instance = new_instance()
@@ -247,7 +255,8 @@ class Driver:
                         task.id, receipt.error, instance)
             self._restores.start(RestoreRequest(
                 task=task.id, instance=instance, commit=task.to_commit(),
-                through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error))
+                through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error),
+                beside_epochs=are_others_running)
         self._report("running", now=True)
 
     def _take_up_restored(self) -> None:
@@ -299,9 +308,9 @@ class Driver:
         started = time.monotonic()
         self._coordinator.commit(reason)
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
-        self._commit_ms = (self._clock.commit - started) * 1000
+        self._pace.add(self._clock.commit - started)
         log.info("commit of epoch %s (%s): %.0f ms, lag %s", self._coordinator.committed_epoch, reason,
-                 self._commit_ms, self._lag())
+                 self._pace.last_ms, self._lag())
         if self._snapshot_rows:
             self._start_snapshots(self._is_snapshot_due)
 
@@ -442,9 +451,11 @@ class Driver:
         coordinator = self._coordinator
         for task, restoring in self._restores.progress().items():
             coordinator.tasks[task].progress = str(restoring)
+        commits_per_s, average_ms, longest_ms = self._pace.summary()
         progress = Progress(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
             committed_epoch=coordinator.committed_epoch, records_in=self._records_in, lag=self._lag(),
-            records_per_s=self._rate, commit_ms=self._commit_ms, state=state, message=self._message)
+            records_per_s=self._rate, commit_ms=self._pace.last_ms, commits_per_s=commits_per_s,
+            commit_ms_avg=average_ms, commit_ms_max=longest_ms, state=state, message=self._message)
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)

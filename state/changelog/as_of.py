@@ -38,7 +38,7 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
             raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
         for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
             rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
-            parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(dict(schema)))
+            parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
     by = ["task", *store.key]
     return (pl.concat(parts).sort("_epoch", maintain_order=True).unique(by, keep="last", maintain_order=True)
             .filter(~pl.col("_deleted")).drop("_deleted").sort(by))

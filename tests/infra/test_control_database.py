@@ -207,7 +207,7 @@ def test_another_format_version_is_refused_with_the_way_out(tmp_path):
     assert ControlDatabase(url).applications() == []
     with sqlite3.connect(tmp_path / "control.sqlite") as connection:
         connection.execute("UPDATE weir_format SET version = 99")
-    with pytest.raises(ControlDatabaseError, match="format version 99, this Weir reads 1; point control_url at"):
+    with pytest.raises(ControlDatabaseError, match="format version 99, this Weir reads 2; point control_url at"):
         ControlDatabase(url).applications()
 
 
