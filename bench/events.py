@@ -6,6 +6,7 @@ The same numbers give the same bytes at every call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,14 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     )
 
 
-def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: int) -> None:
-    """Create the topic and fill it with the first ``events`` events.
+def make_events(
+    bootstrap_servers: str,
+    topic: str,
+    events: int,
+    event_bytes: int,
+    frame: Callable[[int, int, int], pl.DataFrame] = event_frame,
+) -> None:
+    """Create the topic and fill it with the first ``events`` events; ``frame`` makes them, as ``event_frame`` does.
 
     Raises:
         BenchError: The topic exists, or does not hold them all afterwards.
@@ -76,7 +83,7 @@ def make_events(bootstrap_servers: str, topic: str, events: int, event_bytes: in
     }
     producer = Producer(settings)
     for start in range(0, events, BATCH):
-        for key, value, timestamp in event_frame(start, min(start + BATCH, events), event_bytes).iter_rows():
+        for key, value, timestamp in frame(start, min(start + BATCH, events), event_bytes).iter_rows():
             producer.produce(topic, value, key, timestamp=timestamp)
         while len(producer) > BATCH:
             producer.poll(0.05)

@@ -46,7 +46,10 @@ class KafkaStreamsPeer:
             raise BenchError(f"Kafka Streams cannot run: {SOURCE.name} does not compile:\n{done.stderr}")
 
     def run(self, job: str, bootstrap_servers: str, topic: str, output: str) -> Measured:
-        """Read ``topic`` to its end and write to the new topic ``output``."""
+        """Read ``topic`` to its end and write to the topic ``output``, which names the application too.
+
+        The job ``restore`` gets the state of an earlier run with the same ``output`` back, into an empty folder.
+        """
         KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
             command = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", self._class_path]

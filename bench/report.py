@@ -16,6 +16,7 @@ from rich.table import Table
 from bench.events import KEYS, PARTITIONS
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import BenchError
+from bench.restore import measure_restores
 from bench.workloads import Bench, MemoryGrowth, Workload
 from infra.kafka.broker import EmbeddedBroker
 
@@ -29,7 +30,7 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
 
     Args:
         quick: One run of each on two million events, in place of three on four million.
-        as_json: Print ``{"workloads": [...], "memory": [...], "idle_epoch_ms": ...}`` in place of tables.
+        as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` in place of tables.
         dir: The folder that holds broker data and state meanwhile, below ``bench``; ``.weir`` by default.
 
     Raises:
@@ -54,6 +55,7 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
             workloads = list(bench.workloads(events, runs, peer))
             memory = list(bench.memory_growth(memory_events))
             idle_epoch_ms = bench.idle_epoch_ms()
+            restores = measure_restores(folder, bootstrap_servers, peer, quick=quick, say=progress.print)
     finally:
         EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)
@@ -62,6 +64,7 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
             "workloads": [_as_json(workload) for workload in workloads],
             "memory": [_growth_as_json(growth) for growth in memory],
             "idle_epoch_ms": idle_epoch_ms,
+            "restores": restores.as_json(),
         }
         print(json.dumps(found))
     else:
@@ -69,6 +72,7 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
         console.print(_speed_table(workloads, events))
         console.print(_memory_table(memory, memory_events))
         console.print(f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median).")
+        console.print("\n".join(restores.lines()), soft_wrap=True)
         console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
 
 

@@ -30,12 +30,15 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
  * The benchmark's two jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
+ * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are back:
+ * records are rows restored, seconds go from the first restore's beginning to the last one's end.
  */
 public final class KafkaStreamsPeer {
   @JsonIgnoreProperties(ignoreUnknown = true)
@@ -80,7 +83,7 @@ public final class KafkaStreamsPeer {
             })
             .groupByKey(Grouped.with(Serdes.String(), Serdes.Long()));
     switch (job) {
-      case "sum_per_key" -> amounts
+      case "sum_per_key", "restore" -> amounts
           .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
           .toStream()
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
@@ -91,7 +94,7 @@ public final class KafkaStreamsPeer {
           .toStream()
           .map((key, sum) -> KeyValue.pair(key.key() + "@" + key.window().start(), sum))
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
-      default -> throw new IllegalArgumentException("job is sum_per_key or window_final, not " + job);
+      default -> throw new IllegalArgumentException("job is sum_per_key, window_final or restore, not " + job);
     }
 
     try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", bootstrap));
@@ -102,12 +105,42 @@ public final class KafkaStreamsPeer {
         Runtime.getRuntime().halt(1);
         return null;
       });
+      Restores restores = new Restores();
+      streams.setGlobalStateRestoreListener(restores);
       streams.start();
+      if (job.equals("restore")) {
+        while (restores.ended.sum() < ends.size()) {
+          Thread.sleep(5);
+        }
+        double seconds = (restores.lastNanos.get() - restores.firstNanos.get()) / 1e9;
+        System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", restores.rows.sum(), seconds);
+        return;
+      }
       while (!isCommitted(admin, id, ends)) {
         Thread.sleep(20);
       }
       double seconds = (System.nanoTime() - firstNanos.get()) / 1e9;
       System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", seen.sum(), seconds);
+    }
+  }
+
+  private static final class Restores implements StateRestoreListener {
+    final LongAdder rows = new LongAdder(), ended = new LongAdder();
+    final AtomicLong firstNanos = new AtomicLong(), lastNanos = new AtomicLong();
+
+    @Override
+    public void onRestoreStart(TopicPartition partition, String store, long start, long end) {
+      firstNanos.compareAndSet(0, System.nanoTime());
+    }
+
+    @Override
+    public void onBatchRestored(TopicPartition partition, String store, long end, long count) {}
+
+    @Override
+    public void onRestoreEnd(TopicPartition partition, String store, long total) {
+      rows.add(total);
+      lastNanos.accumulateAndGet(System.nanoTime(), Math::max);
+      ended.increment();
     }
   }
 

@@ -1,7 +1,7 @@
 """Spark jobs beside the epochs, one task's work each: restores and snapshots, in a scheduler pool of their own.
 
-They run in Python workers apart from those of the slots, since LMDB allows one open environment a process and the
-slots' tasks go on meanwhile.
+They run in Python workers apart from those of the slots, whose tasks go on meanwhile: a slot keeps its warm worker to
+itself, and a process may open an LMDB environment once. Where no task goes on, a slot's idle worker does it sooner.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ class BackgroundJobs(Generic[Answer]):
         """Whose jobs have not been taken up yet."""
         return set(self._running)
 
-    def start(self, task: TaskId, work: Callable[[Iterable[object]], Iterator[Answer]]) -> None:
-        """Begin; ``finished`` tells when it is done. Called from the driver's thread, which binds the job."""
-        self._context.environment[SLOT_VARIABLE] = self._pool
+    def start(self, task: TaskId, work: Callable[[Iterable[object]], Iterator[Answer]],
+              slot: int | None = None) -> None:
+        """Begin, in the worker of ``slot`` or one apart; ``finished`` tells when it is done.
+
+        Called from the driver's thread, which binds the job.
+        """
+        self._context.environment[SLOT_VARIABLE] = self._pool if slot is None else str(slot)
         job = self._context.parallelize([0], 1).mapPartitions(work)
         job._jrdd  # binds the environment of this moment  # noqa: B018
         self._running[task] = self._threads.submit(self._collect, job)

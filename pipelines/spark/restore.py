@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,16 +123,17 @@ class RestoreJobs:
     """Restores under way, at most ``at_once`` of them."""
 
     def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str],
-                 at_once: int) -> None:
-        """``names`` gives the name of a task's folder."""
-        self._settings, self._names = settings, names
+                 assignment: Mapping[TaskId, int], at_once: int) -> None:
+        """``names`` gives the name of a task's folder, ``assignment`` the slot that a task belongs to."""
+        self._settings, self._names, self._assignment = settings, names, assignment
         self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once)
         self._requests: dict[TaskId, RestoreRequest] = {}
 
-    def start(self, request: RestoreRequest) -> None:
-        """Begin; ``finished`` tells when it is done."""
+    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None:
+        """Begin; ``finished`` tells when it is done. Without epochs beside it the slots' workers are free to help."""
         self._requests[request.task] = request
-        self._jobs.start(request.task, partial(run_restore, self._settings, request))
+        self._jobs.start(request.task, partial(run_restore, self._settings, request),
+                         slot=None if beside_epochs else self._assignment[request.task])
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, the failed ones too."""

@@ -81,7 +81,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
         assignment = assign(tasks, settings.slots)
         pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
-        restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name, settings.slots)
+        restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name, assignment,
+                               settings.slots)
         stack.callback(restores.close)
         snapshots = SnapshotJobs(session.sparkContext, worker)
         stack.callback(snapshots.close)

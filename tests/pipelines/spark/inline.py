@@ -95,7 +95,7 @@ class InlineRestores:
     waiting: list[RestoreRequest] = field(default_factory=list)
     done: list[Restored] = field(default_factory=list)
 
-    def start(self, request: RestoreRequest) -> None:
+    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None:
         self.waiting.append(request)
 
     def finished(self) -> list[Restored]:

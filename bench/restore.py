@@ -1,0 +1,156 @@
+"""Getting state back: Weir from its changelogs alone and from snapshots, Kafka Streams from its changelog topic, and
+how long Weir's stores take to reopen after kill -9.
+
+Both sides hold one row a key after the same events and lose their local state; timed is from the first restore's
+beginning to the last one's end, start-up apart. ``python -m bench.restore [--quick] [--dir DIR]`` runs this alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bench.events import SMALL_BYTES, event_frame, make_events
+from bench.kafka_streams import KafkaStreamsPeer
+from bench.processes import BenchError, Measured, measure, run_json
+from infra.kafka.broker import EmbeddedBroker
+
+ROWS, QUICK_ROWS = 4_900_000, 500_000
+REOPENED, QUICK_REOPENED = (5_000_000, 20_000_000), (1_000_000,)
+TOPIC, REFERENCE = "events_restore", "bench.apps:sum_per_key_restore"
+TASKS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restores:
+    """One run of each way, in rows a second; ``kafka_streams`` None where the peer cannot run."""
+
+    rows: int
+    changelog: Measured
+    snapshot: Measured
+    kafka_streams: Measured | None
+    reopen_ms: dict[int, dict[str, float]]
+    """By rows over all tasks: all of it, and the slowest task."""
+
+    def ratio(self, mine: Measured) -> float | None:
+        """How many times as fast as Kafka Streams."""
+        return None if self.kafka_streams is None else mine.per_s / self.kafka_streams.per_s
+
+    def lines(self) -> list[str]:
+        """For people."""
+        def line(name: str, run: Measured, ratio: float | None) -> str:
+            beside = "" if ratio is None else f", {ratio:.1f} times Kafka Streams"
+            return f"{name}: {run.records:,} rows in {run.seconds:.2f} s ({run.per_s / 1000:,.0f} k/s){beside}"
+
+        found = [line("restored from changelogs alone", self.changelog, self.ratio(self.changelog)),
+                 line("restored from snapshots", self.snapshot, self.ratio(self.snapshot))]
+        if self.kafka_streams is not None:
+            found.append(line("Kafka Streams from its changelog topic", self.kafka_streams, None))
+        found += [f"reopened after kill -9: {rows:,} rows in {TASKS} tasks in {took['all_ms']:.0f} ms, an uncommitted "
+                  f"epoch rolled back in {took['rollback_ms']:.0f} ms more" for rows, took in self.reopen_ms.items()]
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "ratios": {"changelog": self.ratio(self.changelog),
+                                           "snapshot": self.ratio(self.snapshot)}}
+
+
+def measure_restores(folder: Path, bootstrap_servers: str, peer: KafkaStreamsPeer | None, *, quick: bool,
+                     say: Callable[[str], None]) -> Restores:
+    """Make the state on both sides, lose it, and measure how it comes back.
+
+    Raises:
+        BenchError: A run failed, or did not restore all rows.
+    """
+    rows = QUICK_ROWS if quick else ROWS
+    reopen_ms = {}
+    for held in QUICK_REOPENED if quick else REOPENED:
+        say(f"reopening {held:,} rows")
+        reopen_ms[held] = reopened(folder / "reopen", held)
+    say(f"making {rows:,} events with a key each")
+    make_events(bootstrap_servers, TOPIC, rows, SMALL_BYTES, partial(_with_distinct_keys, rows))
+    weir, application = folder / "restore", "sum_per_key_" + TOPIC
+    command = [sys.executable, "-m", "bench.weir_side", REFERENCE, str(weir), bootstrap_servers]
+    say("making Weir's state")
+    measure(command, "Weir's state")
+
+    def weir_restores(name: str, *settings: str) -> Measured:
+        say(f"Weir: {name}")
+        shutil.rmtree(weir / "state" / application)
+        side = [sys.executable, "-m", "bench.restore_side", REFERENCE, str(weir), bootstrap_servers, *settings]
+        return _complete(measure(side, f"Weir: {name}"), rows)
+
+    changelog = weir_restores("from changelogs, then snapshots are published", "1")
+    snapshot = weir_restores("from snapshots", "0")
+    shutil.rmtree(weir)
+    kafka_streams = None
+    if peer is not None:
+        say("making Kafka Streams' state")
+        peer.run("sum_per_key", bootstrap_servers, TOPIC, "totals_restore")
+        say("Kafka Streams: from its changelog topic")
+        kafka_streams = _complete(peer.run("restore", bootstrap_servers, TOPIC, "totals_restore"), rows)
+    return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams,
+                    reopen_ms=reopen_ms)
+
+
+def reopened(folder: Path, rows: int) -> dict[str, float]:
+    """Fill ``TASKS`` stores in a process that is killed in mid-epoch; how long another takes to open them, in ms."""
+    arguments = [sys.executable, "-m", "bench.reopen_side", str(folder), str(TASKS), str(rows)]
+    try:
+        with subprocess.Popen([*arguments, "fill"], stdout=subprocess.PIPE, text=True) as child:
+            ready = child.stdout is not None and child.stdout.readline()
+            child.kill()
+        if ready != "ready\n":
+            raise BenchError("the stores to reopen could not be filled")
+        return run_json([*arguments, "open"], "Weir's reopening")[0]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _complete(run: Measured, rows: int) -> Measured:
+    if run.records < rows:
+        raise BenchError(f"{run.records:,} of {rows:,} rows were restored")
+    return run
+
+
+def _with_distinct_keys(keys: int, start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Events of a key each, in no order of keys."""
+    numbers = np.arange(start, stop) * 1_000_003 % keys
+    return event_frame(start, stop, event_bytes).with_columns(key="u" + pl.Series(numbers).cast(pl.String).str.zfill(8))
+
+
+def main() -> None:
+    """Run this part of the bench alone and print it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.restore", description="Measure how state comes back.")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows in place of {ROWS:,}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--dir", type=Path, default=Path(".weir"), help="holds what the bench leaves while it runs")
+    arguments = parser.parse_args()
+    folder = arguments.dir.absolute() / "bench"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "classes").mkdir(parents=True)
+    try:
+        peer = KafkaStreamsPeer(folder / "classes")
+        with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
+            found = measure_restores(folder, bootstrap_servers, peer, quick=arguments.quick,
+                                     say=lambda text: print(text, file=sys.stderr, flush=True))
+    finally:
+        EmbeddedBroker(folder / "kafka").stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(found.as_json()) if arguments.json else "\n".join(found.lines()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""A run whose tasks have all lost their state (``python -m bench.restore_side REFERENCE DIR BOOTSTRAP SNAPSHOT_ROWS``).
+
+Prints one JSON object: rows restored, and seconds from the first restore's beginning to the last one's end, as the
+driver saw them. With SNAPSHOT_ROWS above 0 the stop publishes snapshots of tasks that changed by so many rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.weir_side import SLOTS
+from infra.settings import Settings
+from pipelines.spark.runner import run
+
+
+class RestoreTimes(logging.Handler):
+    """When the driver says that restores begin and end."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.rows, self.begun, self.ended = 0, list[float](), list[float]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = str(record.msg)
+        if "it restores into instance" in message:
+            self.begun.append(record.created)
+        elif message.startswith("task %s: restored %s rows") and isinstance(record.args, tuple):
+            self.ended.append(record.created)
+            self.rows += int(str(record.args[1]))
+
+
+def main(arguments: Sequence[str]) -> None:
+    reference, folder, bootstrap_servers, snapshot_rows = arguments
+    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS,
+                        snapshot_rows=int(snapshot_rows))
+    times, log = RestoreTimes(), logging.getLogger("weir.driver")
+    log.addHandler(times)
+    log.setLevel(logging.INFO)
+    run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True)
+    print(json.dumps({"records": times.rows, "seconds": max(times.ended) - min(times.begun)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
