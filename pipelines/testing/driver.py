@@ -6,12 +6,9 @@ goes into a repartition edge comes out at the next sub-topology at once. Time mo
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +25,7 @@ from pipelines.testing.stores import ReadOnlyKeyValueStore, ReadOnlyWindowStore
 from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_ms
 from pipelines.topology.nodes import AggregateNode, RecordType, SuppressNode, TableNode
 from pipelines.topology.topology import SubTopology
-from state.engine.task_store import TaskStore
+from state.engine.memory import MemoryStore
 from state.stores.typed import TypedStore
 from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
@@ -50,11 +47,10 @@ class _Records:
 class _Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology, folder: Path) -> None:
+    def __init__(self, sub_topology: SubTopology) -> None:
         self.sub_topology = sub_topology
         self._processor = TaskProcessor(sub_topology)
-        task_id = f"{sub_topology.index}_0"
-        self.store = TaskStore.create(folder / task_id, task_id, [store.name for store in sub_topology.stores])
+        self.store = MemoryStore(f"{sub_topology.index}_0", [store.name for store in sub_topology.stores])
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
 
@@ -73,7 +69,7 @@ class _Task:
 
 
 class TopologyTestDriver:
-    """Runs an application's topology in memory and a temporary folder, which goes when the driver is closed."""
+    """Runs an application's topology in memory, which is let go when the driver is closed."""
 
     def __init__(self, application: Application, *,
                  initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC)) -> None:
@@ -86,17 +82,7 @@ class TopologyTestDriver:
         self._gauges: dict[int, dict[str, int]] = {}
         self.dead_letters: list[BadRecord] = []
         """Records that could not be read, with ``on_error="dead_letter"``; oldest first."""
-        self._resources = ExitStack()
-        try:
-            folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="weir-test-")))
-            self._tasks = []
-            for sub_topology in self._topology.sub_topologies:
-                task = _Task(sub_topology, folder)
-                self._resources.callback(task.store.close)
-                self._tasks.append(task)
-        except BaseException:
-            self._resources.close()
-            raise
+        self._tasks = [_Task(sub_topology) for sub_topology in self._topology.sub_topologies]
 
     def __enter__(self) -> TopologyTestDriver:
         return self
@@ -106,8 +92,8 @@ class TopologyTestDriver:
         self.close()
 
     def close(self) -> None:
-        """Close the stores and remove the temporary folder; closing again does nothing."""
-        self._resources.close()
+        """Let the stores go; closing again does nothing."""
+        self._tasks = []
 
     @property
     def counts(self) -> dict[str, int]:

@@ -4,7 +4,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -78,13 +77,14 @@ def test_times_are_aware_and_given_once():
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1, tzinfo=UTC), timestamp_ms=1)
 
 
-def test_closing_leaves_nothing_behind(monkeypatch, tmp_path):
+def test_nothing_touches_the_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with TopologyTestDriver(application()) as driver:
-        assert list(tmp_path.iterdir())
         driver.create_input_topic("clicks").pipe_input("a", Click("x"), timestamp_ms=1)
-    assert list(Path(tmp_path).iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
     driver.close()
+    with pytest.raises(LookupError, match="no key-value store"):
+        driver.get_key_value_store("pages")
 
 
 def test_a_test_takes_well_under_a_tenth_of_a_second():
