@@ -49,6 +49,8 @@ class Settings(BaseModel):
     """How long compaction keeps the row that says a key was deleted; a standby that fell further behind starts over."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
     """A task publishes a snapshot of its state once its changelogs have grown by so many rows; 0 for never."""
+    mirror_offsets_to_group: str | None = Field(default=None, min_length=1)
+    """A consumer group that gets the positions at every commit, for lag tools; none when left out."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)

@@ -6,10 +6,11 @@ Reading records belongs to ``infra.kafka.reader``, the embedded broker to ``infr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 TIME_LIMIT_S = 10.0
@@ -172,6 +173,61 @@ class KafkaAdmin:
     def beginning_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The oldest offset still kept of each (topic, partition); errors as ``end_offsets``."""
         return self._offsets(partitions, OffsetSpec.earliest(), False)
+
+    def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """The next offset to read of each (topic, partition) that a consumer group has committed; empty for none.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        request = [ConsumerGroupTopicPartitions(group)]
+        found = self._ask_coordinator(lambda: self._client.list_consumer_group_offsets(
+            request, require_stable=True, request_timeout=self.time_limit_s)[group])
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit ``offsets``, next ones to read, for a consumer group without members; makes the group if need be.
+
+        Raises:
+            KafkaAdminError: The group has members, or a topic does not exist.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        self._ask_coordinator(lambda: self._client.alter_consumer_group_offsets(
+            request, request_timeout=self.time_limit_s)[group])
+
+    def group_members(self, group: str) -> int:
+        """How many consumers a group has now; 0 for one that does not exist.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        try:
+            future = self._client.describe_consumer_groups([group], request_timeout=self.time_limit_s)[group]
+            return len(future.result(self.time_limit_s + 1).members)
+        except (KafkaException, FutureTimeoutError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise self._translated(error) from None
+
+    def _ask_coordinator(self, ask: Callable[[], Future[ConsumerGroupTopicPartitions]]) -> list[TopicPartition]:
+        """What a group's coordinator answers by partition; one that still loads its groups is asked again."""
+        until = time.monotonic() + self.time_limit_s
+        while True:
+            try:
+                answer = ask().result(self.time_limit_s + 1).topic_partitions or []
+                for each in answer:
+                    if each.error is not None:
+                        raise self._translated(KafkaException(each.error), each.topic, each.partition)
+                return answer
+            except (KafkaException, FutureTimeoutError) as error:
+                failure = self._translated(error)
+            except BrokerUnreachableError as error:
+                failure = error
+            if not isinstance(failure, BrokerUnreachableError) or time.monotonic() > until:
+                raise failure
+            time.sleep(0.05)
 
     def _wait_for_leaders(self, topic: str, partitions: int) -> None:
         until = time.monotonic() + self.time_limit_s

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import compact, control, demo, inspect, plan, query, run, status, verify
+from pipelines.cli import compact, control, demo, inspect, migrate, plan, query, run, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -72,6 +72,7 @@ kafka = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog="Examp
 kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
 kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
 app.add_typer(kafka, name="kafka")
+app.add_typer(migrate.migrate, name="migrate")
 
 
 def main() -> None:

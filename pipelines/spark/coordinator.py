@@ -70,9 +70,11 @@ class EpochResult:
 class Coordinator:
     """One generation of one application."""
 
-    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots) -> None:
+    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots,
+                 on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None) -> None:
+        """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
-        self._committer, self._warehouse = committer, warehouse
+        self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
         self.generation = self.epoch = self.commits = 0
@@ -185,6 +187,8 @@ class Coordinator:
         remove_snapshots(self._blobs.parent, replaced)
         self.committed_id, self.has_uncommitted = record.state_id, False
         self.commits += 1
+        self._on_commit({(topic, partition): offset for task in self.tasks.values()
+                         for topic, offsets in task.positions.items() for partition, offset in offsets.items()})
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""

@@ -22,6 +22,7 @@ from pipelines.application import Application, load_application
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator
 from pipelines.spark.driver import Driver, Progress, RunSummary
+from pipelines.spark.mirror import OffsetMirror
 from pipelines.spark.planner import Limits, TopicPartition
 from pipelines.spark.restore import RestoreJobs
 from pipelines.spark.slots import SlotPool, assign
@@ -90,7 +91,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         committer = Committer(settings.warehouse, application.id, application_tables(application.topology),
                               fingerprint=application.topology.fingerprint, on_step=step)
         stack.callback(committer.close)
-        coordinator = Coordinator(application, settings.warehouse, committer, pool)
+        coordinator = Coordinator(application, settings.warehouse, committer, pool,
+                                  stack.enter_context(_mirror(settings, bootstrap_servers)))
         coordinator.start(counts, brokers.start_offsets, accept_state_loss=accept_state_loss)
         limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                         max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
@@ -155,6 +157,20 @@ class Brokers:
 def max_skew_ms(application: Application) -> int | None:
     """The application's ``max_skew`` in milliseconds; None for none."""
     return None if application.max_skew is None else application.max_skew // timedelta(milliseconds=1)
+
+
+@contextmanager
+def _mirror(settings: Settings, bootstrap_servers: str) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
+    """What becomes of committed positions: they go to the group that the settings name, if they name one."""
+    if settings.mirror_offsets_to_group is None:
+        yield lambda positions: None
+        return
+    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+    mirror = OffsetMirror(admin, settings.mirror_offsets_to_group)
+    try:
+        yield mirror
+    finally:
+        mirror.close()
 
 
 @contextmanager

@@ -1,0 +1,19 @@
+"""Why something cannot be moved in or out; whenever one of these is raised, nothing was changed."""
+
+from __future__ import annotations
+
+
+class MigrationError(Exception):
+    """What was to be moved does not fit, or something is there already; the text ends with the way out."""
+
+
+class OffsetFileError(MigrationError):
+    """A file of offsets cannot be read."""
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        super().__init__(file, line, reason)
+        self.file, self.line, self.reason = file, line, reason
+
+    def __str__(self) -> str:
+        return (f"{self.file}, line {self.line}: {self.reason}; nothing was changed: take the file anew from a cleanly "
+                "stopped application")

@@ -1,0 +1,120 @@
+"""A migration is an application's first commit: whole or not at all, once, and nobody's commits are overwritten."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from pipelines.migrate.errors import MigrationError
+from pipelines.migrate.migration import Migration, StoreRows, source_positions
+from pipelines.topology.topology import table_spec
+from state.commit.protocol import newest_commit
+from state.errors import FencedError
+from state.types import TaskId
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, expected, sales, totals
+
+READ = 40
+STEPS = ("files written", "pivot appended", "table appended", "settled")
+
+
+@pytest.fixture
+def place(tmp_path):
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    return Place(application(), topics, tmp_path, max_records=30)
+
+
+def migration(place: Place, read: int = READ) -> Migration:
+    """The state of another system that has read so many records of each partition."""
+    (sub_topology,) = place.application.topology.sub_topologies
+    (store,) = sub_topology.stores
+    stores = []
+    for partition in (0, 1):
+        rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"], time) for key, value, time
+                             in place.topics.rows["sales", partition][:read]],
+                            schema=["shop", "amount", "_ts"], orient="row")
+        summed = rows.group_by("shop").agg(total=pl.col("amount").sum(), sales=pl.len().cast(pl.Int64),
+                                           _ts=pl.col("_ts").max())
+        stores.append(StoreRows(task=TaskId(0, partition), store=store, rows=summed))
+    table = table_spec(sub_topology.sinks[0])
+    outputs = [(table, pl.concat([each.rows for each in stores]).with_columns(
+        pl.col("_ts").cast(pl.Datetime("ms", "UTC")), _seq=pl.int_range(pl.len()), _deleted=pl.lit(False)))]
+    return Migration(application=place.application, source="another system", counts={0: 2}, stores=stores,
+                     positions={("sales", 0): read, ("sales", 1): read}, outputs=outputs)
+
+
+def test_a_migrated_application_goes_on_as_if_it_had_read_everything_itself(place):
+    assert migration(place).write(place.warehouse)
+    assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_1")].positions == {"sales": {1: READ}}
+    summary = place.run()
+    assert summary.records_in == 200 - 2 * READ
+    assert {restored.request.task for restored in place.restores.done} == {TaskId(0, 0), TaskId(0, 1)}
+    assert totals(place) == expected(place)
+
+
+def test_the_same_migration_changes_nothing_the_second_time_and_another_is_refused(place):
+    migration(place).write(place.warehouse)
+    first = newest_commit(place.warehouse, "sales")
+    assert not migration(place).write(place.warehouse)
+    with pytest.raises(MigrationError, match=r"has commits already.*overwrites nothing.*weir reset sales"):
+        migration(place, READ + 1).write(place.warehouse)
+    assert newest_commit(place.warehouse, "sales") == first
+    place.run()
+    with pytest.raises(MigrationError, match="has commits already"):
+        migration(place).write(place.warehouse)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_migration_killed_at_any_step_is_there_in_whole_or_not_at_all(place, step):
+    seen = []
+
+    def die(name):
+        seen.append(name)
+        if name == step:
+            raise KeyboardInterrupt(step)
+
+    with pytest.raises(KeyboardInterrupt, match=step):
+        migration(place).write(place.warehouse, die)
+    assert (newest_commit(place.warehouse, "sales") is not None) == (step != "files written")
+    assert migration(place).write(place.warehouse) == (step == "files written"), "what is durable is not done again"
+    place.run()
+    assert totals(place) == expected(place)
+    assert set(STEPS[:STEPS.index(step) + 1]) <= set(seen)
+
+
+def test_an_application_that_is_started_meanwhile_fences_the_migration(place):
+    def start(step):
+        if step == "files written":
+            place.driver()
+
+    with pytest.raises(FencedError):
+        migration(place).write(place.warehouse, start)
+    assert newest_commit(place.warehouse, "sales") is None
+
+
+def test_an_application_without_state_takes_positions_alone(place):
+    only = Migration(application=place.application, source="a group", counts={0: 2}, positions={("sales", 1): 90})
+    only.write(place.warehouse)
+    assert place.run().records_in == 100 + 10
+    assert not place.restores.done
+
+
+@pytest.mark.parametrize(("found", "reason"), [
+    ({("orders", 0): 5}, r"no offset of the topics that 'sales' reads \(sales\); it has orders"),
+    ({}, "it has nothing"),
+    ({("sales", 2): 5}, "partition that does not exist: the topic has 2"),
+    ({("sales", 0): 101}, "beyond the topic's end at 100"),
+    ({("sales", 0): 4}, "no longer in the topic, which begins at 5")])
+def test_offsets_that_do_not_fit_the_topics_are_refused(place, found, reason):
+    beginnings, ends = {("sales", 0): 5, ("sales", 1): 5}, {("sales", 0): 100, ("sales", 1): 100}
+    with pytest.raises(MigrationError, match=reason):
+        source_positions(place.application, {"sales": 2}, found, beginnings, ends, "a group")
+
+
+def test_offsets_of_other_topics_are_left_out(place):
+    ends = {("sales", 0): 100, ("sales", 1): 100}
+    found = {("sales", 0): 100, ("orders", 0): 7}
+    assert source_positions(place.application, {"sales": 2}, found, dict.fromkeys(ends, 0), ends, "a group") == {
+        ("sales", 0): 100}
