@@ -41,6 +41,7 @@ MIN_EPOCH_RECORDS = 25_000
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 SNAPSHOT_WAIT_S = 60.0
+RESTORE_HOLD_S = 5.0
 
 
 class Source(Protocol):
@@ -132,6 +133,7 @@ class _Clock:
     ends: float = 0.0
     first_input: float | None = None
     last_commit_end: float = 0.0
+    hold_until: float = 0.0
 
 
 class Driver:
@@ -173,7 +175,7 @@ class Driver:
                 self._refresh_ends(stop)
             self._take_up_restored()
             self._take_up_snapshots()
-            result = None if self._is_paused else self._run_epoch()
+            result = None if self._is_paused or self._waits_for_restores() else self._run_epoch()
             if result is not None:
                 self._react(result, stop)
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
@@ -246,7 +248,9 @@ class Driver:
         for receipt in receipts:
             coordinator.tasks[receipt.task].lost(receipt.error)
         are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())
-        for receipt in receipts:
+        if not are_others_running:
+            self._clock.hold_until = time.monotonic() + RESTORE_HOLD_S
+        for receipt in sorted(receipts, key=lambda receipt: receipt.task):  # neighbours are in different slots
             task = coordinator.tasks[receipt.task]
             if not from_snapshots:
                 task.snapshot = None
@@ -258,6 +262,11 @@ class Driver:
                 through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error),
                 beside_epochs=are_others_running)
         self._report("running", now=True)
+
+    def _waits_for_restores(self) -> bool:
+        """Where all tasks restore, in the slots' workers, the first to be done would take those from the others."""
+        return time.monotonic() < self._clock.hold_until and any(
+            task.state is TaskState.RESTORING for task in self._coordinator.tasks.values())
 
     def _take_up_restored(self) -> None:
         for restored in self._restores.finished():
