@@ -70,8 +70,10 @@ class NewestReader:
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._txn.cursor(self._database(store)) as cursor:
-            found = dict(cursor.getmulti(keys))
-        return [found.get(key) for key in keys]
+            found = cursor.getmulti(keys)
+        if len(found) == len(keys):
+            return [value for _, value in found]
+        return list(map(dict(found).get, keys))
 
     def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
              reverse: bool = False) -> Iterator[Row]:

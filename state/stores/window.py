@@ -2,8 +2,8 @@
 
 Keys begin with the window's start, so that closing windows, or reading all of a time, is one range. Reading one
 key goes from one start that the store holds to the next by seeks: its cost grows with the number of starts between
-the bounds (5 to 10 microseconds each), not with the number of keys. Assigning records to windows belongs to
-``pipelines.operators``; bounds are inclusive, as Kafka Streams has them.
+the bounds (14 microseconds each, measured with a million windows), not with the number of keys. Assigning records
+to windows belongs to ``pipelines.operators``; bounds are inclusive, as Kafka Streams has them.
 """
 
 from __future__ import annotations

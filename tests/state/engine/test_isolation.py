@@ -19,7 +19,8 @@ def test_a_reader_in_another_process_never_sees_an_uncommitted_write_in_200_epoc
     store = TaskStore.create(tmp_path / "i", "0_0", ["s"])
     reader = subprocess.Popen([sys.executable, "-m", "tests.state.engine.read_committed", str(tmp_path / "i")],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert reader.stdin and reader.stdout
+    assert reader.stdin
+    assert reader.stdout
     assert reader.stdout.readline() == "ready\n"
     rows: dict[bytes, bytes] = {}
     committed_rows: dict[bytes, bytes] = {}
