@@ -34,7 +34,7 @@ class EpochSession:
         if store in self._written:
             written = self._written[store].rows
             return [written[key] if key in written else before[key] for key in keys]
-        return [before[key] for key in keys]
+        return list(map(before.__getitem__, keys))
 
     def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
              reverse: bool = False) -> Iterator[Row]:
