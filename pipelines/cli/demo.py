@@ -15,7 +15,7 @@ from pipelines.cli.render import console, notices, print_table, without_bookkeep
 
 if TYPE_CHECKING:
     from infra.settings import Settings
-    from pipelines.examples.load_flights import LoadSummary
+    from pipelines.examples.loading import LoadSummary
     from pipelines.spark.runner import RunSummary
 
 REFERENCE = "pipelines.examples.flights:app"

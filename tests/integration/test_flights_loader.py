@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from polars.testing import assert_frame_equal
 
 from infra.kafka.admin import KafkaAdmin
-from pipelines.examples.load_flights import LoadError, flight_records, load
+from pipelines.examples.load_flights import flight_records, load
+from pipelines.examples.loading import LoadError
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4
