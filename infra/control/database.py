@@ -15,14 +15,22 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, NullPool, Row, create_engine, delete, event, select, update
+from sqlalchemy import ColumnElement, Connection, NullPool, Row, create_engine, delete, event, func, select, update
 from sqlalchemy import insert as plain_insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from infra.control.models import FORMAT_VERSION, METRICS_KEPT_MS, Base, Format, Instance, Metric, Request, TaskStatus
-from infra.control.rows import ApplicationStatus, Lease, MetricRow, RequestKind, RequestRow, TaskStatusRow
+from infra.control.rows import (
+    ApplicationStatus,
+    Lease,
+    MetricRow,
+    MinuteRow,
+    RequestKind,
+    RequestRow,
+    TaskStatusRow,
+)
 from infra.process import start_ticks
 from infra.settings import mask_url
 
@@ -193,6 +201,26 @@ class ControlDatabase:
             if row["state"] != "pending" or time.monotonic() > until:
                 return RequestRow(**row)
             time.sleep(_POLL_S)
+
+    def latest_request(self, application: str, kind: RequestKind, by: str) -> RequestRow | None:
+        """The newest request of this kind that ``by`` made, answered or not."""
+        with self._reading() as connection:
+            row = connection.execute(select(Request.__table__).where(
+                Request.application == application, Request.kind == kind, Request.requested_by == by)
+                .order_by(Request.id.desc()).limit(1)).mappings().first()
+        return None if row is None else RequestRow(**row)
+
+    def last_hour(self, application: str) -> list[MinuteRow]:
+        """The readings that are kept, a row a minute that has any, oldest first."""
+        minute = (Metric.at_ms // 60_000).label("minute")
+        with self._reading() as connection:
+            found = connection.execute(select(
+                minute, func.max(Metric.epoch), func.avg(Metric.records_per_s), func.max(Metric.lag),
+                func.max(Metric.commit_ms)).where(
+                    Metric.application == application, Metric.at_ms > _now_ms() - METRICS_KEPT_MS)
+                .group_by("minute").order_by("minute")).all()
+        return [MinuteRow(at_ms=at * 60_000, epoch=epoch, records_per_s=float(pace), lag=lag, commit_ms=commit_ms)
+                for at, epoch, pace, lag, commit_ms in found]
 
     def is_running(self, application: str, host: str | None = None) -> bool:
         """Whether a living driver holds the lease."""

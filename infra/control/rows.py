@@ -80,6 +80,22 @@ class MetricRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MinuteRow:
+    """The readings of one minute together."""
+
+    at_ms: int
+    """When the minute began."""
+    epoch: int
+    """The newest one."""
+    records_per_s: float
+    """On average."""
+    lag: int
+    """At most."""
+    commit_ms: float
+    """At most."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApplicationStatus:
     """The newest life of an application with its tasks and newest reading."""
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -145,6 +146,26 @@ def test_a_request_waits_until_the_driver_answers_it(database):
     answer = database.wait_request(first, timeout_s=5)
     assert (answer.state, answer.result, answer.arguments) == ("done", "committed 2.9", {"why": "now"})
     assert database.wait_request(second, timeout_s=5).state == "failed"
+
+
+def test_the_newest_request_of_a_requester_is_found_with_its_answer(database):
+    assert database.latest_request("app", "commit", "sensor") is None
+    first = database.request("app", "commit", by="sensor", reason="much")
+    database.finish_request(first, "committed epoch 3")
+    database.request("app", "pause", by="sensor")
+    database.request("app", "commit", by="somebody else")
+    found = database.latest_request("app", "commit", "sensor")
+    assert (found.id, found.state, found.result, found.reason) == (first, "done", "committed epoch 3", "much")
+
+
+def test_the_last_hour_is_a_row_a_minute(database):
+    for lag in (5, 9, 1):
+        database.add_metric("app", replace(METRIC, lag=lag, epoch=lag))
+    rows = database.last_hour("app")
+    assert len(rows) in (1, 2), "the minute may have changed meanwhile"
+    assert max(row.lag for row in rows) == max(row.epoch for row in rows) == 9
+    assert {row.records_per_s for row in rows} == {12.5}
+    assert database.last_hour("another") == []
 
 
 def test_forget_leaves_nothing_of_one_application(database):
