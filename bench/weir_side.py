@@ -1,4 +1,5 @@
-"""One run of one application in a process of its own (``python -m bench.weir_side REFERENCE DIR BOOTSTRAP``).
+"""One run of one application in a process of its own (``python -m bench.weir_side REFERENCE DIR BOOTSTRAP``), with no
+snapshots, which the events of a run are too few for in any case but that of state to restore.
 
 Prints one JSON object: records, and seconds from the first epoch with input to the end of the last commit.
 """
@@ -18,7 +19,7 @@ SLOTS = 2
 
 def main(arguments: Sequence[str]) -> None:
     reference, folder, bootstrap_servers = arguments
-    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS)
+    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS, snapshot_rows=0)
     summary = run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True)
     print(json.dumps({"records": summary.records_in, "seconds": summary.seconds}))
 

@@ -78,7 +78,7 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
         task_rows=task_rows(request.commit.positions, request.commit.clocks), on_progress=tell)
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
-    store.close(clean=True)
+    store.close()  # not synced: after a restart of the machine it would not be trusted in any case
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
     return Restored(request=request, rows=count, seconds=time.perf_counter() - started, source=tell.source)
