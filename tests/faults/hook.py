@@ -57,7 +57,8 @@ def order(folder: Path, kills: list[tuple[str, str]]) -> None:
 
 def steps(folder: Path) -> list[str]:
     """All that was noted so far."""
-    return (folder / STEPS_FILE).read_text().splitlines()
+    found = folder / STEPS_FILE
+    return found.read_text().splitlines() if found.exists() else []
 
 
 def left(folder: Path) -> int:
