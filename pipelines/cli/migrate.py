@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pipelines.migrate.migration import Migration, TopicPartition
 
 LEASE_TTL_S = 600.0
+T = TypeVar("T")
 
 ServersOption = Annotated[str | None, typer.Option(
     "--bootstrap-servers", metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")]
@@ -193,6 +195,62 @@ def from_spark(reference: ReferenceArgument, folder: FolderArgument, empty_store
         where.carry_out(migration, dry_run=dry_run, as_json=as_json, notes=notes)
 
 
+def from_kafka_streams(
+        reference: ReferenceArgument,
+        application_id: Annotated[str, typer.Argument(metavar="APPLICATION_ID", help="Kafka Streams' application.id.")],
+        changelogs: Annotated[list[str] | None, typer.Option(
+            "--changelog", metavar="STORE=TOPIC", help="A changelog that is not called "
+            "APPLICATION_ID-STORE-changelog; may be given more than once.")] = None,
+        serdes: Annotated[list[str] | None, typer.Option(
+            "--serdes", metavar="STORE=MODULE:NAME", help="A pipelines.migrate.StoreSerdes that reads a store's "
+            "changelog, where the program does not suggest the right one.")] = None,
+        dry_run: DryRunOption = False, as_json: JsonOption = False, bootstrap_servers: ServersOption = None,
+        directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Take a stopped Kafka Streams application over: its changelog topics as state, its offsets as positions.
+
+    Stop it cleanly first. MODULE:APP has the same topology, with the same store names.
+    """
+    from infra.kafka.reader import PartitionReader
+    from pipelines.cli.options import parse_assignments
+    from pipelines.migrate.formats import StoreSerdes
+    from pipelines.migrate.kafka_streams_app import KafkaStreamsApp
+    from pipelines.migrate.migration import stores_of
+
+    topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
+    named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
+    with place(reference, directory, bootstrap_servers) as where:
+        for store in topics.keys() | named.keys():
+            if store not in stores_of(where.application):
+                raise CommandError(f"{where.application.id} has no store {store!r}; it has "
+                                   f"{', '.join(stores_of(where.application)) or 'none'}")
+        kafka = {**where.settings.kafka, "bootstrap.servers": where.admin.bootstrap_servers}
+        app = KafkaStreamsApp(
+            id=application_id, application=where.application, cluster=where.admin, topic_counts=where.topic_counts,
+            reader=lambda topic, partition: PartitionReader(kafka, topic, partition), changelogs=topics,
+            serdes={store: load_object(name, StoreSerdes) for store, name in named.items()})
+        migration = app.migration()
+        filled = {table.name for table, _ in migration.outputs}
+        notes = [f"output {name} begins with what is read from now on" for name
+                 in where.application.topology.committed_form.outputs if name not in filled]
+        where.carry_out(migration, dry_run=dry_run, as_json=as_json, notes=notes)
+
+
+def load_object(name: str, kind: type[T]) -> T:
+    """What ``module:attribute`` leads to.
+
+    Raises:
+        CommandError: Nothing of that kind.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CommandError(f"{name} leads nowhere ({error}); write package.module:name of a {kind.__name__}") from error
+    if not isinstance(found, kind):
+        raise CommandError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
+    return found
+
+
 def committed_offsets(settings: Settings, application: str) -> dict[TopicPartition, int]:
     """Where an application's newest commit stands.
 
@@ -273,6 +331,7 @@ for name, command, example in (
     ("from-group", from_group, "my_jobs.shop:app old-consumers --dry-run"),
     ("from-checkpoints", from_checkpoints, "my_jobs.shop:app /var/lib/kafka-streams/shop --dry-run"),
     ("from-spark", from_spark, "my_jobs.shop:app /data/checkpoints/shop --dry-run"),
+    ("from-kafka-streams", from_kafka_streams, "my_jobs.shop:app shop-on-kafka-streams --dry-run"),
     ("to-group", to_group, "shop shop-positions"),
     ("to-checkpoints", to_checkpoints, "shop /tmp/shop-checkpoints"),
 ):

@@ -33,7 +33,7 @@ ReferenceArgument = Annotated[str, typer.Argument(
     metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")]
 
 
-def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+def parse_assignments(assignments: Sequence[str], *, option: str = "--set", example: str = "slots=4") -> dict[str, str]:
     """``["a=1", "b.c=x=y"]`` as ``{"a": "1", "b.c": "x=y"}``.
 
     Raises:
@@ -43,7 +43,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise CommandError(f"--set wants KEY=VALUE, as --set slots=4, and got {assignment!r}")
+            raise CommandError(f"{option} wants KEY=VALUE, as {option} {example}, and got {assignment!r}")
         parsed[key.strip()] = value
     return parsed
 

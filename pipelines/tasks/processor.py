@@ -61,7 +61,7 @@ class TaskProcessor:
 
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
-        self._operators = {node: _operator(node) for node in sub_topology.nodes}
+        self._operators = {node: operator_of(node) for node in sub_topology.nodes}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [store.name for store in sub_topology.stores if store.kind is StoreKind.WINDOW]
 
@@ -80,7 +80,7 @@ class TaskProcessor:
             if rows is None or rows.is_empty():
                 continue
             if isinstance(node, TableSinkNode):
-                sinks[node.table] = _sink_rows(node, rows)
+                sinks[node.table] = sink_rows(node, rows)
                 epoch.counts["rows_out"] += sinks[node.table].height
             elif isinstance(node, RepartitionNode):
                 kept = has_key(rows, list(node.record.key.columns), epoch)
@@ -124,14 +124,15 @@ def joined(outputs: Sequence[EpochOutput], tables: Mapping[str, TableSpec]) -> E
     return replace(outputs[-1], sinks=sinks, edges=edges, counts=dict(counts))
 
 
-def _sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
+def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
+    """What a sink's table gets of the rows that reach it in an epoch: its columns but ``_epoch``."""
     if node.is_updates:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     return rows.select(*node.record.columns, pl.col("_ts").cast(TIME),
                        pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted")
 
 
-def _operator(node: Node) -> Operator | None:
+def operator_of(node: Node) -> Operator | None:
     """What executes ``node``; None where rows pass as they are."""
     record = node.parent.record if node.parent else node.record
     match node:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli.app import app
 from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
 
 pytestmark = pytest.mark.broker
 PROGRAM = """
@@ -115,3 +116,29 @@ def test_a_spark_checkpoint_becomes_positions(moved, tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["notes"][0].startswith("a batch behind 7 was begun")
     assert positions(moved) == {0: 3, 1: 4}
+
+
+def test_a_kafka_streams_application_is_taken_over_with_serdes_of_its_own(moved, broker, kafka_admin, tmp_path):
+    """Its group and changelog topic are made by hand; ``tests/integration`` takes a real one over."""
+    id = f"ks-{moved.topic[-8:]}"
+    kafka_admin.create_topic(f"{id}-n-changelog", 2)
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(f"{id}-n-changelog", key=b"k", value=bytes(7) + b"\x63" + bytes(7) + b"\x0f", partition=0)
+    assert producer.flush(30) == 0
+    kafka_admin.set_group_offsets(id, {(moved.topic, 0): 15, (moved.topic, 1): 20})
+    name = f"serdes_{moved.topic[-8:]}"
+    (tmp_path / f"{name}.py").write_text("from pipelines import Int64, String\n"
+                                         "from pipelines.migrate import StoreSerdes\n"
+                                         "n = StoreSerdes(key=String(), value=Int64(), has_timestamps=True)\n")
+    plain = moved("from-kafka-streams", id, program="counted")
+    assert (plain.exit_code, "expected 8 bytes, found 16" in plain.stderr) == (1, True), plain.output
+    wrong = moved("from-kafka-streams", id, "--serdes", f"m={name}:n", program="counted")
+    assert "no store 'm'; it has n" in wrong.stderr
+    options = (id, "--serdes", f"n={name}:n")
+    shown = moved("from-kafka-streams", *options, "--dry-run", program="counted")
+    for line in ("begins at offset 15", "store n, task 0_0: 1 rows", "output n: 1 rows", "--dry-run"):
+        assert line in shown.stdout
+    assert positions(moved) is None
+    assert moved("from-kafka-streams", *options, program="counted").exit_code == 0
+    assert positions(moved) == {0: 15, 1: 20}
+    assert read_table(moved.warehouse / "moved" / "n").select("k", "n").rows() == [("k", 15)]

@@ -1,0 +1,196 @@
+"""A stopped Kafka Streams application as a migration: its changelog topics as state, its group's offsets as positions.
+
+Both stand in Kafka at the same commit when the application was stopped cleanly, and under ``exactly_once_v2`` always.
+How keys and values are laid out is ``formats``, what is written of it ``migration``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from pipelines.application import Application
+from pipelines.migrate.errors import MigrationError
+from pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
+from pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
+from pipelines.migrate.outputs import output_rows
+from pipelines.serdes.source import RawRecords
+from pipelines.topology import SubTopology
+from pipelines.topology.nodes import AggregateNode
+from state.types import StoreSpec, TableSpec, TaskId
+
+BATCH_BYTES = 16 << 20
+HELD_ROWS = 1_000_000
+"""Rows of a changelog in memory before older ones of the same key are dropped."""
+EMPTY_READS = 10
+"""Reads without progress, a second each, after which the brokers count as away."""
+_RAW = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "ts": pl.Int64(), "offset": pl.Int64()})
+
+
+class FetchedRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int: ...
+
+
+class Reader(Protocol):
+    """Reads one topic partition, committed records only; ``infra.kafka.reader.PartitionReader`` fits."""
+
+    def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
+
+    def close(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """What is asked of the brokers; ``infra.kafka.admin.KafkaAdmin`` fits."""
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]: ...
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
+
+    def group_members(self, group: str) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaStreamsApp:
+    """A Kafka Streams application with the topology of ``application``, under its own ``application.id``."""
+
+    id: str
+    application: Application
+    cluster: Cluster
+    reader: Callable[[str, int], Reader]
+    topic_counts: Mapping[str, int]
+    """Partitions of the source topics."""
+    serdes: Mapping[str, StoreSerdes] = field(default_factory=dict)
+    """By store, where the program does not suggest the right ones."""
+    changelogs: Mapping[str, str] = field(default_factory=dict)
+    """By store, topics that are not called ``<id>-<store>-changelog``."""
+
+    def migration(self) -> Migration:
+        """Read everything; changes nothing.
+
+        Raises:
+            MigrationError: The application runs, has rows on their way in a repartition topic, or does not fit.
+        """
+        if members := self.cluster.group_members(self.id):
+            raise MigrationError(f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
+                                 "and wait for its session time-out (45 s) unless it leaves the group when it closes")
+        source = f"Kafka Streams application {self.id!r}"
+        committed = self.cluster.group_offsets(self.id)
+        partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
+        positions = source_positions(self.application, self.topic_counts, committed,
+                                     self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions),
+                                     source)
+        topology = self.application.topology
+        for edge in topology.edges:
+            self._require_drained(f"{self.id}-{edge.name}", committed)
+        counts = topology.partition_counts(self.topic_counts)
+        stores: list[StoreRows] = []
+        outputs: list[tuple[TableSpec, pl.DataFrame]] = []
+        clocks: dict[TaskId, dict[str, int]] = {}
+        read_through: dict[TopicPartition, int] = {}
+        for sub_topology in topology.sub_topologies:
+            for store in sub_topology.stores:
+                ends = self._ends(store, positions, counts[sub_topology.index])
+                read_through |= ends
+                for task, rows in self._rows_by_task(sub_topology, store, ends, counts[sub_topology.index]):
+                    outputs += output_rows(sub_topology, store, rows)
+                    if (clock := _clock(sub_topology, store, rows)) is not None:
+                        clocks.setdefault(task, {})[store.name] = clock
+                        rows = _still_open(sub_topology, store, rows, clock)
+                    stores.append(StoreRows(task=task, store=store, rows=rows))
+        return Migration(application=self.application, source=source, counts=counts, positions=positions,
+                         stores=stores, clocks=clocks, outputs=outputs, read_through=read_through)
+
+    def _ends(self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int) -> dict[TopicPartition, int]:
+        """Up to where each partition of a store's changelog is read; a source topic, up to the group's position."""
+        topic = self.changelogs.get(store.name, f"{self.id}-{store.name}-changelog")
+        found = self.cluster.partition_counts([topic]).get(topic)
+        if found is None:
+            raise MigrationError(f"store {store.name!r} has no changelog topic {topic!r}; name it with --changelog "
+                                 f"{store.name}=TOPIC, the source topic of a table that Kafka Streams restores from it")
+        if found != count:
+            raise MigrationError(f"changelog topic {topic!r} has {found} partitions, and the application {count} tasks "
+                                 "for it; its keys would live elsewhere, so read everything anew without a migration")
+        ends = self.cluster.end_offsets([(topic, number) for number in range(count)])
+        return {partition: min(end, positions.get(partition, 0)) if topic in self.topic_counts else end
+                for partition, end in ends.items()}
+
+    def _rows_by_task(self, sub_topology: SubTopology, store: StoreSpec, ends: Mapping[TopicPartition, int],
+                      count: int) -> Iterable[tuple[TaskId, pl.DataFrame]]:
+        """The store's rows, each with the task that owns its key now."""
+        serdes = self.serdes.get(store.name) or default_serdes(sub_topology, store)
+        size_ms = window_size_ms(sub_topology, store)
+        by_partition = {number: decode_rows(store, size_ms, serdes, self._newest(topic, number, end),
+                                            f"topic {topic!r}, partition {number}")
+                        for (topic, number), end in sorted(ends.items())}
+        if sub_topology.edges_in:  # Kafka Streams may have partitioned the keys by other bytes
+            edge, rows = sub_topology.edges_in[0], pl.concat(by_partition.values())
+            owners = edge.partition_of(rows, count)
+            by_partition = {number: rows.filter(owners == number) for number in range(count)}
+        return [(TaskId(sub_topology.index, number), rows) for number, rows in by_partition.items()]
+
+    def _newest(self, topic: str, partition: int, end: int) -> pl.DataFrame:
+        """The newest record of each key below ``end``, deleted keys left out: ``key value ts offset``."""
+        held = pl.DataFrame(schema=_RAW)
+        parts: list[pl.DataFrame] = []
+        for raw in self._read(topic, partition, end):
+            parts.append(pl.DataFrame({"key": raw.keys, "value": raw.values, "ts": raw.timestamps_ms,
+                                       "offset": raw.offsets}, schema=_RAW))
+            if sum(part.height for part in parts) > max(HELD_ROWS, held.height):
+                held, parts = _newest_of([held, *parts]), []
+        return _newest_of([held, *parts]).filter(pl.col("value").is_not_null() & pl.col("key").is_not_null())
+
+    def _require_drained(self, topic: str, committed: Mapping[TopicPartition, int]) -> None:
+        """Rows between sub-topologies that nobody has taken yet would be lost."""
+        count = self.cluster.partition_counts([topic]).get(topic, 0)
+        partitions = [(topic, number) for number in range(count)]
+        beginnings, ends = self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions)
+        for partition in partitions:
+            start = max(committed.get(partition, 0), beginnings[partition])
+            if any(raw.keys for raw in self._read(*partition, ends[partition], start)):
+                raise MigrationError(f"Kafka Streams application {self.id!r} has records in its repartition topic "
+                                     f"{topic!r} that it has not read; start it without new input, let it catch up, "
+                                     "and stop it cleanly")
+
+    def _read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
+        """All committed records of ``[start, end)``, by default from the oldest that is kept."""
+        at = self.cluster.beginning_offsets([(topic, partition)])[topic, partition] if start is None else start
+        reader, empty = self.reader(topic, partition), 0
+        try:
+            while at < end:
+                raw = reader.read(at, end, max_bytes=BATCH_BYTES)
+                empty = 0 if raw.next_offset > at else empty + 1
+                if empty > EMPTY_READS:
+                    raise MigrationError(f"topic {topic!r}, partition {partition} gave nothing behind offset {at} of "
+                                         f"{end}; check that the brokers are up, and try again")
+                at = raw.next_offset
+                yield raw
+        finally:
+            reader.close()
+
+
+def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(parts).unique("key", keep="last", maintain_order=True)
+
+
+def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> int | None:
+    """The stream time of a windowed aggregation: the greatest timestamp it has folded in."""
+    is_windowed = any(isinstance(node, AggregateNode) and node.store is store and node.windows
+                      for node in sub_topology.nodes)
+    return int(rows["_ts"].max()) if is_windowed and rows.height else None  # type: ignore[arg-type]
+
+
+def _still_open(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame, clock: int) -> pl.DataFrame:
+    """The rows of windows that can still change; Kafka Streams keeps, and has forwarded, closed ones too."""
+    start = pl.col("window_start").dt.timestamp("ms")
+    return rows.filter(*(start >= node.windows.closed_before(clock) for node in sub_topology.nodes
+                         if isinstance(node, AggregateNode) and node.store is store and node.windows))

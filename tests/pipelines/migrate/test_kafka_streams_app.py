@@ -1,0 +1,197 @@
+"""A Kafka Streams application out of a cluster in memory: its formats, and when it cannot be taken over."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from polars import col
+
+from infra.kafka.reader import RawRecords
+from pipelines import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
+from pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
+from pipelines.migrate import kafka_streams_app as module
+from pipelines.serdes.scalar import Int64
+from state.types import TaskId
+
+MINUTE = 60_000
+
+
+@dataclass
+class Cluster:
+    """Topic partitions as lists of ``(key, value, time)``; the index is the offset."""
+
+    rows: dict = field(default_factory=dict)
+    offsets: dict = field(default_factory=dict)
+    members: int = 0
+
+    def partition_counts(self, topics):
+        counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
+        return {topic: count for topic, count in counts.items() if count}
+
+    def beginning_offsets(self, partitions):
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions):
+        return {partition: len(self.rows[partition]) for partition in partitions}
+
+    def group_offsets(self, group):
+        return self.offsets
+
+    def group_members(self, group):
+        return self.members
+
+    def reader(self, topic, partition):
+        return Reader(topic, partition, self.rows[topic, partition])
+
+
+@dataclass
+class Reader:
+    """Two records at a time."""
+
+    topic: str
+    partition: int
+    rows: list
+
+    def read(self, start, end, *, max_bytes):
+        taken = self.rows[start:min(end, start + 2)]
+        return RawRecords(self.topic, self.partition, [row[0] for row in taken], [row[1] for row in taken],
+                          np.array([row[2] for row in taken], np.int64),
+                          np.arange(start, start + len(taken), dtype=np.int64), start + len(taken))
+
+    def close(self):
+        pass
+
+
+def window_key(key: bytes, start_ms: int) -> bytes:
+    return key + struct.pack(">qi", start_ms, 0)
+
+
+def long(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)
+
+
+def application() -> Application:
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    by_user = visits.group_by_key().count("by_user")
+    by_user.to_delta("by_user")
+    by_user.filter(col("count") > 2).map_values(many=col("count") * 10).to_delta("many")
+    (visits.group_by_key().windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
+     .count("by_minute").suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("by_minute"))
+    visits.group_by("country").count("by_country").to_delta("by_country")
+    return Application("visits", builder)
+
+
+@pytest.fixture
+def cluster():
+    found = Cluster(offsets={("visits", 0): 3, ("visits", 1): 0, ("ks-by_country-repartition", 0): 1})
+    for topic in ("visits", "ks-by_user-changelog", "ks-by_minute-changelog", "ks-by_country-changelog",
+                  "ks-by_country-repartition"):
+        for partition in (0, 1):
+            found.rows[topic, partition] = []
+    found.rows["visits", 0] = [(b"ann", b"nz", 5), (b"ann", b"nz", 6), (b"bob", b"at", 7), (b"bob", b"at", 8)]
+    found.rows["ks-by_country-repartition", 0] = [(b"nz", b"nz", 5)]
+    found.rows["ks-by_user-changelog", 0] = [(b"ann", long(1), 5), (b"bob", long(1), 7), (b"ann", long(3), 6),
+                                             (b"eve", long(9), 6), (b"eve", None, 7)]
+    found.rows["ks-by_minute-changelog", 0] = [
+        (window_key(b"ann", 0), long(4), 59_000), (window_key(b"ann", MINUTE), long(5), MINUTE + 9_999)]
+    found.rows["ks-by_country-changelog", 1] = [(b"nz", long(2), 6), (b"at", long(1), 7)]
+    return found
+
+
+def app(cluster, program=None, **options):
+    program = program or application()
+    return KafkaStreamsApp(id="ks", application=program, cluster=cluster, reader=cluster.reader,
+                           topic_counts=cluster.partition_counts(program.topology.topics()), **options)
+
+
+def rows_of(migration, store):
+    return {each.task: each.rows.rows() for each in migration.stores if each.store.name == store and each.rows.height}
+
+
+def test_the_newest_row_of_each_key_is_taken_and_deleted_keys_are_not(cluster, monkeypatch):
+    monkeypatch.setattr(module, "HELD_ROWS", 2)
+    migration = app(cluster).migration()
+    assert migration.positions == {("visits", 0): 3, ("visits", 1): 0}
+    assert sorted(rows_of(migration, "by_user")[TaskId(0, 0)]) == [("ann", 3, 6), ("bob", 1, 7)]
+
+
+def test_windows_are_taken_while_they_can_change_and_stream_time_comes_with_them(cluster):
+    """At 69,999 ms the window from 0, with 10 s of grace, is a millisecond from closing."""
+    still_open = app(cluster).migration()
+    assert still_open.clocks == {TaskId(0, 0): {"by_minute": MINUTE + 9_999}}
+    assert [row[-2] for row in rows_of(still_open, "by_minute")[TaskId(0, 0)]] == [4, 5]
+    cluster.rows["ks-by_minute-changelog", 0].append((window_key(b"bob", MINUTE), long(1), MINUTE + 10_000))
+    closed = app(cluster).migration()
+    (start, end, *_), = {row[1:3] for row in rows_of(closed, "by_minute")[TaskId(0, 0)]}
+    assert (start.timestamp(), end.timestamp()) == (60, 120)
+
+
+def test_rows_behind_a_repartition_go_to_the_task_that_owns_their_key(cluster):
+    program = application()
+    found = rows_of(app(cluster, program).migration(), "by_country")
+    edge, = program.topology.edges
+    for task, rows in found.items():
+        for country, *_ in rows:
+            assert task == TaskId(1, edge.partition_of(pl.DataFrame({"country": [country]}), 2)[0])
+    assert sorted(row[0] for rows in found.values() for row in rows) == ["at", "nz"]
+
+
+def test_tables_of_updates_get_what_their_stores_hold(cluster):
+    outputs = {}
+    for table, rows in app(cluster).migration().outputs:
+        outputs.setdefault(table.name, []).extend(rows.rows(named=True))
+    assert sorted((row["user"], row["count"]) for row in outputs["by_user"]) == [("ann", 3), ("bob", 1)]
+    assert [(row["user"], row["many"], row["_deleted"]) for row in outputs["many"]] == [("ann", 30, False)]
+    assert sorted((row["country"], row["count"]) for row in outputs["by_country"]) == [("at", 1), ("nz", 2)]
+    assert "by_minute" not in outputs, "final results are facts, and Kafka Streams has given its own"
+
+
+def test_values_behind_a_timestamp_are_read_with_it(cluster):
+    cluster.rows["ks-by_user-changelog", 0] = [(b"ann", long(1234) + long(7), 99)]
+    serdes = {"by_user": StoreSerdes(key=String("user"), value=Int64("count"), has_timestamps=True)}
+    assert rows_of(app(cluster, serdes=serdes).migration(), "by_user") == {TaskId(0, 0): [("ann", 7, 1234)]}
+
+
+def test_a_table_may_be_read_from_its_source_topic_up_to_the_position(cluster):
+    builder = StreamsBuilder()
+    builder.table("visits", store="homes", key=String("user"), value=String("country")).to_delta("homes")
+    program = Application("homes", builder)
+    with pytest.raises(MigrationError, match=r"no changelog topic 'ks-homes-changelog'.*--changelog homes=TOPIC"):
+        app(cluster, program).migration()
+    found = rows_of(app(cluster, program, changelogs={"homes": "visits"}).migration(), "homes")
+    assert sorted(found[TaskId(0, 0)]) == [("ann", "nz", 6), ("bob", "at", 7)], "records behind the position are not in"
+
+
+def test_what_cannot_be_taken_over_is_refused_with_the_way_out(cluster):
+    def refused(reason, **options):
+        with pytest.raises(MigrationError, match=reason):
+            app(cluster, **options).migration()
+
+    cluster.members = 2
+    refused("has 2 members.*stop it")
+    cluster.members = 0
+    cluster.rows["ks-by_country-repartition", 1].append((b"at", b"at", 9))
+    refused("records in its repartition topic 'ks-by_country-repartition'.*catch up")
+    cluster.rows["ks-by_country-repartition", 1].clear()
+    cluster.rows["ks-by_user-changelog", 2] = []
+    refused("'ks-by_user-changelog' has 3 partitions, and the application 2 tasks")
+    del cluster.rows["ks-by_user-changelog", 2]
+    cluster.rows["ks-by_user-changelog", 0].append((b"ann", b"three", 6))
+    refused("'ks-by_user-changelog', partition 0, store 'by_user': its value at offset 5 cannot be read .*8 bytes")
+    cluster.rows["ks-by_user-changelog", 0].pop()
+    cluster.rows["ks-by_minute-changelog", 1].append((b"short", long(1), 6))
+    refused("'ks-by_minute-changelog', partition 1, offset 0: b'short' is too short for a key of a window store")
+
+
+def test_serdes_that_the_program_does_not_suggest_have_to_be_given(cluster):
+    builder = StreamsBuilder()
+    (builder.stream("visits", key=String("user"), value=String("country")).group_by_key()
+     .agg("by_user", visits=Count(), last=Max("country")).to_delta("by_user"))
+    with pytest.raises(MigrationError, match=r"the value of store 'by_user' \(visits, last\) is not known.*--serdes"):
+        app(cluster, Application("two", builder)).migration()
