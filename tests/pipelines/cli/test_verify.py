@@ -133,7 +133,7 @@ def test_a_changed_row_is_named_with_what_was_wanted_and_found(shop):
     assert (found.store, found.key) == ("sums", "key shop=shop-3")
     assert "=8" in found.wanted
     assert "=8" not in found.found
-    assert "restore the task" in str(found)
+    assert "weir restore APP TASK --from-changelog" in str(found)
 
 
 def test_a_missing_row_is_named(shop):
