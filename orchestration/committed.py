@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from infra.control import ControlDatabase, ControlDatabaseError
+from infra.settings import Settings
+from orchestration.last_hour import last_hour_markdown
 from pipelines.cli.positions import committed_positions, committed_totals
 from state.commit.record import CommitRecord
 from state.commit.tables import count_rows
@@ -30,13 +33,25 @@ def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, An
             **{f"total_{name}": count for name, count in committed_totals(newest).items()}}
 
 
+def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
+    """Lag and latency as the driver reported them last, and its last hour; empty without a control database."""
+    try:
+        database = ControlDatabase(settings.control_database_url)
+        status, minutes = database.application_status(application), database.last_hour(application)
+    except ControlDatabaseError:
+        return {}
+    metric = status.metric if status else None
+    newest = {} if metric is None else {"lag": metric.lag, "commit_ms": metric.commit_ms}
+    return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+
+
 def offsets_metadata(offsets: Any) -> dict[str, Any]:
     """Next offsets to read, as one JSON value."""
     return {"offsets": {"raw_value": offsets, "type": "json"}}
 
 
 def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
-    """Where an output table lies and, as far as that is known without much reading, how many rows stand in it."""
+    """Where a table lies and, as far as that is known without much reading, how many rows stand in it."""
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
     return {**commit_metadata(newest), "dagster/uri": {"raw_value": str(folder), "type": "path"},
             **({} if rows is None else {"dagster/row_count": rows})}

@@ -1,15 +1,13 @@
-"""The one way in for Dagster: merges the domains' assets, checks and sensors and gives them their resources."""
+"""The one way in for Dagster: merges the applications' definitions and gives them their resources."""
 
 from __future__ import annotations
 
 import dagster as dg
 
-from orchestration.flights import assets, checks, sensors
+from orchestration import examples  # a module that Dagster loads may hold one Definitions only
 from orchestration.resources import WeirResource, driver_pipes
 
-defs = dg.Definitions(
-    assets=[assets.flights_topic, assets.flights_ingest],
-    asset_checks=[checks.lag],
-    sensors=[sensors.flights_commits],
-    resources={"weir": WeirResource(), "pipes": driver_pipes()},
+defs = dg.Definitions.merge(
+    examples.flights_defs, examples.weather_defs,
+    dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
 )

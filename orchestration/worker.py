@@ -18,7 +18,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 
 from infra.process import end_with
 from infra.settings import Settings
-from orchestration.committed import ingest_metadata, table_metadata
+from orchestration.committed import ingest_metadata, pace_metadata, table_metadata
 from pipelines.cli.drive import drive
 from pipelines.cli.registry import load_reference
 from state.commit.protocol import newest_commit
@@ -31,13 +31,14 @@ LOG_EVERY_S = 300.0
 
 
 def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
-    """One materialization of the ingest and one of each output table; none where nothing was ever committed."""
+    """One materialization of the ingest and one of each table; none where nothing was ever committed."""
     newest = newest_commit(settings.warehouse, summary.application)
     if newest is None:
         return
     topics = load_reference(pipes.get_extra("reference")).topology.topics()
     pipes.report_asset_materialization(asset_key=pipes.get_extra("ingest"), metadata={
-        **ingest_metadata(newest, topics), "ended": summary.reason, "records_in": summary.records_in,
+        **ingest_metadata(newest, topics), **pace_metadata(settings, summary.application),
+        "ended": summary.reason, "records_in": summary.records_in,
         "commits": summary.commits, "seconds": round(summary.seconds, 3)})
     for table, asset_key in pipes.get_extra("tables").items():
         folder = settings.warehouse / summary.application / table

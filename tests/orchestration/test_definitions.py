@@ -7,9 +7,18 @@ import time
 import dagster as dg
 import yaml
 
+from orchestration.application import weir_assets
 from orchestration.definitions import defs
+from orchestration.resources import WeirResource, driver_pipes
+from pipelines import Application, Count, StreamsBuilder, String
 
 LOAD_LIMIT_S = 3.0
+
+
+def clicks(application: str) -> Application:
+    builder = StreamsBuilder()
+    builder.stream("clicks", key=String("user"), value=String("page")).group_by_key().agg("counts", clicks=Count())
+    return Application(application, builder)
 
 
 def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
@@ -21,19 +30,37 @@ def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
     assert time.monotonic() - started < LOAD_LIMIT_S
 
 
-def test_tables_come_from_the_ingest_and_the_ingest_from_the_topic():
+def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
     graph = defs.resolve_asset_graph()
-    keys = {name: dg.AssetKey(["flights", name])
-            for name in ("topic", "ingest", "late_departures", "carrier_totals")}
-    assert set(graph.get_all_asset_keys()) == set(keys.values())
-    assert graph.get(keys["ingest"]).parent_keys == {keys["topic"]}
-    assert graph.get(keys["late_departures"]).parent_keys == {keys["ingest"]}
-    assert graph.get(keys["carrier_totals"]).parent_keys == {keys["ingest"]}
-    assert graph.asset_check_keys == {dg.AssetCheckKey(keys["ingest"], "lag")}
+    for application, tables in (
+        ("flights", ("late_departures", "carrier_totals", "changelog/hourly", "changelog/by_carrier", "dead_letters")),
+        ("weather", ("daily_weather", "changelog/daily", "dead_letters")),
+    ):
+        ingest, topic = dg.AssetKey([application, "ingest"]), dg.AssetKey([application, "topic"])
+        assert graph.get(ingest).parent_keys == {topic}
+        assert graph.get(ingest).child_keys == {dg.AssetKey([application, *table.split("/")]) for table in tables}
+        assert {key.path[0] for key in graph.get_ancestor_asset_keys(ingest)} == {application}
+
+
+def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
+    [spec] = [spec for spec in defs.resolve_all_asset_specs() if spec.key == dg.AssetKey(["flights", "carrier_totals"])]
+    columns = {column.name: column for column in spec.metadata["dagster/column_schema"].columns}
+    assert columns["flights"].type == "Int64"
+    assert [name for name, column in columns.items() if "weir/key" in column.tags] == ["carrier"]
+
+
+def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read_it():
+    first = weir_assets(clicks("first"), "nowhere:first")
+    second = weir_assets(clicks("second-one"), "nowhere:second")
+    graph = dg.Definitions.merge(first, second, dg.Definitions(
+        resources={"weir": WeirResource(), "pipes": driver_pipes()})).resolve_asset_graph()
+    clicked = dg.AssetKey(["kafka", "clicks"])
+    assert graph.get(clicked).is_external
+    assert graph.get(clicked).child_keys == {dg.AssetKey(["first", "ingest"]), dg.AssetKey(["second-one", "ingest"])}
 
 
 def test_an_ingest_started_without_configuration_ends_once_it_has_caught_up():
-    from orchestration.flights.assets import IngestConfig
+    from orchestration.ingest import IngestConfig
 
     assert IngestConfig().until_caught_up is True
     assert IngestConfig().take_over is False

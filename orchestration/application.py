@@ -1,0 +1,42 @@
+"""Turns an application into everything that Dagster shows and does of it: one call, the same for every application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import dagster as dg
+
+from orchestration.checks import lag_check
+from orchestration.commits import commits_sensor
+from orchestration.ingest import ingest_assets
+from orchestration.supervised import Supervised
+from orchestration.thresholds import Thresholds
+from pipelines.application import Application
+
+
+def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
+                thresholds: Thresholds | None = None) -> dg.Definitions:
+    """Assets, checks and sensors of ``application``, which drivers load from ``reference`` (``module:attribute``).
+
+    ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
+    topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. Merge the result with
+    a ``weir`` and a ``pipes`` resource (``orchestration.definitions``).
+    """
+    own = topics or {}
+    external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
+    supervised = Supervised(
+        application=application, reference=reference, thresholds=thresholds or Thresholds(),
+        topics={topic: own[topic].key if topic in own else external[topic].key
+                for topic in application.topology.topics()})
+    return dg.Definitions(
+        assets=[*own.values(), *external.values(), ingest_assets(supervised)],
+        asset_checks=[lag_check(supervised)],
+        sensors=[commits_sensor(supervised)])
+
+
+@cache
+def _external_topic(topic: str) -> dg.AssetSpec:
+    """One object a topic, so that applications may share it."""
+    return dg.AssetSpec(["kafka", topic], kinds={"kafka"}, group_name="kafka",
+                        description=f"The Kafka topic {topic}, filled elsewhere.")

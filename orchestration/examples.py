@@ -1,0 +1,33 @@
+"""The examples in Dagster: each topic with what loads it, and the application that reads it."""
+
+import importlib
+
+import dagster as dg
+
+from infra.kafka.broker import broker_for
+from orchestration.application import weir_assets
+from orchestration.resources import WeirResource
+from pipelines.examples import flights, weather
+
+
+def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
+    """The topic ``name`` as an asset, filled by the example's loader with what is missing of it."""
+
+    @dg.asset(key=[name, "topic"], group_name=name, kinds={"kafka"}, description=description)
+    def topic(context: dg.AssetExecutionContext, weir: WeirResource) -> dg.MaterializeResult:
+        settings = weir.settings()
+        loader = importlib.import_module(f"pipelines.examples.load_{name}")
+        with broker_for(settings) as bootstrap_servers:
+            summary = loader.load(bootstrap_servers, client_properties=settings.kafka)
+        context.log.info("%d records were missing and have been loaded", summary.loaded)
+        return dg.MaterializeResult(metadata={
+            "dagster/row_count": summary.records, "loaded": summary.loaded, "seconds": summary.seconds,
+            "offsets": dg.MetadataValue.json({str(p): end for p, end in sorted(summary.end_offsets.items())})})
+
+    return topic
+
+
+flights_defs = weir_assets(flights.app, "pipelines.examples.flights:app", topics={"flights": loaded_topic(
+    "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")})
+weather_defs = weir_assets(weather.app, "pipelines.examples.weather:app", topics={"weather": loaded_topic(
+    "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")})

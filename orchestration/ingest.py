@@ -1,0 +1,82 @@
+"""An application's ingest and the tables that come out of it, as assets that one supervised driver produces."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+
+from infra.process import end_with
+from orchestration.resources import WeirResource
+from orchestration.supervised import Supervised
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from state.changelog.rows import CHANGELOG_FOLDER
+from state.types import TableSpec
+
+
+class IngestConfig(dg.Config):
+    """How long the driver runs."""
+
+    until_caught_up: bool = True
+    """End once everything that was in the topic has been processed; False runs until the run is terminated."""
+    take_over: bool = False
+    """Start even if another driver holds the application; that one is fenced and stops."""
+
+
+def ingest_op(supervised: Supervised) -> str:
+    """The name of the ingest's op, by which a run's configuration finds it."""
+    return f"{supervised.name}_ingest"
+
+
+def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
+    """One op that runs a driver to its end and reports the ingest and all tables."""
+
+    @dg.multi_asset(name=ingest_op(supervised), can_subset=False, specs=list(_specs(supervised)))
+    def ingest(context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource,
+               pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+        """Start a driver, follow it to its end, and take over what it reports."""
+        if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
+            end_with(os.getppid(), signal.SIGTERM)
+        finished = pipes.run(
+            context=context, command=[sys.executable, "-m", "orchestration.worker"],
+            extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(),
+                    "ingest": supervised.ingest.to_user_string(),
+                    "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
+                    "until_caught_up": config.until_caught_up, "take_over": config.take_over})
+        yield from finished.get_results()
+
+    return ingest
+
+
+def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
+    thresholds = supervised.thresholds
+    yield dg.AssetSpec(
+        supervised.ingest, deps=list(supervised.topics.values()), kinds={"spark", "kafka"}, group_name=supervised.name,
+        freshness_policy=dg.FreshnessPolicy.time_window(
+            fail_window=timedelta(seconds=thresholds.stale_fail_s),
+            warn_window=timedelta(seconds=thresholds.stale_warn_s)),
+        description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
+                    "exactly once. Terminating the run ends it after the epoch, with a commit.")
+    for name, key in supervised.tables.items():
+        yield dg.AssetSpec(key, deps=[supervised.ingest], kinds={"deltalake"}, group_name=supervised.name,
+                           description=_description(name),
+                           metadata={"dagster/column_schema": _columns(supervised.table_specs[name])})
+
+
+def _description(table: str) -> str:
+    if table == DEAD_LETTERS.name:
+        return 'Records that could not be read; filled where the application says on_error="dead_letter".'
+    if table.startswith(CHANGELOG_FOLDER):
+        return (f"Every committed change of the store {table.removeprefix(CHANGELOG_FOLDER)[1:]}: what its tasks "
+                "restore from.")
+    return f"The Delta table {table}, written by the ingest's commits alone."
+
+
+def _columns(spec: TableSpec) -> dg.TableSchema:
+    """The table's columns by polars' type names; key columns of updates are marked."""
+    return dg.TableSchema(columns=[
+        dg.TableColumn(name, str(dtype), tags={"weir/key": ""} if name in spec.keys else None)
+        for name, dtype in spec.schema.items()])

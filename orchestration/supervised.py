@@ -1,0 +1,67 @@
+"""An application as Dagster knows it: where its program is, and what its assets, jobs and sensors are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import dagster as dg
+
+from orchestration.thresholds import Thresholds
+from pipelines.application import Application
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from pipelines.tasks.tables import application_tables
+from state.changelog.rows import CHANGELOG_FOLDER
+from state.types import TableSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """Everything in Dagster that belongs to one application is named here."""
+
+    application: Application
+    reference: str
+    """``module:attribute``, from which drivers load it."""
+    topics: Mapping[str, dg.AssetKey]
+    """The asset of each source topic."""
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    @property
+    def id(self) -> str:
+        return self.application.id
+
+    @cached_property
+    def name(self) -> str:
+        """The id in the names of jobs, sensors and the asset group, which may have no dash."""
+        return re.sub(r"\W", "_", self.id)
+
+    @cached_property
+    def ingest(self) -> dg.AssetKey:
+        return dg.AssetKey([self.id, "ingest"])
+
+    @cached_property
+    def table_specs(self) -> Mapping[str, TableSpec]:
+        """Every Delta table that the commits write, by its path below the application's folder."""
+        return {spec.name: spec for spec in application_tables(self.application.topology)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, dg.AssetKey]:
+        """The asset of each table: outputs by their own name, ``changelog/<store>``, ``dead_letters``."""
+        def path(table: str) -> list[str]:
+            if table == DEAD_LETTERS.name:
+                return ["dead_letters"]
+            return table.replace(CHANGELOG_FOLDER, "changelog", 1).split("/")
+
+        return {name: dg.AssetKey([self.id, *path(name)]) for name in self.table_specs}
+
+    @cached_property
+    def outputs(self) -> Mapping[str, dg.AssetKey]:
+        """The output tables' assets alone."""
+        return {spec.name: self.tables[spec.name] for spec in self.application.topology.table_specs()}
+
+    @cached_property
+    def task_partitions(self) -> dg.DynamicPartitionsDefinition:
+        """A partition a task, ``0_3``; the commits sensor keeps them in step with the topology."""
+        return dg.DynamicPartitionsDefinition(name=f"{self.name}_tasks")

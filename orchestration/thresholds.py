@@ -1,0 +1,38 @@
+"""From where on sensors act and checks fail, for one application. What they do then is theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """One application's limits; the name of each ends with its unit."""
+
+    uncommitted_max_bytes: int = 32 << 20
+    """Of state, over all tasks: more of it requests a commit. The driver commits by itself at the application's
+    ``uncommitted_max_bytes`` a task."""
+    lag_max_records: int = 10_000
+    """Over all partitions of all topics."""
+    lag_max_s: float = 300.0
+    """How long it would take to work the lag off, at the newest minute's pace."""
+    lag_grows_max_minutes: int = 5
+    """So many minutes in a row with more lag than the one before are a warning."""
+    stalled_max_minutes: int = 3
+    """A driver that has lag and has begun no epoch for so long is a warning."""
+    retention_min_share: float = 0.1
+    """Of the records that a partition keeps, how many should lie between its oldest and the next one to read."""
+    late_max_share: float = 0.01
+    """Of the records read over ``audited_epochs``."""
+    dead_letter_max_share: float = 0.001
+    """Of the records read over ``audited_epochs``."""
+    audited_epochs: int = 10_000
+    """How many of the newest epochs the checks of the commit log go through."""
+    closed_segments_max: int = 10
+    """So many closed segments of changelogs (a thousand epochs each) since the last compaction request the next."""
+    stale_warn_s: float = 3_600.0
+    """Age of the newest commit that Dagster knows of."""
+    stale_fail_s: float = 86_400.0
+    """As ``stale_warn_s``."""
+    cooldown_s: float = 600.0
+    """Least time between two requests of a sensor, and between two warnings of the same thing."""

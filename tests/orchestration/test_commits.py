@@ -1,0 +1,119 @@
+"""What Dagster hears of commits that no run of its own has reported: all that counts, and seldom."""
+
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from infra.control import MetricRow
+from orchestration.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, news
+from pipelines.examples.flights import app
+from state.commit.files import write_file
+from tests.orchestration.flights import FLIGHTS, START_S
+
+SPECS = {spec.name: spec for spec in app.topology.table_specs()}
+INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]
+
+
+@pytest.fixture
+def look(tick):
+    sensor = commits_sensor(FLIGHTS)
+    return lambda: tick(sensor)
+
+
+def record(instance: dg.DagsterInstance, events) -> None:
+    for event in events:
+        instance.report_runless_asset_event(event)
+
+
+def updates(warehouse: Path, carriers: list[str], epoch: int):
+    """A file of carrier_totals; carrier ``gone`` is deleted by it."""
+    return write_file(warehouse / app.id, SPECS["carrier_totals"], pl.DataFrame(
+        {"carrier": carriers, "flights": 1, "late": 0, "cancelled": 0, "_ts": 0, "_epoch": epoch,
+         "_seq": range(len(carriers)), "_deleted": [name == "gone" for name in carriers]},
+        schema_overrides=SPECS["carrier_totals"].schema))
+
+
+def test_what_a_driver_outside_dagster_has_committed_shows_with_its_offsets_and_row_counts(
+        committer, settings, commit_of, look, shown):
+    for epoch, carriers in ((1, ["UA", "gone", "AA"]), (2, ["UA"])):
+        committer.commit(commit_of(epoch, files=(updates(settings.warehouse, carriers, epoch),)))
+    look()
+    ingest = shown(INGEST)
+    assert (ingest["generation"], ingest["epoch"], ingest["committed_at"]) == (1, 2, START_S)
+    assert ingest["offsets"] == {"flights": {"0": 10}}
+    assert ingest["total_records_in"] == 10, "what the second sub-topology reads was counted by the first"
+    assert ingest["total_late_records"] == 3
+    assert shown(TABLES["carrier_totals"])["dagster/row_count"] == 2
+    for empty in ("late_departures", "_changelog/hourly", "_changelog/by_carrier", "_dead_letters"):
+        assert shown(TABLES[empty])["dagster/row_count"] == 0
+    assert shown(TOPIC)["offsets"] == {"0": 10}
+
+
+@pytest.mark.usefixtures("committer")
+def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+    committer.commit(commit_of(1))
+    for lag in (4000, 250):
+        database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
+        database.add_metric("flights", MetricRow(
+            epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5))
+    look()
+    assert (shown(INGEST)["lag"], shown(INGEST)["commit_ms"]) == (250, 12.5)
+    assert "| lag, records |" in shown(INGEST)["last_hour"]
+    assert "| 4,000 |" in shown(INGEST)["last_hour"]
+
+
+def test_a_commit_is_shown_once(committer, commit_of, look):
+    assert isinstance(look(), dg.SkipReason), "nothing is committed yet"
+    committer.commit(commit_of(1))
+    assert isinstance(look(), dg.SensorResult)
+    assert isinstance(look(), dg.SkipReason)
+    committer.commit(commit_of(2))
+    assert isinstance(look(), dg.SensorResult)
+
+
+def test_a_commit_that_a_run_has_reported_itself_is_not_shown_again(committer, commit_of, instance, look, shown):
+    committer.commit(commit_of(1))
+    instance.report_runless_asset_event(dg.AssetMaterialization(INGEST, metadata={
+        "generation": 1, "epoch": 1, "committed_at": dg.MetadataValue.timestamp(float(START_S)), "ended": "stopped"}))
+    look()
+    assert shown(INGEST)["ended"] == "stopped"
+    assert isinstance(look(), dg.SkipReason)
+
+
+def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of, instance, look):
+    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    committer.commit(commit_of(1))
+    look()
+    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+
+
+@pytest.mark.usefixtures("committer")
+def test_two_hours_of_a_commit_a_second_leave_a_hundred_events(settings, instance, commit_of, shown):
+    """With a run's own lines, 200 rows is the limit. The driver's last commit shows at the look after its end."""
+    hours_s, times = 7200, []
+    for elapsed in range(0, hours_s + 1, LOOK_EVERY_S):
+        now_s = START_S + elapsed
+        newest = commit_of(elapsed + 1, at_s=now_s, offset=elapsed + 1)
+        if is_due(FLIGHTS, newest, instance, is_running=elapsed < hours_s, now_s=now_s + 0.5):
+            record(instance, news(FLIGHTS, newest, instance, settings.warehouse, pace={}))
+            times.append(elapsed)
+    assert len(times) == hours_s / FOLD_S + 1
+    assert times[-1] == hours_s
+    assert shown(INGEST)["epoch"] == hours_s + 1
+    keys = (INGEST, TOPIC, *TABLES.values())
+    assert sum(len(instance.fetch_materializations(key, limit=200).records) for key in keys) == 91
+
+
+@pytest.mark.usefixtures("committer")
+def test_the_topic_is_shown_only_when_more_of_it_has_been_read_than_it_was_known_to_hold(settings, instance, commit_of):
+    instance.report_runless_asset_event(dg.AssetMaterialization(TOPIC, metadata={"offsets": {"0": 10}}))
+
+    def keys(epoch: int, offset: int) -> list[dg.AssetKey]:
+        events = news(FLIGHTS, commit_of(epoch, offset=offset), instance, settings.warehouse, pace={})
+        record(instance, events)
+        return [event.asset_key for event in events]
+
+    assert keys(1, 10) == [INGEST, *TABLES.values()]
+    assert keys(2, 11) == [TOPIC, INGEST, *TABLES.values()], "upstream first, or Dagster shows the ingest as stale"
