@@ -77,7 +77,7 @@ def snapshot(application: AppArgument, directory: DirOption = None, debug: Debug
 
 
 def restore(application: AppArgument,
-            task: Annotated[str, typer.Argument(metavar="TASK", help="As `weir status` shows it: 0_1.")],
+            task: Annotated[str, typer.Argument(metavar="TASK", help="0_1, or the name that `weir verify` shows.")],
             from_changelog: Annotated[bool, typer.Option(
                 "--from-changelog", help="Read the whole changelog and drop the task's snapshot.")] = False,
             directory: DirOption = None, debug: DebugOption = False) -> None:

@@ -365,7 +365,9 @@ class Driver:
 
     def _restore_on_request(self, request: RequestRow) -> str:
         wanted = request.arguments.get("task", "")
-        task = next((task for task in self._coordinator.tasks.values() if str(task.id) == wanted), None)
+        name_of = self._coordinator.application.topology.task_name
+        task = next((task for task in self._coordinator.tasks.values()
+                     if wanted in (str(task.id), name_of(task.id))), None)
         if task is None:
             raise RunError(f"there is no task {wanted!r}; tasks are "
                            + ", ".join(str(task_id) for task_id in self._coordinator.tasks))

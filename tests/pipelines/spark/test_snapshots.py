@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from pipelines.spark import driver as module
+from pipelines.spark import restore as restores
 from state.changelog import snapshot as snapshot_module
 from state.changelog.snapshot import SNAPSHOT_FOLDER
 from state.commit.protocol import newest_commit
@@ -76,7 +77,7 @@ def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
     shop.run()
     old = shop.listed()["0_1"]
     shop.snapshot_rows = 0
-    shop.desk.ask("restore", task="0_1", source="changelog")
+    shop.desk.ask("restore", task=shop.name_of("0_1"), source="changelog")
     shop.topics.rows["sales", 1] += sales(30, 1)
     shop.run()
     assert shop.restores.done[0].source == "changelog"
@@ -88,7 +89,6 @@ def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
 def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(shop, monkeypatch):
     shop.run()
     shop.lose("0_1")
-    from pipelines.spark import restore as restores
     task_rows, calls = restores.task_rows, []
 
     def wrong_at_first(positions, clocks):
