@@ -79,34 +79,36 @@ def verify_task(warehouse: Path, application: str, task_folder: Path, specs: Seq
             state = copy.base
             if state is None:
                 return Agreement(task=task, state=None, rows=0)
-            record = _commit_of(warehouse, application, task, state)
-            commit = record.tasks[task]
-            _compare_task_rows(task, instance.name, commit, task_rows(commit), reader)
+            record = _commit_of(warehouse, application, task, state, instance.name)
+            _compare_task_rows(task, task_rows(record.tasks[task]), reader)
             return Agreement(task=task, state=state, rows=_compare_stores(
                 warehouse / application, application, task, specs, record, state, reader))
     except TaskCorruptedError as error:
         raise StateDifferenceError(task, "-", "instance", f"{instance.name} that can be read", error.reason) from error
 
 
-def _commit_of(warehouse: Path, application: str, task: str, state: StateId) -> CommitRecord:
-    """The commit in which the task came to stand at ``state``, or the newest one if it stands there still."""
+def _commit_of(warehouse: Path, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
+    """The newest commit if the task stands at ``state`` in it, else the first one that it did.
+
+    An idle task may not have heard of the newest, and a restored one has its instance from the newest alone.
+    """
     newest = newest_commit(warehouse, application)
-    if newest is not None and newest.tasks.get(task, _UNKNOWN).state == state:
+    known = _UNKNOWN if newest is None else newest.tasks.get(task, _UNKNOWN)
+    if newest is not None and known.instance != instance:
+        raise StateDifferenceError(task, "-", "instance", f"{known.instance}, which the commit log names", instance)
+    if newest is not None and known.state == state:
         return newest
     if newest is not None:
         folder = warehouse / application / COMMITS.name
         for record in commits_above(folder, file_actions(DeltaTable(folder)), state.version - 1):
             if record.tasks.get(task, _UNKNOWN).state == state:
                 return record
-    wanted = NOTHING if newest is None else f"{newest.tasks.get(task, _UNKNOWN).state}"
-    raise StateDifferenceError(task, "-", "state id", f"{wanted}, which the commit log has", str(state))
+    wanted = NOTHING if newest is None else f"{known.state}, which the commit log has"
+    raise StateDifferenceError(task, "-", "state id", wanted, str(state))
 
 
-def _compare_task_rows(task: str, instance: str, commit: TaskCommit, wanted_rows: Iterable[tuple[bytes, bytes]],
-                       reader: StateReader) -> None:
+def _compare_task_rows(task: str, wanted_rows: Iterable[tuple[bytes, bytes]], reader: StateReader) -> None:
     """What the store does not know of it takes from the commit log; what it knows must be that."""
-    if commit.instance != instance:
-        raise StateDifferenceError(task, "-", "instance", f"{commit.instance}, which the commit log names", instance)
     wanted, found = _entries(wanted_rows), _entries(reader.scan(TASK_STORE))
     _compare_maps(task, TASK_STORE, "entry", {name: wanted.get(name, NOTHING) for name in found}, found)
 

@@ -127,6 +127,22 @@ def test_a_task_is_compared_at_its_last_commit_while_it_goes_on(shop, monkeypatc
     assert all(rows == [5, 5] for rows, _ in looks)
 
 
+def test_a_task_that_was_restored_agrees_once_a_commit_names_its_instance(shop, monkeypatch):
+    """It is idle: its store has not heard of that commit."""
+    driver, looks = shop.driver(), []
+    commit = driver._coordinator.commit
+
+    def look_after_the_commit(*arguments):
+        commit(*arguments)
+        looks.append((len(shop.restores.done), shop.verify()))
+
+    monkeypatch.setattr(driver._coordinator, "commit", look_after_the_commit)
+    shop.desk.ask("restore", task="0_1")
+    driver.run(Event(), until_caught_up=True)
+    assert looks
+    assert set(map(str, looks)) == {"(1, [5, 5])"}
+
+
 def test_a_changed_row_is_named_with_what_was_wanted_and_found(shop):
     shop.change("sums", key("shop-3"), row())
     found = shop.differs()
