@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pipelines.dsl.graph import Graph
 from pipelines.dsl.stream import KStream
-from pipelines.dsl.table import KTable, add_table
+from pipelines.dsl.table import KTable, TtlClock, add_table
 from pipelines.serdes.serde import Serde
 from pipelines.topology.nodes import SourceNode
 from pipelines.topology.topology import Topology
@@ -24,12 +26,15 @@ class StreamsBuilder:
         """
         return KStream(self._graph, self._source(topic, key, value), has_new_key=False)
 
-    def table(self, topic: str, *, key: Serde, value: Serde, store: str) -> KTable:
+    def table(self, topic: str, *, key: Serde, value: Serde, store: str,
+              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
-        ``store`` names the state.
+        ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
+        stream time or by the wall clock; no tombstone is forwarded.
         """
-        return add_table(self._graph, self._source(topic, key, value), store, "KTABLE-SOURCE-")
+        return add_table(self._graph, self._source(topic, key, value), store, "KTABLE-SOURCE-", ttl=ttl,
+                         ttl_by=ttl_by)
 
     def build(self) -> Topology:
         """The topology described so far.

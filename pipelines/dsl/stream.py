@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -17,7 +18,7 @@ from pipelines.dsl.graph import (
 )
 from pipelines.dsl.grouped import KGroupedStream, repartition
 from pipelines.dsl.stateless import add_filter, add_map_values
-from pipelines.dsl.table import KTable, add_table
+from pipelines.dsl.table import KTable, TtlClock, add_table
 from pipelines.operators.functions import UserFunction
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.nodes import Node, SelectKeyNode, TableSinkNode
@@ -71,12 +72,15 @@ class KStream:
         """Records by a new key, as ``select_key`` and ``group_by_key`` after another."""
         return self.select_key(*selector, **columns).group_by_key()
 
-    def to_table(self, store: str) -> KTable:
-        """The newest value of each key; a null value deletes the row, null keys are dropped."""
+    def to_table(self, store: str, *, ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
+        """The newest value of each key; a null value deletes the row, null keys are dropped.
+
+        ``ttl`` and ``ttl_by`` as for ``StreamsBuilder.table``.
+        """
         check_name("store", store)
         name = self._graph.new_name("KSTREAM-TOTABLE-")
         parent = repartition(self._graph, self._node, store) if self._has_new_key else self._node
-        return add_table(self._graph, parent, store, name=name)
+        return add_table(self._graph, parent, store, name=name, ttl=ttl, ttl_by=ttl_by)
 
     def to_delta(self, table: str) -> None:
         """Append every record to the Delta table ``table``: key columns, value columns, ``_ts`` and the rest."""

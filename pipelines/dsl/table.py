@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
@@ -11,12 +12,15 @@ from pipelines.dsl.graph import Graph, check_name, store_spec
 from pipelines.dsl.stateless import add_filter, add_map_values
 from pipelines.dsl.suppressed import Suppressed
 from pipelines.errors import TopologyError
-from pipelines.operators.windows import TimeWindows
+from pipelines.operators.windows import TimeWindows, to_ms
 from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode
-from state.types import StoreKind
+from state.stores.specs import key_value_spec
+from state.types import StoreClock, StoreKind
 
 if TYPE_CHECKING:
     from pipelines.dsl.stream import KStream
+
+TtlClock = Literal["stream_time", "wall_clock"]
 
 
 class KTable:
@@ -74,11 +78,18 @@ class KTable:
         return KTable(self._graph, node, windows=self._windows, is_final=self._is_final)
 
 
-def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name: str = "") -> KTable:
+def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name: str = "",
+              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
     """A table of the records of ``parent``, under ``name`` or the next number behind ``prefix``."""
     name = name or graph.new_name(prefix)
     record = parent.record
     spec = store_spec(name, check_name("store", store), record, _beside_key(record))
+    if ttl is not None:
+        if ttl_by not in get_args(TtlClock):
+            raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
+        if (ttl_ms := to_ms(ttl, "ttl")) < 1:
+            raise TopologyError(f"ttl is {ttl}; it must be at least one millisecond")
+        spec = key_value_spec(spec.name, spec.key, spec.value, ttl_ms=ttl_ms, expires_by=StoreClock(ttl_by))
     return KTable(graph, graph.add(TableNode(name=name, parent=parent, record=record, store=spec)))
 
 

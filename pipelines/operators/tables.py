@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.operators.epoch import Epoch, has_key
+from state.stores.access import StoreTime
+from state.stores.key_value import KeyValueStore
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -15,7 +17,8 @@ from state.types import StoreSpec
 class Materialization:
     """Keeps the newest row of each key in a store and forwards every row, tombstones of unknown keys included.
 
-    The order of arrival decides, not the timestamp. Null keys are dropped and counted.
+    The order of arrival decides, not the timestamp. Null keys are dropped and counted. Where rows of the store expire,
+    a record that has expired already is not kept, and counted as ``expired_records``; it is forwarded all the same.
     """
 
     store: StoreSpec
@@ -23,11 +26,16 @@ class Materialization:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         by = list(self.store.key)
         rows = has_key(rows, by, epoch)
+        if self.store.retention_ms is not None:
+            store = KeyValueStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
+            store.put_rows(rows)
+            epoch.counts["expired_records"] += store.expired_puts
+            return rows
         newest = rows.unique(by, keep="last", maintain_order=True)
-        store = TypedStore(self.store, epoch.session)
+        columns = TypedStore(self.store, epoch.session)
         gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
         if gone.height:
-            store.delete(store.encode(gone.select(by)))
+            columns.delete(columns.encode(gone.select(by)))
         if kept.height:
-            store.write(store.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
+            columns.write(columns.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
         return rows

@@ -35,8 +35,9 @@ from pipelines.topology.nodes import (
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateSession
 from state.stores.access import StoreTime
+from state.stores.key_value import KeyValueStore
 from state.stores.kinds import store_of
-from state.types import StoreKind, TableSpec
+from state.types import StoreClock, StoreKind, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +90,15 @@ class TaskProcessor:
             else:
                 operator = self._operators[node]
                 made[node] = operator.process(rows, epoch) if operator else rows
+        due_ms = []
         for spec in self._expiring:
-            store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms)).expire()
+            store = store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms))
+            store.expire()
+            if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
+                due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         gauges = {"open_windows": sum(session.count(store) for store in self._window_stores)}
-        return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges)
+        return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
+                           next_punctuation_ms=min(due_ms, default=None))
 
     def _rows_into(self, node: Node, inputs: Mapping[str, pl.DataFrame],
                    made: Mapping[Node, pl.DataFrame]) -> pl.DataFrame | None:

@@ -98,8 +98,9 @@ class TopologyTestDriver:
     @property
     def counts(self) -> dict[str, int]:
         """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
-        ``null_values``, ``dead_letters``; 0 where nothing was counted."""
-        names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "dead_letters")
+        ``null_values``, ``expired_records``, ``dead_letters``; 0 where nothing was counted."""
+        names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "expired_records",
+                 "dead_letters")
         return {name: self._counts[name] for name in names}
 
     @property

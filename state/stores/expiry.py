@@ -39,11 +39,17 @@ class ExpiryIndex:
         """Take out keys with the times that they were put with; absent ones are harmless."""
         cast(StateSession, self._view).delete_many(EXPIRIES, [_entry(self._store, *entry) for entry in entries])
 
+    def oldest_ms(self) -> int | None:
+        """The earliest time; None while there is no entry."""
+        mark = _mark(self._store)
+        found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
+        return None if found is None else _time_of(found[0])
+
     def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:
         """Keys with their times, both bounds included, by time."""
         mark = _mark(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
-        return [(key, int.from_bytes(entry[_MARK_BYTES:_MARK_BYTES + TIME_BYTES], "big") - (1 << 63))
+        return [(key, _time_of(entry))
                 for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))]
 
 
@@ -72,6 +78,10 @@ def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
 
 def _entry(store: str, key: bytes, time_ms: int) -> bytes:
     return _mark(store) + time_bytes(time_ms) + hashlib.blake2b(key, digest_size=_HASH_BYTES).digest()
+
+
+def _time_of(entry: bytes) -> int:
+    return int.from_bytes(entry[_MARK_BYTES:_MARK_BYTES + TIME_BYTES], "big") - (1 << 63)
 
 
 @cache

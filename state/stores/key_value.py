@@ -115,13 +115,20 @@ class _KeyValueRows(Store, Generic[V]):
                          how="horizontal")
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms)."""
+        """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms).
+
+        With a column ``_deleted``, rows where it is true delete their key; they too move stream time.
+        """
+        if "_deleted" not in rows.columns:
+            rows = rows.with_columns(_deleted=pl.lit(False))
         if self.spec.retention_ms is not None:
             if self.spec.expires_by is StoreClock.WALL_CLOCK:
                 rows = rows.with_columns(pl.lit(self.time.now_ms).cast(TIME).alias(WRITTEN))
             else:
-                rows = rows.filter(self._admit(rows.get_column("_ts")))
+                rows = rows.filter(self._admit(rows.get_column("_ts")) | pl.col("_deleted"))
         rows = rows.unique(self.spec.key.names(), keep="last", maintain_order=True)
+        self.delete_rows(rows.filter("_deleted"))
+        rows = rows.filter(~pl.col("_deleted"))
         keys = self.columns.encode(rows)
         if self.spec.retention_ms is not None:
             self._unindex(keys)
@@ -148,6 +155,12 @@ class _KeyValueRows(Store, Generic[V]):
         self._index.remove(due)
         self.columns.delete([key for key, _ in rows])
         return expired
+
+    def next_expiry_ms(self) -> int | None:
+        """When, by the store's clock, a row expires next; None while none can."""
+        if self.spec.retention_ms is None or (oldest_ms := self._index.oldest_ms()) is None:
+            return None
+        return oldest_ms + self.spec.retention_ms
 
     def _show(self, value: bytes) -> V:
         raise NotImplementedError
