@@ -9,14 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import psutil
 import pytest
 
-from infra.settings import Settings
-from pipelines.cli.query import read_key
+from pipelines import StateReader
 from pipelines.examples.flights import app
-from state.types import IsolationLevel
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
 
@@ -89,9 +86,7 @@ def test_a_killed_demo_goes_on_and_ends_with_the_same_tables(tmp_path):
     assert len(windows) == len(finals)
     [status] = folder.json("status")["applications"]
     assert status["records_in"] == sum(status["positions"]["flights"].values()) == CSV_TOTALS["flights"]
-    settings = Settings(dir=tmp_path / ".weir")
-    open_windows = pl.concat(read_key(settings, app, "hourly", f"{carrier}-{origin}", IsolationLevel.READ_COMMITTED)
-                             for carrier, origin in {(row["carrier"], row["origin"]) for row in finals})
+    open_windows = StateReader(tmp_path / ".weir", app).windows("hourly").rows
     assert open_windows.height == status["open_windows"]
     assert (sum(row["flights"] for row in finals) + open_windows["flights"].sum() + status["late_records"]
             == CSV_TOTALS["flights"])
