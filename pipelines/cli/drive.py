@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
 from pipelines.cli.log_files import log_file, logging_to
-from pipelines.cli.registry import load_reference, register
+from pipelines.cli.registry import applications, load_reference, register
 
 if TYPE_CHECKING:
     from pipelines.spark.runner import Progress, RunSummary
@@ -51,11 +51,22 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
     """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
 
     Its log goes to the folder's log file, its whereabouts to the folder's registry, so that ``weir query`` finds
-    its topology. ``owner`` is the name the lease shows; ``console`` gets the warnings as well. Raises what the
-    runner raises.
+    its topology: at once when the folder does not know it, else once the start was not refused. ``owner`` is the
+    name the lease shows; ``console`` gets the warnings as well. Raises what the runner raises.
     """
     application = load_reference(reference)
-    register(settings, application.id, reference)
+    is_registered = application.id not in applications(settings)
+    if is_registered:
+        register(settings, application.id, reference)
+
+    def report(progress: Progress) -> None:
+        nonlocal is_registered
+        if progress.generation and not is_registered:
+            is_registered = True
+            register(settings, application.id, reference)
+        if on_progress is not None:
+            on_progress(progress)
+
     with (logging_to(log_file(settings.logs, application.id), console=console), stop_on_signals() as stop,
           broker_for(settings) as bootstrap_servers):
         from pipelines.spark.runner import run
@@ -63,7 +74,7 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
         try:
             return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,
                        take_over=take_over, accept_state_loss=accept_state_loss, owner=owner, stop=stop,
-                       on_progress=on_progress)
+                       on_progress=report)
         except Exception:
             logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
             raise

@@ -1,9 +1,13 @@
-"""``weir migrate``: positions and state of other systems into an application's first commit, and positions back out."""
+"""``weir migrate``: positions and state of other systems into an application's first commit.
+
+The commands that give positions back are in ``migrate_out`` beside this.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from pipelines.cli.migrate_out import DryRunOption, FolderArgument, ServersOption, to_checkpoints, to_group
 from pipelines.cli.options import (
-    AppArgument,
     CommandError,
     DebugOption,
     DirOption,
@@ -32,12 +36,8 @@ if TYPE_CHECKING:
 LEASE_TTL_S = 600.0
 T = TypeVar("T")
 
-ServersOption = Annotated[str | None, typer.Option(
-    "--bootstrap-servers", metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show exactly what would change; change nothing.")]
 EmptyStoresOption = Annotated[bool, typer.Option(
     "--empty-stores", help="The application's stores begin empty: results count only what is read from now on.")]
-FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +95,16 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
     """What a migration changes, a line each."""
     from pipelines.migrate.migration import missing
 
-    start = migration.application.start
+    start, outputs = migration.application.start, Counter[str]()
+    for table, rows in migration.outputs:
+        outputs[table.name] += rows.height
     return [
         *(f"topic {topic}, partition {partition}: begins at offset {offset:,}" for (topic, partition), offset
           in sorted(migration.positions.items())),
         *(f"topic {topic}, partition {partition}: has no offset, begins at the {start}" for topic, partition
           in missing(migration.positions, topic_counts)),
         *(f"store {each.store.name}, task {each.task}: {each.rows.height:,} rows" for each in migration.stores),
-        *(f"output {table.name}: {rows.height:,} rows" for table, rows in migration.outputs)]
+        *(f"output {name}: {rows:,} rows" for name, rows in outputs.items())]
 
 
 @contextmanager
@@ -249,79 +251,6 @@ def load_object(name: str, kind: type[T]) -> T:
     if not isinstance(found, kind):
         raise CommandError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
     return found
-
-
-def committed_offsets(settings: Settings, application: str) -> dict[TopicPartition, int]:
-    """Where an application's newest commit stands.
-
-    Raises:
-        CommandError: The folder does not know it, or it has committed nothing.
-    """
-    from pipelines.cli.positions import committed_positions
-    from pipelines.cli.registry import require
-    from state.commit.protocol import newest_commit
-
-    newest = newest_commit(settings.warehouse, require(settings, application))
-    if newest is None:
-        raise CommandError(f"{application} has committed nothing yet; run it first")
-    return {(topic, partition): offset for topic, offsets in committed_positions(newest).items()
-            for partition, offset in offsets.items()}
-
-
-def to_group(application: AppArgument,
-             group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
-             dry_run: DryRunOption = False, bootstrap_servers: ServersOption = None, directory: DirOption = None,
-             debug: DebugOption = False) -> None:
-    """Commit the application's positions for a consumer group, which has none of these topics yet.
-
-    `weir run --set mirror_offsets_to_group=GROUP` does that at every commit.
-    """
-    from infra.kafka.admin import KafkaAdmin
-    from infra.kafka.broker import broker_for
-
-    settings = load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
-    positions = committed_offsets(settings, application)
-    with broker_for(settings) as servers:
-        admin = KafkaAdmin(servers, settings.kafka)
-        held = admin.group_offsets(group)
-        changed = {partition: offset for partition, offset in positions.items() if held.get(partition) != offset}
-        for topic, number in sorted(changed.keys() & held.keys()):
-            raise CommandError(f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
-                               f"partition {number}, and the application {positions[topic, number]}; nothing was "
-                               "changed: choose another group, or delete the group's offsets")
-        if changed and not dry_run:
-            admin.set_group_offsets(group, changed)
-    for (topic, number), offset in sorted(changed.items()):
-        console.print(f"topic {topic}, partition {number}: offset {offset:,}", markup=False, soft_wrap=True)
-    outcome = ("has these offsets already; nothing was changed" if not changed
-               else "nothing was changed (--dry-run)" if dry_run else "has the application's positions")
-    console.print(f"consumer group {group}: {outcome}", markup=False, soft_wrap=True)
-
-
-def to_checkpoints(application: AppArgument, folder: FolderArgument, dry_run: DryRunOption = False,
-                   directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Write the positions as Kafka Streams' `.checkpoint` files, FOLDER/0_1/.checkpoint for task 0_1."""
-    from pipelines.cli.registry import registered_application
-    from pipelines.migrate.kafka_streams_files import CHECKPOINT, check_checkpoint, write_checkpoint
-    from state.commit.protocol import newest_commit
-
-    settings = load_settings(directory)
-    topology = registered_application(settings, application).topology
-    newest = newest_commit(settings.warehouse, application)
-    if newest is None:
-        raise CommandError(f"{application} has committed nothing yet; run it first")
-    by_task = {str(topology.task_of(name)): {
-        (topic, partition): offset for topic, offsets in task.positions.items() for partition, offset in offsets.items()
-    } for name, task in newest.tasks.items() if task.positions}
-    to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
-    for task in to_write:
-        if not dry_run:
-            write_checkpoint(folder / task, by_task[task])
-        console.print(f"{folder / task / CHECKPOINT}: "
-                      + ", ".join(f"{topic} {partition} up to {offset - 1}" for (topic, partition), offset
-                                  in sorted(by_task[task].items()) if offset), markup=False, soft_wrap=True)
-    outcome = "nothing was changed" if dry_run or not to_write else f"{len(to_write)} files written"
-    console.print(f"{application}: {outcome}{' (--dry-run)' if dry_run else ''}", markup=False, soft_wrap=True)
 
 
 migrate = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pipelines.application import NO_LIMIT, Application
-from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from pipelines.spark.admission import admit, committed_positions
 from pipelines.spark.planner import (
     Limits,
     Task,
@@ -26,15 +26,12 @@ from pipelines.spark.planner import (
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
-from pipelines.tasks.tables import application_tables
-from pipelines.topology.changes import TopologyChange, compare
 from state.changelog.forgetting import forget_tasks
 from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from state.commit.protocol import Committer, newest_commit
 from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import require_fit
 from state.engine.instances import new_instance
-from state.types import FileEntry, Positions, StateId, StoreSpec, TaskId
+from state.types import FileEntry, StateId, StoreSpec, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -99,11 +96,13 @@ class Coordinator:
         application, topology = self.application, self.application.topology
         counts = topology.partition_counts(source_counts)
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
-        self._change(newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
+        folder = self._warehouse / application.id
+        admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
         claim = self._committer.claim()
         self.generation = claim.generation
         record = claim.newest
-        change = self._change(record, source_counts, accept_state_loss)  # another driver may have committed meanwhile
+        # Once more: another driver may have committed meanwhile.
+        change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
@@ -115,7 +114,7 @@ class Coordinator:
                 known = record.tasks[topology.task_name(task_id)]
             else:
                 known = TaskCommit(state=None, instance=new_instance(),
-                                   positions=_committed_positions(record, topics_read, task_id.partition))
+                                   positions=committed_positions(record, topics_read, task_id.partition))
             self.tasks[task_id] = _task(task_id, topics_read, known)
         unknown = [(topic, task.id.partition) for task in self.tasks.values() for topic in task.topics
                    if task.id.partition not in task.positions.get(topic, {})]
@@ -133,7 +132,7 @@ class Coordinator:
         if change is not None and change.ended_tasks:
             self.epoch += 1
             self.commit("another topology" if change.is_other_topology else "other partition counts",
-                        forget_tasks(self._warehouse / application.id, change.ended_tasks, self.epoch))
+                        forget_tasks(folder, change.ended_tasks, self.epoch))
 
     def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has."""
@@ -237,26 +236,6 @@ class Coordinator:
                     totals[name] = totals.get(name, 0) + count
         return totals
 
-    def _change(self, committed: CommitRecord | None, source_counts: Mapping[str, int],
-                accept_state_loss: bool) -> TopologyChange | None:
-        """What the start changes; raises unless it may. None before the first commit."""
-        if committed is None:
-            return None
-        application, topology = self.application, self.application.topology
-        counts = topology.partition_counts(source_counts)
-        change = compare(committed, topology, counts)
-        if change.is_blocked:
-            raise PendingRowsError(application.id, change.pending_blobs)
-        if change.loses_state and not accept_state_loss:
-            if change.is_other_topology:
-                raise TopologyChangedError(application.id, change.loss())
-            topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
-            raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
-        if change.is_other_topology:
-            for spec in application_tables(topology):
-                require_fit(self._warehouse / application.id, spec)
-        return change
-
     def _job(self, run: Callable[[Sequence[Item]], list[Answer]], items: Sequence[Item]) -> list[Answer]:
         """Run a job; a lost one means the same items again, which repeats nothing (PROTOCOL 8)."""
         for attempt in range(1, JOB_ATTEMPTS + 1):
@@ -299,12 +278,6 @@ class Coordinator:
         targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out}
         return any(sum(blob.size_bytes for blob in task.pending) > limit
                    for task in self.tasks.values() if task.id.sub_topology in targets)
-
-
-def _committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
-    """Where a commit stands in a partition of ``topics``, whichever task read it."""
-    return {topic: {partition: task.positions[topic][partition]} for task in record.tasks.values() for topic in topics
-            if partition in task.positions.get(topic, {})}
 
 
 def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:

@@ -1,0 +1,47 @@
+"""Whether a program may start over what is committed, and where those of its tasks begin that have no state there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipelines.application import Application
+from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from pipelines.tasks.tables import application_tables
+from pipelines.topology.changes import TopologyChange, compare
+from state.commit.record import CommitRecord
+from state.commit.tables import require_fit
+from state.types import Positions
+
+
+def admit(application: Application, app_folder: Path, committed: CommitRecord | None,
+          source_counts: Mapping[str, int], accept_state_loss: bool) -> TopologyChange | None:
+    """What a start changes, given the partitions of each source topic; None before the first commit.
+
+    Raises:
+        TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
+        PendingRowsError: Rows between sub-topologies would be lost.
+        TableSchemaError: A table has other columns than the program writes.
+    """
+    if committed is None:
+        return None
+    counts = application.topology.partition_counts(source_counts)
+    change = compare(committed, application.topology, counts)
+    if change.is_blocked:
+        raise PendingRowsError(application.id, change.pending_blobs)
+    if change.loses_state and not accept_state_loss:
+        if change.is_other_topology:
+            raise TopologyChangedError(application.id, change.loss())
+        topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
+        raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
+    if change.is_other_topology:
+        for spec in application_tables(application.topology):
+            require_fit(app_folder, spec)
+    return change
+
+
+def committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
+    """Where a commit stands in a partition of ``topics``, whichever task read it."""
+    wanted = set(topics)
+    return {topic: {partition: offsets[partition]} for task in record.tasks.values()
+            for topic, offsets in task.positions.items() if topic in wanted and partition in offsets}
