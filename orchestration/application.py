@@ -9,15 +9,22 @@ import dagster as dg
 
 from orchestration.checks import lag_check
 from orchestration.commits import commits_sensor
+from orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
+from orchestration.health import health_sensor
 from orchestration.ingest import ingest_assets
+from orchestration.retention import retention_sensor
+from orchestration.steering import steering_jobs
+from orchestration.succession import succession_sensor
 from orchestration.supervised import Supervised
 from orchestration.thresholds import Thresholds
+from orchestration.uncommitted import uncommitted_sensor
 from pipelines.application import Application
 
 
 def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
                 thresholds: Thresholds | None = None) -> dg.Definitions:
-    """Assets, checks and sensors of ``application``, which drivers load from ``reference`` (``module:attribute``).
+    """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
+    (``module:attribute``).
 
     ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
     topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. Merge the result with
@@ -29,10 +36,15 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
         application=application, reference=reference, thresholds=thresholds or Thresholds(),
         topics={topic: own[topic].key if topic in own else external[topic].key
                 for topic in application.topology.topics()})
+    compaction = compaction_job(supervised)
     return dg.Definitions(
         assets=[*own.values(), *external.values(), ingest_assets(supervised)],
         asset_checks=[lag_check(supervised)],
-        sensors=[commits_sensor(supervised)])
+        jobs=[*steering_jobs(supervised), compaction],
+        schedules=[compaction_schedule(supervised, compaction)],
+        sensors=[commits_sensor(supervised), health_sensor(supervised), uncommitted_sensor(supervised),
+                 succession_sensor(supervised), retention_sensor(supervised),
+                 compaction_sensor(supervised, compaction)])
 
 
 @cache

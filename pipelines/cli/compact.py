@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,8 @@ from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOpt
 from pipelines.cli.render import notices, print_json, print_table
 
 if TYPE_CHECKING:
-    from state.changelog.compaction import Compaction
+    from infra.settings import Settings
+    from state.changelog.compaction import Compaction, TableReport
 
 
 def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:
@@ -27,6 +29,38 @@ def _chosen(compaction: Compaction, application: str, store: str | None) -> list
     return [wanted]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What a compaction did to an application's tables, or would do."""
+
+    reports: list[TableReport]
+    is_running: bool
+    """Whether a driver ran, so that the newest epochs of changelogs stayed as they are."""
+
+
+def compact_application(settings: Settings, application: str, *, store: str | None = None, is_dry_run: bool = False,
+                        on_progress: Callable[[int, int, str], None] = lambda done, total, table: None) -> Compacted:
+    """Compact all tables, or one store's changelog; ``on_progress`` gets rows read, rows to read and the table.
+
+    Raises:
+        CommandError: The folder does not know the application or the store, or nothing is committed yet.
+    """
+    from infra.control import ControlDatabase
+    from pipelines.cli.registry import require
+    from state.changelog.compaction import Compaction
+    from state.commit.protocol import newest_commit
+
+    if newest_commit(settings.warehouse, require(settings, application)) is None:
+        raise CommandError(f"{application} has committed nothing yet; run it first")
+    is_running = ControlDatabase(settings.control_database_url).is_running(application)
+    compaction = Compaction(
+        settings.warehouse, application, is_whole=not is_running,
+        tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000), on_progress=on_progress)
+    tables = _chosen(compaction, application, store)
+    reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
+    return Compacted(reports=reports, is_running=is_running)
+
+
 def compact(application: AppArgument,
             store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store's changelog.")] = None,
             dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
@@ -39,22 +73,12 @@ def compact(application: AppArgument,
     """
     import polars as pl
 
-    from infra.control import ControlDatabase
     from pipelines.cli.progress import counting
-    from pipelines.cli.registry import require
-    from state.changelog.compaction import Compaction
-    from state.commit.protocol import newest_commit
 
     settings = load_settings(directory)
-    if newest_commit(settings.warehouse, require(settings, application)) is None:
-        raise CommandError(f"{application} has committed nothing yet; run it first")
-    is_running = ControlDatabase(settings.control_database_url).is_running(application)
     with counting(f"compacting {application}") as show:
-        compaction = Compaction(
-            settings.warehouse, application, is_whole=not is_running,
-            tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000), on_progress=show)
-        tables = _chosen(compaction, application, store)
-        reports = compaction.plan(tables) if dry_run else list(compaction.run(tables))
+        done = compact_application(settings, application, store=store, is_dry_run=dry_run, on_progress=show)
+    reports = done.reports
     if as_json:
         print_json([asdict(report) for report in reports])
         return
@@ -66,6 +90,6 @@ def compact(application: AppArgument,
     if dry_run:
         rows = rows.rename({"now": "would be"}).drop("rows now", "MB now", "deleted from disk")
     print_table(rows)
-    kept = "; it runs, so the newest epochs of its changelogs stay as they are" if is_running else ""
+    kept = "; it runs, so the newest epochs of its changelogs stay as they are" if done.is_running else ""
     notices.print(f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",
                   markup=False, soft_wrap=True)

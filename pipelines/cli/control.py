@@ -25,8 +25,11 @@ LOOK_EVERY_S = 1.0
 RESET_TTL_S = 600.0
 
 
-def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapping[str, str] | None = None) -> str:
+def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapping[str, str] | None = None, *,
+        by: str | None = None, reason: str = "command line") -> str:
     """Leave a request for the application's driver and wait until it has been followed; returns the driver's answer.
+
+    ``by`` is who asks, the user of this process when left out.
 
     Raises:
         CommandError: No driver runs, it did not answer within a minute, or it could not do what was asked.
@@ -38,7 +41,7 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
     database = ControlDatabase(settings.control_database_url)
     if not database.is_running(application):
         raise CommandError(f"{application} is not running; start it with `weir run MODULE:APP`")
-    request = database.request(application, kind, by=f"{getpass.getuser()}@{this_host()}", reason="command line",
+    request = database.request(application, kind, by=by or f"{getpass.getuser()}@{this_host()}", reason=reason,
                                arguments=arguments)
     until = time.monotonic() + ANSWER_LIMIT_S
     with notices.status(f"{kind}: waiting for the driver of {application}"):

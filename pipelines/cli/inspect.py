@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,11 @@ from pipelines.cli.options import (
     load_settings,
 )
 from pipelines.cli.render import console, notices, print_json, print_table, without_bookkeeping
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from infra.settings import Settings
 
 FOLLOW_EVERY_S = 0.3
 
@@ -56,15 +61,15 @@ def output_tables(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("*/_delta_log") if not path.parent.name.startswith("_"))
 
 
-def show(application: AppArgument,
-         table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
-         limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
-         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Print the current rows of an output, newest first: of a table the newest row of each key, of facts all."""
+def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFrame:
+    """The rows of an output, or of ``_dead_letters``, that stand, newest first, without Weir's own columns.
+
+    Raises:
+        CommandError: The folder does not know the application, or that has no such table.
+    """
     from pipelines.cli.registry import require
     from state.commit.tables import read_table
 
-    settings = load_settings(directory)
     folder = settings.warehouse / require(settings, application)
     if not (folder / table / "_delta_log").is_dir():
         known = ", ".join(output_tables(folder)) or "none yet: run the application first"
@@ -72,10 +77,20 @@ def show(application: AppArgument,
     rows = read_table(folder / table)
     declared = without_bookkeeping(rows).columns
     newest = "_ts" if "_ts" in rows.columns else "_epoch"  # dead letters have no time of Weir's
-    rows = rows.sort(newest, *declared, descending=[True, *[False] * len(declared)]).select(declared)
+    return rows.sort(newest, *declared, descending=[True, *[False] * len(declared)]).select(declared)
+
+
+def show(application: AppArgument,
+         table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
+         limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
+         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Print the current rows of an output, newest first: of a table the newest row of each key, of facts all."""
+    settings = load_settings(directory)
+    rows = newest_rows(settings, application, table)
     shown = rows.head(limit) if limit else rows
     if as_json:
         print_json(shown.to_dicts())
         return
     print_table(shown)
-    notices.print(f"{shown.height:,} of {rows.height:,} rows of {folder / table}", soft_wrap=True)
+    notices.print(f"{shown.height:,} of {rows.height:,} rows of {settings.warehouse / application / table}",
+                  soft_wrap=True)

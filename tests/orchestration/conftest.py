@@ -58,11 +58,11 @@ def commit_of():
 @pytest.fixture
 def tick(instance, settings):
     """``tick(sensor, cursor)`` is one look of a sensor; its events and partitions are recorded as the daemon does."""
-    def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason:
+    def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
         context = dg.build_sensor_context(instance=instance, cursor=cursor,
                                           resources={"weir": WeirResource(dir=str(settings.dir))})
         answer = sensor(context)
-        assert isinstance(answer, dg.SensorResult | dg.SkipReason)
+        assert isinstance(answer, dg.SensorResult | dg.SkipReason | dg.RunRequest)
         if isinstance(answer, dg.SensorResult):
             for event in answer.asset_events:
                 instance.report_runless_asset_event(event)

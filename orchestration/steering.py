@@ -1,0 +1,144 @@
+"""Jobs by which people steer a running application, each the same call as the command of that name.
+
+A request goes to the driver through the control database; the run's metadata holds the driver's answer.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import dagster as dg
+from pydantic import Field
+
+from infra.control import ControlDatabase
+from infra.control.rows import RequestKind
+from infra.settings import Settings
+from orchestration.resources import WeirResource
+from orchestration.supervised import Supervised
+from pipelines.cli.control import ask
+from pipelines.cli.options import CommandError
+
+FOLLOW_EVERY_S = 0.2
+
+
+class RequestConfig(dg.Config):
+    """What the driver and its log are told."""
+
+    reason: str = "asked for in Dagster"
+
+
+class RestoreConfig(RequestConfig):
+    """How to restore the task that the run's partition names."""
+
+    from_changelog: bool = False
+    """Read the whole changelog and drop the task's snapshot."""
+
+
+class DeadLettersConfig(dg.Config):
+    """How much to show."""
+
+    limit: int = Field(default=20, ge=1, le=1000)
+    """At most so many of the newest ones."""
+
+
+def steering_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
+    """``<app>_commit_now``, ``<app>_pause``, ``<app>_resume``, ``<app>_restore`` and ``<app>_dead_letters``."""
+    return [
+        _request_job(supervised, "commit_now", "commit", "Make the running application commit now."),
+        _request_job(supervised, "pause", "pause", "Make the running application commit and read no more."),
+        _request_job(supervised, "resume", "resume", "Let the paused application go on."),
+        _restore_job(supervised), _dead_letters_job(supervised)]
+
+
+def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
+    @dg.op(name=f"{supervised.name}_ask_{name}")
+    def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
+        _ask(context, supervised, weir.settings(), kind, config.reason)
+
+    @dg.job(name=f"{supervised.name}_{name}", description=description)
+    def job() -> None:
+        request()
+
+    return job
+
+
+def _restore_job(supervised: Supervised) -> dg.JobDefinition:
+    @dg.op(name=f"{supervised.name}_ask_restore")
+    def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
+        settings, task = weir.settings(), context.partition_key
+        _ask(context, supervised, settings, "restore", config.reason,
+             {"task": task, "source": "changelog" if config.from_changelog else "snapshot"})
+        _follow_restore(context, supervised.id, settings, task)
+
+    @dg.job(name=f"{supervised.name}_restore", partitions_def=supervised.task_partitions,
+            description="Put a task's local state aside and build it anew, while the other tasks go on.")
+    def job() -> None:
+        restore()
+
+    return job
+
+
+def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
+    @dg.op(name=f"{supervised.name}_list_dead_letters")
+    def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
+        from pipelines.cli.inspect import newest_rows
+        from pipelines.tasks.dead_letters import DEAD_LETTERS
+
+        with _one_sentence():
+            rows = newest_rows(weir.settings(), supervised.id, DEAD_LETTERS.name)
+        columns = [name for name in rows.columns if name not in ("key", "value")]
+        records = [dg.TableRecord({**{name: _cell(row[name]) for name in columns},
+                                   **{name: _text(row[name]) for name in ("key", "value")}})
+                   for row in rows.head(config.limit).to_dicts()]
+        schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
+        context.add_output_metadata({"dagster/row_count": rows.height,
+                                     "newest": dg.MetadataValue.table(records, schema)})
+
+    @dg.job(name=f"{supervised.name}_dead_letters",
+            description="List the newest records that could not be read, with the reason.")
+    def job() -> None:
+        list_dead_letters()
+
+    return job
+
+
+def _ask(context: dg.OpExecutionContext, supervised: Supervised, settings: Settings, kind: RequestKind, reason: str,
+         arguments: Mapping[str, str] | None = None) -> None:
+    with _one_sentence():
+        answer = ask(settings, supervised.id, kind, arguments, by=f"dagster run {context.run_id}", reason=reason)
+    context.log.info("%s: %s", supervised.id, answer)
+    context.add_output_metadata({"answer": answer})
+    context.log_event(dg.AssetObservation(supervised.ingest, description=answer,
+                                          metadata={"request": kind, "reason": reason, **(arguments or {})}))
+
+
+def _follow_restore(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:
+    """Log how far the restore has come, until the task takes part in epochs again."""
+    database, told = ControlDatabase(settings.control_database_url), ""
+    while (status := database.application_status(application)) is not None and status.is_running:
+        row = next((row for row in status.tasks if row.task == task), None)
+        if row is None or row.status != "restoring":
+            return
+        if row.reason != told:
+            told = row.reason
+            context.log.info("task %s: %s", task, told)
+        time.sleep(FOLLOW_EVERY_S)
+    raise dg.Failure(f"the driver of {application} ended while task {task} was restoring; its next start restores it",
+                     allow_retries=False)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """A command's refusal fails the run with its own words and no stack trace."""
+    try:
+        yield
+    except CommandError as error:
+        raise dg.Failure(str(error), allow_retries=False) from None
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "backslashreplace")

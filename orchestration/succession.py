@@ -1,0 +1,79 @@
+"""Sees to it that an ingest whose driver or run worker was killed is marked failed and goes on in a new run.
+
+A driver that was killed leaves its lease behind. A run worker that was killed leaves a run that Dagster takes for
+running; its driver has noticed, committed and ended. Runs that were terminated, that failed by an error of their own,
+and drivers that no run started are left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from infra.control import ApplicationStatus, ControlDatabase, this_host
+from infra.process import start_ticks
+from orchestration.ingest import ingest_op
+from orchestration.resources import WeirResource
+from orchestration.supervised import Supervised
+
+LOOK_EVERY_S = 10
+REPORT_LIMIT_S = 15.0
+"""How long after its driver's end a run may take to report and finish; its driver reports in a second or two."""
+SILENT_MAX_S = 300.0
+"""A driver on another host counts as ended after so long without a heartbeat."""
+OWNER = "dagster run "
+KILLED_TAG = "weir/killed"
+"""Marks a run that was found without its worker, so that a look that was cut short is made up for by the next."""
+UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
+
+
+def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
+    """One new run for each life of a driver that ended by a kill."""
+    selection = dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks()
+
+    @dg.sensor(name=f"{supervised.name}_succession", asset_selection=selection,
+               minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
+               description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
+    def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
+        life = ControlDatabase(weir.settings().control_database_url).application_status(supervised.id)
+        if life is None or not life.owner.startswith(OWNER) or not has_ended(life, time.time()):
+            return dg.SkipReason("no driver of a Dagster run has ended")
+        run = context.instance.get_run_by_id(life.owner.removeprefix(OWNER))
+        if run is None:
+            return dg.SkipReason(f"{life.owner} is not on record here")
+        if run.status in UNFINISHED:
+            gone_s = time.time() - (life.ended_at_ms or life.heartbeat_at_ms) / 1000
+            if gone_s < REPORT_LIMIT_S:
+                return dg.SkipReason(f"{life.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
+            context.instance.add_run_tags(run.run_id, {KILLED_TAG: "run worker"})
+            context.instance.report_run_failed(run, _reason(life))
+        elif run.status != dg.DagsterRunStatus.FAILURE or (life.state != "dead" and KILLED_TAG not in run.tags):
+            return dg.SkipReason(f"{life.owner} has ended: {run.status.value.lower()}, driver {life.state}")
+        return dg.RunRequest(run_key=f"{supervised.id}-{life.started_at_ms}-{life.pid}",
+                             run_config=_ingest_config(supervised, run.run_config))
+
+    return succession
+
+
+def has_ended(life: ApplicationStatus, now_s: float) -> bool:
+    """Whether the driver gave its lease back or is no more. One that is silent over a long epoch is neither."""
+    if life.ended_at_ms is not None:
+        return True
+    if life.host == this_host():
+        return start_ticks(life.pid) is None
+    return now_s - life.heartbeat_at_ms / 1000 > SILENT_MAX_S
+
+
+def _reason(life: ApplicationStatus) -> str:
+    driver = "was killed" if life.state == "dead" else f"has ended ({life.state}), with everything committed"
+    return (f"the run worker has ended without a word; its driver (process {life.pid} on {life.host}) {driver}. "
+            "The next run goes on from the last commit")
+
+
+def _ingest_config(supervised: Supervised, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ended run said of the ingest; what it said of other assets has no place in the next run."""
+    op = ingest_op(supervised)
+    return {"ops": {op: config["ops"][op]}} if op in config.get("ops", {}) else {}

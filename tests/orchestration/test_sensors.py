@@ -1,0 +1,264 @@
+"""Sensors act on what the control database and the warehouse say: once, with their reasons, and quickly."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.control import ApplicationStatus, Lease, MetricRow, MinuteRow, TaskStatusRow, this_host
+from orchestration import succession
+from orchestration.compaction import compaction_pool, compaction_sensor
+from orchestration.definitions import defs
+from orchestration.examples import flights_defs
+from orchestration.health import conditions, health_sensor
+from orchestration.retention import endangered, retention_sensor
+from orchestration.succession import KILLED_TAG, succession_sensor
+from orchestration.thresholds import Thresholds
+from orchestration.uncommitted import uncommitted_sensor
+from tests.orchestration.flights import FLIGHTS
+
+LIMITS = Thresholds()
+MUCH = LIMITS.uncommitted_max_bytes + 1
+LOOK_LIMIT_S = 0.2
+BROKER_LIMIT_S = 20.0
+
+
+@pytest.fixture
+def drive(database):
+    """``drive(owner, pid)`` takes the lease as a driver does."""
+    def acquire(owner: str = "weir run", pid: int | None = None) -> Lease:
+        return database.acquire_lease("flights", owner=owner, pid=pid or os.getpid(), host=this_host(), ttl_s=60,
+                                      take_over=True)
+
+    return acquire
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def task(**fields) -> TaskStatusRow:
+    return TaskStatusRow(**{"task": "0_0", "slot": 0, "status": "running", **fields})
+
+
+def metric(**fields) -> MetricRow:
+    return MetricRow(**{"epoch": 7, "committed_epoch": 7, "records_in": 1, "records_per_s": 1000.0, "lag": 0,
+                        "commit_ms": 9.0, **fields})
+
+
+def observed(answer: dg.SensorResult | dg.SkipReason) -> list[str]:
+    return [event.description for event in answer.asset_events] if isinstance(answer, dg.SensorResult) else []
+
+
+def test_much_uncommitted_state_requests_one_commit_and_its_answer_comes_back(database, drive, tick):
+    sensor = uncommitted_sensor(FLIGHTS)
+    assert isinstance(tick(sensor), dg.SkipReason), "no driver runs"
+    drive()
+    database.report_tasks("flights", [task(uncommitted_bytes=MUCH - 1), task(task="0_1")])
+    tick(sensor)
+    assert database.pending_requests("flights") == [], "as much as the limit is not over it"
+    database.report_tasks("flights", [task(uncommitted_bytes=MUCH - 1), task(task="0_1", uncommitted_bytes=1)])
+    tick(sensor)
+    [request] = database.pending_requests("flights")
+    assert (request.kind, request.requested_by) == ("commit", "dagster sensor flights_uncommitted")
+    assert f"{MUCH:,} bytes uncommitted" in request.reason
+    assert "waits for the driver" in tick(sensor).skip_message
+    assert len(database.pending_requests("flights")) == 1
+    database.finish_request(request.id, "committed epoch 9")
+    answer = tick(sensor)
+    assert observed(answer) == ["committed epoch 9"]
+    assert isinstance(tick(sensor, answer.cursor), dg.SkipReason), "the answer is shown once"
+
+
+def test_a_second_commit_is_requested_after_the_cooldown_and_only_on_what_was_reported_since(database, drive, tick):
+    def sensor(cooldown_s: float) -> dg.SensorDefinition:
+        return uncommitted_sensor(replace(FLIGHTS, thresholds=Thresholds(cooldown_s=cooldown_s)))
+
+    drive()
+    database.report_tasks("flights", [task(uncommitted_bytes=MUCH)])
+    tick(sensor(0))
+    [first] = database.pending_requests("flights")
+    database.finish_request(first.id, "committed epoch 9")
+    tick(sensor(0), str(first.id))
+    assert database.pending_requests("flights") == [], "the reading is older than the commit"
+    _next_millisecond()
+    database.report_tasks("flights", [task(uncommitted_bytes=MUCH)])
+    tick(sensor(600), str(first.id))
+    assert database.pending_requests("flights") == []
+    tick(sensor(0), str(first.id))
+    assert len(database.pending_requests("flights")) == 1
+
+
+def _next_millisecond() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == now_ms:
+        pass
+
+
+def test_lag_is_told_when_it_begins_and_when_it_is_over(database, drive, tick):
+    sensor = health_sensor(FLIGHTS)
+    drive()
+    database.report_tasks("flights", [task()])
+    database.add_metric("flights", metric(lag=LIMITS.lag_max_records))
+    assert isinstance(tick(sensor), dg.SkipReason)
+    database.add_metric("flights", metric(lag=LIMITS.lag_max_records + 1))
+    began = tick(sensor)
+    assert observed(began) == ["10,001 records wait, more than 10,000"]
+    assert isinstance(tick(sensor, began.cursor), dg.SkipReason)
+    database.add_metric("flights", metric(lag=3))
+    over = tick(sensor, began.cursor)
+    assert observed(over) == ["over: lag in records"]
+    assert isinstance(tick(sensor, over.cursor), dg.SkipReason)
+
+
+def test_what_lasts_is_told_again_after_the_cooldown(database, drive, tick):
+    drive()
+    database.report_tasks("flights", [task(status="restoring", reason="checksum differs")])
+    database.add_metric("flights", metric())
+    began = tick(health_sensor(FLIGHTS))
+    assert observed(began) == ["task 0_0 restores: checksum differs"]
+    assert isinstance(tick(health_sensor(FLIGHTS), began.cursor), dg.SkipReason)
+    impatient = health_sensor(replace(FLIGHTS, thresholds=Thresholds(cooldown_s=0)))
+    assert observed(tick(impatient, began.cursor)) == ["task 0_0 restores: checksum differs"]
+
+
+def minutes(lags: list[int], epochs: list[int] | None = None, pace: float = 1000.0) -> list[MinuteRow]:
+    return [MinuteRow(at_ms=number * 60_000, epoch=epoch, records_per_s=pace, lag=lag, commit_ms=1.0)
+            for number, (lag, epoch) in enumerate(zip(lags, epochs or range(len(lags)), strict=True))]
+
+
+@pytest.mark.parametrize(("lags", "epochs", "pace", "expected"), [
+    ([1, 2, 3, 4, 5, 6], None, 1000.0, {"lag grows"}),
+    ([1, 2, 3, 3, 5, 6], None, 1000.0, set()),
+    ([2, 3, 4, 5, 6], None, 1000.0, set()),
+    ([50, 50, 50, 50], [7, 7, 7, 7], 1000.0, {"stalled"}),
+    ([50, 50, 50, 50], [7, 7, 7, 8], 1000.0, set()),
+    ([50, 50, 0, 50], [7, 7, 7, 7], 1000.0, set()),
+    ([9000], None, 29.0, {"lag in seconds"}),
+    ([9000], None, 31.0, set()),
+])
+def test_growing_lag_a_stalled_run_and_lag_in_seconds_are_told_apart(lags, epochs, pace, expected):
+    status = ApplicationStatus(
+        application="flights", state="running", is_running=True, generation=1, owner="", host="", pid=1,
+        started_at_ms=0, heartbeat_at_ms=0, ended_at_ms=None, error=None, tasks=(), metric=metric(lag=lags[-1]))
+    assert set(conditions(status, minutes(lags, epochs, pace), LIMITS)) == expected
+
+
+@pytest.fixture
+def run_of(instance):
+    """``run_of(status)`` is a run of the ingest that is in that status."""
+    job = defs.resolve_implicit_global_asset_job_def()
+
+    def create(status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        return instance.create_run_for_job(job, status=status, run_config={"ops": {
+            "flights_ingest": {"config": {"until_caught_up": False}}, "flights__topic": {"config": {}}}})
+
+    return create
+
+
+def test_a_killed_driver_of_a_failed_run_is_started_again_as_it_was_configured_and_once(drive, run_of, tick):
+    sensor = succession_sensor(FLIGHTS)
+    run = run_of(dg.DagsterRunStatus.FAILURE)
+    drive(f"dagster run {run.run_id}", ended_pid())
+    first, second = tick(sensor), tick(sensor)
+    assert first.run_config == {"ops": {"flights_ingest": {"config": {"until_caught_up": False}}}}
+    assert first.run_key == second.run_key, "Dagster starts one run a key"
+    drive(f"dagster run {run.run_id}", ended_pid())
+    assert tick(sensor).run_key != first.run_key, "the next kill is another"
+
+
+def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
+        database, drive, run_of, tick, instance, monkeypatch):
+    run = run_of(dg.DagsterRunStatus.STARTED)
+    database.release(drive(f"dagster run {run.run_id}"))
+    assert "to report its driver's end" in tick(succession_sensor(FLIGHTS)).skip_message
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest)
+    marked = instance.get_run_by_id(run.run_id)
+    assert (marked.status, marked.tags[KILLED_TAG]) == (dg.DagsterRunStatus.FAILURE, "run worker")
+    assert "the run worker has ended without a word" in instance.all_logs(run.run_id)[-1].dagster_event.message
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest), "a look that was cut short is made up for"
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
+                                    dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.FAILURE])
+def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
+    database.release(drive(f"dagster run {run_of(status).run_id}"))
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+def test_drivers_that_live_or_that_no_run_started_are_left_alone(drive, run_of, tick):
+    drive("weir run", ended_pid())
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+    drive(f"dagster run {run_of(dg.DagsterRunStatus.STARTED).run_id}")
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+def test_closed_segments_start_a_compaction_once_and_its_pool_takes_one(committer, commit_of, tick, instance):
+    sensor = compaction_sensor(FLIGHTS, dg.GraphDefinition(name="compaction").to_job())
+    committer.commit(commit_of(9_999))
+    assert isinstance(tick(sensor), dg.SkipReason)
+    committer.commit(commit_of(10_000))
+    due = tick(sensor)
+    assert [request.run_key for request in due.run_requests] == ["flights-1.10000"]
+    committer.commit(commit_of(19_999))
+    assert isinstance(tick(sensor, due.cursor), dg.SkipReason)
+    limits = {limit.name: limit.limit for limit in instance.event_log_storage.get_pool_limits()}
+    assert limits[compaction_pool(FLIGHTS)] == 1
+
+
+@pytest.mark.parametrize(("position", "oldest", "end", "expected"), [
+    (95, 100, 1100, {"t-0 has lost records"}), (199, 100, 1100, {"t-0 near retention"}), (200, 100, 1100, set()),
+    (5, 0, 1000, set()), (1100, 1099, 1100, set())],
+    ids=["deleted before it was read", "close", "far", "nothing was ever deleted", "all is read"])
+def test_records_near_the_oldest_kept_are_told(position, oldest, end, expected):
+    found = endangered({"t": {0: position}}, {("t", 0): oldest}, {("t", 0): end}, 0.1)
+    assert set(found) == expected
+
+
+@pytest.mark.broker
+def test_a_topic_that_deletes_what_comes_next_is_told_by_its_brokers(
+        broker, kafka_admin, committer, commit_of, tick, monkeypatch):
+    topic = f"flights-{uuid.uuid4().hex[:8]}"
+    kafka_admin.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(100):
+        producer.produce(topic, str(number).encode())
+    producer.flush()
+    newest = commit_of(1)
+    name, first = next(iter(newest.tasks.items()))
+    committer.commit(replace(newest, tasks={**newest.tasks, name: replace(first, positions={topic: {0: 42}})}))
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", broker)
+    sensor = retention_sensor(FLIGHTS)
+    assert isinstance(tick(sensor), dg.SkipReason)
+    client = AdminClient({"bootstrap.servers": broker})
+    client.delete_records([TopicPartition(topic, 0, 40)])[TopicPartition(topic, 0, 40)].result()
+    until = time.monotonic() + BROKER_LIMIT_S
+    while isinstance(answer := tick(sensor), dg.SkipReason) and time.monotonic() < until:
+        pass  # a broker that does not answer in time is asked again at the next look
+    assert observed(answer) == [f"{topic}-0: offset 42 comes next and 40 is the oldest kept, of 60: "
+                                "read faster, or lengthen the topic's retention"]
+    assert isinstance(tick(sensor, answer.cursor), dg.SkipReason)
+
+
+def test_every_sensor_looks_in_a_fifth_of_a_second(database, drive, committer, commit_of, tick):
+    committer.commit(commit_of(1))
+    drive()
+    database.report_tasks("flights", [task()])
+    database.add_metric("flights", metric())
+    sensors = list(flights_defs.sensors)
+    assert len(sensors) == 6
+    for sensor in sensors:
+        tick(sensor)  # imports, and what is news the first time
+        started = time.monotonic()
+        tick(sensor)
+        assert time.monotonic() - started < LOOK_LIMIT_S, sensor.name
