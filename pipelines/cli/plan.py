@@ -97,6 +97,8 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
         *(f"store {name}: ORPHANED, its state is given up" for name in change.orphaned),
         *(f"output {name}: new" for name in change.outputs_added),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
+        *(f"topic {name}: new, read from the start that the application names" for name in change.topics_added),
+        *(f"topic {name}: no longer read; its positions are given up" for name in change.topics_removed),
         *(f"sub-topology {name}: {before} tasks committed, {now} now: keys live elsewhere" for name, (before, now)
           in change.partitions.items())]
     other = "another topology" if change.is_other_topology else "the same topology"

@@ -25,6 +25,9 @@ class TopologyChange:
     added: tuple[str, ...]
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
+    topics_added: tuple[str, ...]
+    topics_removed: tuple[str, ...]
+    """Topics that the commit has positions of and the program does not read."""
     partitions: Mapping[str, tuple[int, int]]
     """Committed number of tasks and that of now, by stored name of the sub-topologies where the two differ."""
     going_on: frozenset[str]
@@ -69,12 +72,14 @@ def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, in
     all_now = [store for stores in stores_now.values() for store in stores]
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
+    topics_before = sorted({topic for task in committed.tasks.values() for topic in task.positions})
     return TopologyChange(
         kept=kept, rebuilt=tuple(store for store in lost if store in all_now),
         orphaned=tuple(store for store in lost if store not in all_now),
         added=tuple(store for store in all_now if store not in (*kept, *lost)),
         outputs_added=_without(outputs_now, outputs_before), outputs_removed=_without(outputs_before, outputs_now),
-        partitions=changed, going_on=frozenset(going_on),
+        topics_added=_without(topology.topics(), topics_before),
+        topics_removed=_without(topics_before, topology.topics()), partitions=changed, going_on=frozenset(going_on),
         ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
         pending_blobs=len(committed.pending_blobs), is_other_topology=committed.fingerprint != topology.fingerprint)
 

@@ -9,13 +9,15 @@ from typer.testing import CliRunner
 
 from pipelines.cli import plan
 from pipelines.cli.app import app
+from pipelines.topology.changes import compare
+from state.commit.protocol import newest_commit
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from tests.pipelines.spark.test_topology_change import program
 
 OTHERS = {"kept": lambda: program(positive_only=True), "renamed": lambda: program(store="other"),
           "rebuilt": lambda: program(by_amount=True), "output": lambda: program(output="new_totals"),
-          "columns": lambda: program(total="sum")}
+          "refunds": lambda: program(refunds=True), "columns": lambda: program(total="sum")}
 
 
 @pytest.fixture
@@ -23,7 +25,8 @@ def planned(tmp_path, monkeypatch):
     """``planned(program, *flags)``: the result of the command over a folder in which sales have run."""
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
-    monkeypatch.setattr(plan, "source_counts", lambda *_: topics.partition_counts())
+    counts = {**topics.partition_counts(), "refunds": 2}
+    monkeypatch.setattr(plan, "source_counts", lambda *_: counts)
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
 
     def run(name, *flags):
@@ -55,6 +58,17 @@ def test_outputs_that_come_and_go_do_not_stand_in_the_way(planned):
     assert result.exit_code == 0, result.output
     assert "output new_totals: new" in result.stdout
     assert "output totals: no longer written" in result.stdout
+
+
+def test_topics_that_come_and_go_are_named(planned, tmp_path):
+    result = planned("refunds")
+    assert (result.exit_code, "topic refunds: new, read from the start" in result.stdout) == (0, True), result.output
+    topics = Topics({(topic, 0): sales(5, 0) for topic in ("sales", "refunds")})
+    place = Place(OTHERS["refunds"](), topics, tmp_path / "with refunds")
+    place.run()
+    change = compare(newest_commit(place.warehouse, "sales"), OTHERS["kept"]().topology, {0: 1})
+    assert (change.topics_added, change.topics_removed) == ((), ("refunds",))
+    assert (change.orphaned, change.outputs_removed) == (("refunds",), ("refunds",))
 
 
 def test_a_table_with_other_columns_is_an_obstacle_with_its_way_out(planned):
