@@ -80,11 +80,7 @@ class KafkaStreamsApp:
         Raises:
             MigrationError: The application runs, has rows on their way in a repartition topic, or does not fit.
         """
-        if members := self.cluster.group_members(self.id):
-            raise MigrationError(f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
-                                 "and wait for its session time-out (45 s) unless it leaves the group when it closes")
-        source = f"Kafka Streams application {self.id!r}"
-        committed = self.cluster.group_offsets(self.id)
+        source, committed = f"Kafka Streams application {self.id!r}", self._committed()
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(self.application, self.topic_counts, committed,
                                      self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions),
@@ -107,8 +103,17 @@ class KafkaStreamsApp:
                         clocks.setdefault(task, {})[store.name] = clock
                         rows = _still_open(sub_topology, store, rows, clock)
                     stores.append(StoreRows(task=task, store=store, rows=rows))
+        if self._committed() != committed:
+            raise MigrationError(f"{source} was started while it was read; stop it, and migrate it then")
         return Migration(application=self.application, source=source, counts=counts, positions=positions,
                          stores=stores, clocks=clocks, outputs=outputs, read_through=read_through)
+
+    def _committed(self) -> dict[TopicPartition, int]:
+        """The group's offsets, which stand still while it has no members."""
+        if members := self.cluster.group_members(self.id):
+            raise MigrationError(f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
+                                 "and wait for its session time-out (45 s) unless it leaves the group when it closes")
+        return self.cluster.group_offsets(self.id)
 
     def _ends(self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int) -> dict[TopicPartition, int]:
         """Up to where each partition of a store's changelog is read; a source topic, up to the group's position."""

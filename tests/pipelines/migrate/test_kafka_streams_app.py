@@ -189,6 +189,18 @@ def test_what_cannot_be_taken_over_is_refused_with_the_way_out(cluster):
     refused("'ks-by_minute-changelog', partition 1, offset 0: b'short' is too short for a key of a window store")
 
 
+def test_an_application_that_is_started_while_it_is_read_is_refused(cluster):
+    read = cluster.reader
+
+    def start(topic, partition):
+        cluster.offsets = {**cluster.offsets, ("visits", 0): 4}
+        return read(topic, partition)
+
+    with pytest.raises(MigrationError, match="was started while it was read"):
+        KafkaStreamsApp(id="ks", application=application(), cluster=cluster, reader=start,
+                        topic_counts={"visits": 2}).migration()
+
+
 def test_serdes_that_the_program_does_not_suggest_have_to_be_given(cluster):
     builder = StreamsBuilder()
     (builder.stream("visits", key=String("user"), value=String("country")).group_by_key()
