@@ -1,10 +1,11 @@
 """What Dagster finds: quickly, without Spark, and with the lineage that the data has."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import dagster as dg
+import pytest
 import yaml
 
 from orchestration.application import weir_assets
@@ -12,7 +13,8 @@ from orchestration.definitions import defs
 from orchestration.resources import WeirResource, driver_pipes
 from pipelines import Application, Count, StreamsBuilder, String
 
-LOAD_LIMIT_S = 3.0
+LOAD_LIMIT_S = 4.0
+"""Of CPU time, on a machine that others use too; 2 s on one that is quiet."""
 
 
 def clicks(application: str) -> Application:
@@ -21,13 +23,15 @@ def clicks(application: str) -> Application:
     return Application(application, builder)
 
 
+@pytest.mark.slow
 def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
     probe = ("import sys, orchestration.definitions as d; d.defs.get_repository_def(); "
              "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))")
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout.strip() == ""
-    assert time.monotonic() - started < LOAD_LIMIT_S
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < LOAD_LIMIT_S
 
 
 def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
