@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -32,16 +33,25 @@ def stop_on_signals() -> Iterator[threading.Event]:
     A second signal changes nothing: the first is already being followed. Main thread only.
     """
     stop = threading.Event()
+    arrived: SimpleQueue[int] = SimpleQueue()
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()  # no log line: the signal may have come in the middle of one
+    def handle(number: int, _frame: FrameType | None) -> None:
+        # No log line, and not `stop.set`: the signal may have come in the middle of one, or of `stop.wait`, with the
+        # lock held that it would wait for. Putting into this queue is safe anywhere.
+        arrived.put(number)
 
+    def follow() -> None:
+        arrived.get()
+        stop.set()
+
+    threading.Thread(target=follow, name="stop on signals", daemon=True).start()
     earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+        arrived.put(0)  # ends the thread
 
 
 def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_over: bool = False,
