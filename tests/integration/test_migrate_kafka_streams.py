@@ -87,7 +87,8 @@ def run_kafka_streams(folder: Path, *arguments: str) -> None:
     subprocess.run([java_executable("javac"), "-d", str(folder), "-cp", class_path, str(SOURCE)], check=True,
                    capture_output=True, timeout=LIMIT_S)
     done = subprocess.run([java_executable(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                           f"-Djava.io.tmpdir={folder}", "-cp", class_path, SOURCE.stem, *arguments], capture_output=True, text=True, timeout=LIMIT_S)
+                           f"-Djava.io.tmpdir={folder}", "-cp", class_path, SOURCE.stem, *arguments],
+                          capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
 
 
