@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from state.stores.positions_file import read_positions, write_positions
-from state.types import Positions
+from state.stores.positions_file import TopicPartition, read_offsets, write_offsets
 
 
 class StateStore(Protocol):
@@ -49,25 +48,26 @@ class OffsetKeeper:
         """
         self.store = store
         self._path = folder / f"{store.name}.checkpoint"
-        self._kept: Positions = read_positions(self._path) or {}
+        self._kept: dict[TopicPartition, int] = read_offsets(self._path) if self._path.exists() else {}
         if store.manages_offsets() and self._path.exists():
-            unknown = {topic: {partition: offset for partition, offset in offsets.items()
-                               if store.committed_offset(topic, partition) is None}
-                       for topic, offsets in self._kept.items()}
-            if any(unknown.values()):
-                store.commit({topic: offsets for topic, offsets in unknown.items() if offsets})
+            unknown: dict[str, dict[int, int]] = {}
+            for (topic, partition), offset in self._kept.items():
+                if store.committed_offset(topic, partition) is None:
+                    unknown.setdefault(topic, {})[partition] = offset
+            if unknown:
+                store.commit(unknown)
             self._path.unlink()
 
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Commit the store, then put the offsets down if it does not; those not named stay as they are."""
         self.store.commit(offsets)
         if not self.store.manages_offsets():
-            for topic, of_topic in offsets.items():
-                self._kept.setdefault(topic, {}).update(of_topic)
-            write_positions(self._path, self._kept)
+            self._kept |= {(topic, partition): offset for topic, of_topic in offsets.items()
+                           for partition, offset in of_topic.items()}
+            write_offsets(self._path, self._kept)
 
     def committed_offset(self, topic: str, partition: int) -> int | None:
         """The offset of the newest commit; None before the first."""
         if self.store.manages_offsets():
             return self.store.committed_offset(topic, partition)
-        return self._kept.get(topic, {}).get(partition)
+        return self._kept.get((topic, partition))

@@ -1,6 +1,7 @@
 """Small files of offsets in the format of Kafka Streams' ``.checkpoint`` and ``.position``.
 
-A line with the version, one with the count, then a line ``topic partition offset`` for each topic partition.
+A line with the version (0), one with the number of entries, then an entry a line: ``topic partition offset``. What the
+offsets mean, the next record or the last one, is their owner's to know.
 """
 
 from __future__ import annotations
@@ -10,42 +11,65 @@ from pathlib import Path
 
 from state.engine.environment import replace_file
 from state.errors import PositionsFileError
-from state.types import Positions
 
+TopicPartition = tuple[str, int]
 VERSION = 0
+_UNKNOWN = -4
 
 
-def write_positions(path: Path, positions: Mapping[str, Mapping[int, int]]) -> None:
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace the file at once: readers and crashes see the old or the new content. Synced."""
-    lines = [f"{topic} {partition} {offset}" for topic, offsets in sorted(positions.items())
-             for partition, offset in sorted(offsets.items())]
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     replace_file(path, "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode())
 
 
-def read_positions(path: Path) -> Positions | None:
-    """The offsets in the file; None when there is no such file.
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """The entries of a file as they stand.
 
     Raises:
-        PositionsFileError: It is of another version, or a line cannot be right; names file and line.
+        PositionsFileError: Another version, a wrong count, a line that is no entry, or a negative offset; it names
+            file and line.
+        FileNotFoundError: There is no such file.
     """
+    def broken(line: int, reason: str) -> PositionsFileError:
+        return PositionsFileError(str(path), line, reason)
+
     try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return None
-    lines = text.splitlines()
-    if not lines or lines[0].strip() != str(VERSION):
-        raise PositionsFileError(str(path), 1, f"the version is {lines[0]!r}, and this Weir reads {VERSION}"
-                                 if lines else "the file is empty")
-    if len(lines) < 2 or not lines[1].strip().isdigit():
-        raise PositionsFileError(str(path), 2, f"{lines[1]!r} is no count" if len(lines) > 1
-                                 else "the count is missing")
-    positions: Positions = {}
-    for number, line in enumerate(lines[2:], 3):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise broken(1, f"is not text: {error.reason} at byte {error.start}") from None
+    heads: list[int] = []
+    for number, what in ((1, "the version"), (2, "the number of entries")):
+        if len(lines) < number:
+            raise broken(number, f"the file ends before {what}")
+        head = _integer(lines[number - 1].strip())
+        if head is None or head < 0:
+            raise broken(number, f"{lines[number - 1]!r} is not {what}")
+        heads.append(head)
+    version, count = heads
+    if version != VERSION:
+        raise broken(1, f"has version {version}, and version {VERSION} can be read")
+    offsets: dict[TopicPartition, int] = {}
+    for number, line in enumerate(lines[2:], start=3):
         parts = line.split()
-        if len(parts) != 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
-            raise PositionsFileError(str(path), number, f"{line!r} is not 'topic partition offset' with numbers from 0")
-        positions.setdefault(parts[0], {})[int(parts[1])] = int(parts[2])
-    found = sum(map(len, positions.values()))
-    if found != int(lines[1]):
-        raise PositionsFileError(str(path), 2, f"{lines[1].strip()} lines are announced, and there are {found}")
-    return positions
+        if len(parts) != 3:
+            raise broken(number, f"{line!r} is not `topic partition offset`")
+        topic, partition, offset = parts[0], _integer(parts[1]), _integer(parts[2])
+        if partition is None or partition < 0:
+            raise broken(number, f"{parts[1]!r} is not the number of a partition")
+        if offset is None:
+            raise broken(number, f"{parts[2]!r} is not an offset")
+        if offset < 0:
+            known = ", Kafka Streams' mark for a store of unknown offset" if offset == _UNKNOWN else ""
+            raise broken(number, f"the offset {offset} is negative{known}")
+        if (topic, partition) in offsets:
+            raise broken(number, f"names partition {partition} of {topic!r} a second time")
+        offsets[topic, partition] = offset
+    if len(offsets) != count:
+        raise broken(2, f"promises {count} entries, and the file holds {len(offsets)}")
+    return offsets
+
+
+def _integer(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else None
