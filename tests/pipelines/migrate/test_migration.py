@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -21,6 +22,7 @@ from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 
 READ = 40
+ROOT = Path(__file__).parents[3]
 STEPS = ("files written", "pivot appended", "table appended", "settled")
 
 
@@ -87,10 +89,9 @@ def write_until(folder: Path, step: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_migration_killed_at_any_step_is_there_in_whole_or_not_at_all(place, step):
-    process = multiprocessing.get_context("spawn").Process(target=write_until, args=(place.folder, step))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
+    program = f"from {__name__} import *; write_until(Path({str(place.folder)!r}), {step!r})"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
     assert (newest_commit(place.warehouse, "sales") is not None) == (step != "files written")
     assert migration(place).write(place.warehouse) == (step == "files written"), "what is durable is not done again"
     place.run()
