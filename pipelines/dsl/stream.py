@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import (
-    Graph,
-    check_name,
-    named_expressions,
-    returned_type,
-    unchanged_columns,
-    user_function,
-)
+from pipelines.dsl.branching import BranchedKStream
+from pipelines.dsl.graph import Graph, check_name
 from pipelines.dsl.grouped import KGroupedStream, repartition
-from pipelines.dsl.stateless import add_filter, add_map_values
+from pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
+from pipelines.dsl.merging import add_merge
+from pipelines.dsl.stateless import add_filter, add_map_values, add_peek
 from pipelines.dsl.table import KTable, TtlClock, add_table
-from pipelines.operators.functions import UserFunction
-from pipelines.serdes.row_type import RowType
-from pipelines.topology.nodes import Node, SelectKeyNode, TableSinkNode
+from pipelines.errors import TopologyError
+from pipelines.topology.nodes import Node, TableSinkNode
 
 
 class KStream:
@@ -37,6 +32,36 @@ class KStream:
         return KStream(self._graph, add_filter(self._graph, self._node, predicate, "KSTREAM-FILTER-", is_table=False),
                        has_new_key=self._has_new_key)
 
+    def filter_not(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> KStream:
+        """The records that ``filter`` with the same predicate would drop: where it is false, or null."""
+        return KStream(self._graph, add_filter(self._graph, self._node, predicate, "KSTREAM-FILTER-", is_table=False,
+                                               is_negated=True), has_new_key=self._has_new_key)
+
+    def map(self, mapper: Callable[[Any, Any], tuple[Any, Any]] | None = None, /, *,
+            key: str | Mapping[str, str | pl.Expr] | None = None,
+            value: str | Mapping[str, str | pl.Expr] | None = None) -> KStream:
+        """A new key and a new value: columns, as ``key="page", value={"ms": col("seconds") * 1000}``, or one function
+        of ``(key, value)`` that returns the two, annotated ``tuple[Key, Value]``.
+
+        The key counts as changed, as for ``select_key``. A value None is a null value.
+        """
+        return KStream(self._graph, add_map(self._graph, self._node, mapper, key, value), has_new_key=True)
+
+    def flat_map(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]], /) -> KStream:
+        """Any number of records a record, of a function of ``(key, value)`` annotated ``list[tuple[Key, Value]]`` or
+        ``Iterator[...]``; they keep the record's time and place. The key counts as changed."""
+        return KStream(self._graph, add_flat_map(self._graph, self._node, mapper), has_new_key=True)
+
+    def flat_map_values(self, mapper: Callable[[Any], Iterable[Any]] | None = None, /,
+                        **columns: str | pl.Expr) -> KStream:
+        """Any number of values a record under its key: of a function of the value annotated ``list[Value]`` or
+        ``Iterator[...]``, or of columns, exactly one of them a list: ``word=col("text").str.split(" ")``.
+
+        Each element of the list makes a record; a null value, no list or an empty one makes none.
+        """
+        return KStream(self._graph, add_flat_map_values(self._graph, self._node, mapper, columns),
+                       has_new_key=self._has_new_key)
+
     def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> KStream:
         """The whole new value: columns by name and expression, or a function of the value with a return type."""
         return KStream(self._graph,
@@ -48,20 +73,49 @@ class KStream:
 
         The key counts as changed even if it stays equal, so the next grouping repartitions.
         """
-        name = self._graph.new_name("KSTREAM-KEY-SELECT-")
-        record = self._node.record
-        expressions: dict[str, pl.Expr] | UserFunction
-        if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
-            expressions = user_function(selector[0], name)
-            key, shared = returned_type(expressions, "key"), []
-        else:
-            expressions, key = named_expressions(name, record.columns, selector, columns)
-            shared = unchanged_columns(expressions)
-            if len(shared) == 1 and len(key.columns) == 1:
-                key = RowType(key.columns, is_scalar=True)
-        node = SelectKeyNode(name=name, parent=self._node, selector=expressions,
-                             record=self._graph.record(name, key, record.value, shared=shared))
-        return KStream(self._graph, self._graph.add(node), has_new_key=True)
+        return KStream(self._graph, add_select_key(self._graph, self._node, selector, columns), has_new_key=True)
+
+    def peek(self, action: Callable[[Any, Any], Any], /) -> KStream:
+        """Show each record to ``action(key, value)`` and pass it on as it is.
+
+        At least once: an epoch that is rolled back runs again, and shows its records again.
+        """
+        return KStream(self._graph, add_peek(self._graph, self._node, action, "KSTREAM-PEEK-"),
+                       has_new_key=self._has_new_key)
+
+    def for_each(self, action: Callable[[Any, Any], Any], /) -> None:
+        """Call ``action(key, value)`` for each record, at least once, as ``peek`` does; ends the stream.
+
+        What it writes elsewhere is not part of a commit. A Delta table (``to_delta``) is.
+        """
+        add_peek(self._graph, self._node, action, "KSTREAM-FOREACH-")
+
+    def split(self, name: str | None = None) -> BranchedKStream:
+        """Branches, each with the records that no earlier one has taken: ``split("by-size-").branch(...)``.
+
+        ``name`` begins the names of the branches; without it they have the node's running number.
+        """
+        return BranchedKStream(self._graph, self._node, name,
+                               lambda node: KStream(self._graph, node, has_new_key=self._has_new_key))
+
+    def repartition(self, name: str, *, partitions: int | None = None) -> KStream:
+        """Move each record to the task that owns its key, whether the key was chosen anew or not.
+
+        What follows runs in as many tasks as before, or in ``partitions``. Records with a null key pass too.
+        """
+        if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
+            raise TopologyError(f"repartition({name!r}) has partitions={partitions!r}; it must be a whole number from 1")
+        node = repartition(self._graph, self._node, check_name("repartition", name), is_explicit=True,
+                           partitions=partitions)
+        return KStream(self._graph, node, has_new_key=False)
+
+    def merge(self, other: KStream) -> KStream:
+        """The records of both streams, which have the same columns; those of one topic partition stay in order.
+
+        Where several topics meet in a task, the oldest of the next records is taken first.
+        """
+        return KStream(self._graph, add_merge(self._graph, self._node, other._node),
+                       has_new_key=self._has_new_key or other._has_new_key)
 
     def group_by_key(self) -> KGroupedStream:
         """Records by their key; moves them only if the key was chosen anew."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +22,15 @@ class Epoch:
     now_ms: int
     """Wall clock; only what is named after it may use it."""
     counts: Counter[str] = field(default_factory=Counter)
+    late: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """Late records by the node that they go to, with the bounds of the window that they are late for."""
+
+    def drop_late(self, rows: pl.DataFrame, late_to: str | None) -> None:
+        """Count rows that are late for their window, and put them aside for the node ``late_to`` if there is one."""
+        if rows.height:
+            self.counts["late_records"] += rows.height
+            if late_to is not None:
+                self.late[late_to] = rows
 
     def advance(self, clock: str, times_ms: pl.Series) -> pl.Series:
         """Stream time at each record's own turn, after the record has moved it; the clock keeps the last.
@@ -35,10 +45,22 @@ class Epoch:
 
 
 class Operator(Protocol):
-    """Rows in, rows out, in processing order; rows keep ``_ts _partition _offset _deleted``."""
+    """Rows in, rows out, in processing order; rows keep ``_ts _partition _offset _deleted``.
+
+    A row has the place of the record that brought it about, so rows of several operators can be put in order: where
+    records of several inputs meet in a task, ``_offset`` counts the records that the task took before.
+    """
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """Called once an epoch, and only when there is at least one row."""
+        ...
+
+
+class SeveralInputs(Protocol):
+    """An operator with several parents: one frame each, in their order, of which at least one has rows."""
+
+    def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        """What evaluating one record after another gives; ``_offset`` tells which came first."""
         ...
 
 

@@ -12,24 +12,41 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from pipelines.operators.aggregation import Aggregation, WindowedAggregation
+from pipelines.operators.branching import Branch, Split
+from pipelines.operators.data_windows import DataWindowedAggregation
 from pipelines.operators.epoch import Epoch, Operator, has_key
 from pipelines.operators.final_results import FinalResults
-from pipelines.operators.stateless import Filter, MapValues, SelectKey
+from pipelines.operators.functions import UserFunction
+from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
+from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.stateless import Filter, MapValues, Peek
 from pipelines.operators.suppress import WindowCloseSuppression
 from pipelines.operators.tables import Materialization
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import TIME
+from pipelines.serdes.source import source_schema
+from pipelines.tasks.several import several_inputs_of
+from pipelines.tasks.turns import TURNS, turns
 from pipelines.topology.nodes import (
     AggregateNode,
+    BranchNode,
     FilterNode,
+    FlatMapValuesNode,
+    LateRecordsNode,
+    MapNode,
     MapValuesNode,
     Node,
+    PeekNode,
     RepartitionNode,
     SelectKeyNode,
     SourceNode,
+    SplitNode,
     SuppressNode,
     TableNode,
     TableSinkNode,
     ToStreamNode,
+    forwards_final,
     keeps_every_update,
 )
 from pipelines.topology.topology import SubTopology
@@ -62,9 +79,11 @@ class TaskProcessor:
 
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
-        self._operators = {node: operator_of(node) for node in sub_topology.nodes}
+        self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
+        self._joins = {node: several_inputs_of(node) for node in sub_topology.nodes if node.others}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
-        self._window_stores = [store.name for store in sub_topology.stores if store.kind is StoreKind.WINDOW]
+        self._window_stores = [store.name for store in sub_topology.stores
+                               if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
             now_ms: int) -> EpochOutput:
@@ -76,15 +95,26 @@ class TaskProcessor:
         sinks: dict[str, pl.DataFrame] = {}
         edges: dict[str, pl.DataFrame] = {}
         made: dict[Node, pl.DataFrame] = {}
+        inputs = self._in_turn(inputs, epoch)
         for node in self._sub_topology.nodes:
-            rows = self._rows_into(node, inputs, made)
+            if node.others:
+                found = [_rows_of(parent, inputs, made) for parent in node.parents]
+                if any(rows is not None and rows.height for rows in found):
+                    made[node] = self._joins[node].process_all(
+                        [_no_rows(parent) if rows is None else rows
+                         for rows, parent in zip(found, node.parents, strict=True)], epoch)
+                continue
+            if isinstance(node, LateRecordsNode):
+                rows = epoch.late.get(node.name)
+            else:
+                rows = inputs.get(node.topic) if isinstance(node, SourceNode) else _rows_of(node.parent, inputs, made)
             if rows is None or rows.is_empty():
                 continue
             if isinstance(node, TableSinkNode):
                 sinks[node.table] = sink_rows(node, rows)
                 epoch.counts["rows_out"] += sinks[node.table].height
             elif isinstance(node, RepartitionNode):
-                kept = has_key(rows, list(node.record.key.columns), epoch)
+                kept = rows if node.is_explicit else has_key(rows, list(node.record.key.columns), epoch)
                 if kept.height:
                     edges[node.name] = kept.select(node.schema.names())
             else:
@@ -100,14 +130,28 @@ class TaskProcessor:
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
                            next_punctuation_ms=min(due_ms, default=None))
 
-    def _rows_into(self, node: Node, inputs: Mapping[str, pl.DataFrame],
-                   made: Mapping[Node, pl.DataFrame]) -> pl.DataFrame | None:
-        if isinstance(node, SourceNode):
-            return inputs.get(node.topic)
-        parent = node.parent
-        if isinstance(parent, RepartitionNode):
-            return inputs.get(parent.name)
-        return made.get(parent) if parent is not None else None
+    def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
+        """``inputs`` with the turn of each row for its offset, where rows meet that have no order otherwise."""
+        sub_topology = self._sub_topology
+        is_ordered = len(sub_topology.inputs) == 1 and not (self._joins and sub_topology.edges_in)
+        names = [name for name in sub_topology.inputs if name in inputs and inputs[name].height]
+        if is_ordered or not names:
+            return inputs
+        first = epoch.clocks.get(TURNS, 0)
+        epoch.clocks[TURNS] = first + sum(inputs[name].height for name in names)
+        return {name: inputs[name].with_columns(pl.Series("_offset", first + places))
+                for name, places in zip(names, turns([inputs[name] for name in names]), strict=True)}
+
+
+def _rows_of(parent: Node | None, inputs: Mapping[str, pl.DataFrame],
+             made: Mapping[Node, pl.DataFrame]) -> pl.DataFrame | None:
+    if isinstance(parent, RepartitionNode):
+        return inputs.get(parent.name)
+    return made.get(parent) if parent is not None else None
+
+
+def _no_rows(node: Node) -> pl.DataFrame:
+    return pl.DataFrame(schema=source_schema(node.record.columns))
 
 
 def joined(outputs: Sequence[EpochOutput], tables: Mapping[str, TableSpec]) -> EpochOutput:
@@ -143,26 +187,42 @@ def operator_of(node: Node) -> Operator | None:
     record = node.parent.record if node.parent else node.record
     match node:
         case FilterNode():
-            return Filter(predicate=node.predicate, key=record.key_type, value=record.value, is_table=node.is_table)
+            return Filter(predicate=node.predicate, is_negated=node.is_negated, key=record.key_type,
+                          value=record.value, is_table=node.is_table)
         case MapValuesNode():
             return MapValues(mapper=node.mapper, key_columns=tuple(record.key_columns), value=record.value,
                              result=node.record.value, is_table=node.is_table)
         case SelectKeyNode():
             return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
+        case MapNode(mapper=PairExpressions() as mapper):
+            return MapColumns(mapper=mapper, key=node.record.key, result=node.record.value)
+        case MapNode(mapper=UserFunction() as mapper):
+            return MapPairs(mapper=mapper, is_flat=node.is_flat, key=record.key_type, value=record.value,
+                            key_result=node.record.key, result=node.record.value)
+        case FlatMapValuesNode():
+            return FlatMapValues(mapper=node.mapper, exploded=node.exploded, key_columns=tuple(record.key_columns),
+                                 value=record.value, result=node.record.value)
+        case PeekNode():
+            return Peek(action=node.action, key=record.key_type, value=record.value)
+        case SplitNode():
+            return Split(predicates=node.predicates, key=record.key_type, value=record.value)
+        case BranchNode():
+            return Branch(node.index)
         case TableNode():
             return Materialization(store=node.store)
-        case AggregateNode() if any(isinstance(child, SuppressNode) and child.fused_with is node
-                                    for child in node.children):
-            assert node.windows is not None  # only a windowed table can be suppressed
-            return FinalResults(store=node.store, fold=node.fold, windows=node.windows)
         case AggregateNode(windows=None):
             return Aggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
+        case AggregateNode(windows=SessionWindows() | SlidingWindows() as windows):
+            return DataWindowedAggregation(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to,
+                                           every_update=keeps_every_update(node), is_final=forwards_final(node))
+        case AggregateNode(windows=TimeWindows() as windows) if forwards_final(node):
+            return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
         case AggregateNode():
-            assert node.windows is not None
-            return WindowedAggregation(store=node.store, fold=node.fold, windows=node.windows,
+            assert isinstance(node.windows, TimeWindows | UnlimitedWindows)
+            return WindowedAggregation(store=node.store, fold=node.fold, windows=node.windows, late_to=node.late_to,
                                        every_update=keeps_every_update(node))
         case SuppressNode() if node.fused_with is None:
             return WindowCloseSuppression(store=node.store, windows=node.windows)
-        case SourceNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode():
+        case SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode():
             return None
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")

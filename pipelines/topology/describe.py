@@ -17,7 +17,7 @@ def describe(sub_topologies: Iterable[SubTopology]) -> str:
     for sub_topology in sub_topologies:
         lines.append(f"   Sub-topology: {sub_topology.index}")
         for edge in sub_topology.edges_in:
-            lines += [f"    Source: {edge.name}-source (topics: [{edge.name}])", _after(edge.node.children)]
+            lines += [f"    Source: {edge.name}-source (topics: [{edge.name}])", _after(edge.node)]
         for node in sub_topology.nodes:
             lines += _node(node)
         lines.append("")
@@ -25,21 +25,28 @@ def describe(sub_topologies: Iterable[SubTopology]) -> str:
 
 
 def _node(node: Node) -> list[str]:
-    parent = node.parent
-    before = parent.name if parent else "none"
-    if isinstance(parent, RepartitionNode):
-        before = f"{parent.name}-source"
+    before = ", ".join(f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
+                       for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
     if isinstance(node, SourceNode):
-        return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node.children)]
+        return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
+    if isinstance(node, RepartitionNode) and node.is_explicit:
+        return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [f"    Processor: {node.name}-filter (stores: [])", f"      --> {node.name}-sink", f"      <-- {before}",
                 f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {node.name}-filter"]
     if isinstance(node, TableSinkNode):
         return [f"    Sink: {node.name} (table: {node.table})", f"      <-- {before}"]
-    return [f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])", _after(node.children),
+    return [f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])", _after(node),
             f"      <-- {before}"]
 
 
-def _after(children: Iterable[Node]) -> str:
-    names = [f"{child.name}-filter" if isinstance(child, RepartitionNode) else child.name for child in children]
+def _after(node: Node) -> str:
+    names = [_first_name(child) for child in node.children if node not in child.looked_up]
     return f"      --> {', '.join(names) or 'none'}"
+
+
+def _first_name(node: Node) -> str:
+    """A repartition that the program asked for lets null keys pass, so it has no filter."""
+    if isinstance(node, RepartitionNode):
+        return f"{node.name}-sink" if node.is_explicit else f"{node.name}-filter"
+    return node.name

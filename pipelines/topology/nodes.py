@@ -13,12 +13,18 @@ import polars as pl
 
 from pipelines.operators.fold import Fold
 from pipelines.operators.functions import KeyType, UserFunction
-from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows
+from pipelines.operators.mapping import PairExpressions
+from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
 from pipelines.serdes.partitioner import partition_of
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import Serde
 from pipelines.serdes.source import source_schema
+from pipelines.serdes.timestamps import TimestampExtractor
 from state.types import StoreSpec
+
+Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +54,44 @@ class RecordType:
 
 @dataclass(eq=False, kw_only=True)
 class Node:
-    """One node, joined to its parent when it is made."""
+    """One node, joined to its parents when it is made."""
 
     name: str
     record: RecordType
     parent: Node | None = None
+    """The only one, or the first: of a join its left side."""
+    others: tuple[Node, ...] = ()
+    """Further parents: of a join its right side."""
     children: list[Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.parent is not None:
-            self.parent.children.append(self)
+        for parent in dict.fromkeys(self.parents):
+            parent.children.append(self)
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """All of them, in the order in which an operator gets their rows."""
+        return () if self.parent is None else (self.parent, *self.others)
+
+    @property
+    def looked_up(self) -> tuple[Node, ...]:
+        """Parents whose rows the node only looks up: they bring nothing about by themselves."""
+        return ()
+
+    @property
+    def is_join(self) -> bool:
+        """Whether equal keys of all parents have to meet in one task."""
+        return False
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """What the node keeps."""
+        return ()
 
     @property
     def store_names(self) -> tuple[str, ...]:
         """Stores that ``describe()`` shows with the node."""
-        return ()
+        return tuple(store.name for store in self.stores)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -72,6 +101,7 @@ class SourceNode(Node):
     topic: str
     key_serde: Serde
     value_serde: Serde
+    timestamp: TimestampExtractor
 
     @property
     def key(self) -> RowType:
@@ -85,6 +115,7 @@ class SourceNode(Node):
 @dataclass(eq=False, kw_only=True)
 class FilterNode(Node):
     predicate: pl.Expr | UserFunction
+    is_negated: bool
     is_table: bool
 
 
@@ -100,20 +131,67 @@ class SelectKeyNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
+class MapNode(Node):
+    """New keys and values: of expressions, or of a function that gives a pair, or any number of them if flat."""
+
+    mapper: PairExpressions | UserFunction
+    is_flat: bool
+
+
+@dataclass(eq=False, kw_only=True)
+class FlatMapValuesNode(Node):
+    mapper: Mapping[str, pl.Expr] | UserFunction
+    exploded: str | None
+    """Of expressions, the list column whose elements become records."""
+
+
+@dataclass(eq=False, kw_only=True)
+class PeekNode(Node):
+    """Shows records to a function; with nothing behind it, a ``for_each``."""
+
+    action: UserFunction
+
+
+@dataclass(eq=False, kw_only=True)
+class SplitNode(Node):
+    """Decides which of its children, all of them branches, gets a record."""
+
+    predicates: list[pl.Expr | UserFunction]
+
+
+@dataclass(eq=False, kw_only=True)
+class BranchNode(Node):
+    index: int | None
+    """Of its predicate; None for the default branch."""
+
+
+@dataclass(eq=False, kw_only=True)
 class RepartitionNode(Node):
     """The boundary of two sub-topologies: rows go to the task that owns their key.
 
-    Its columns are those of its parent; ``name`` names the edge. Rows with a null key do not pass.
+    Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through one that the
+    program asked for: they keep their partition's number as far as there are so many.
     """
+
+    is_explicit: bool = False
+    """Whether the program asked for it, and not a grouping by a new key."""
+    partitions: int | None = None
+    """How many tasks take its rows; None for as many as write them."""
 
     @property
     def schema(self) -> pl.Schema:
         """Key columns, value columns, ``_ts _partition _offset _deleted``; place and time are the source record's."""
-        return source_schema(self.record.key, self.record.value)
+        return source_schema(self.record.columns)
 
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
         """The target partition of each row, by Kafka's default partitioner over the key's bytes."""
-        return partition_of(rows, list(self.record.key.columns), count)
+        keys = list(self.record.key.columns)
+        absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
+        if not absent.any():
+            return partition_of(rows, keys, count)
+        present = (~absent).arg_true()
+        return (rows.get_column("_partition") % count).cast(pl.Int32).scatter(
+            present, partition_of(rows[present], keys, count))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -123,19 +201,28 @@ class TableNode(Node):
     store: StoreSpec
 
     @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,)
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.store,)
 
 
 @dataclass(eq=False, kw_only=True)
 class AggregateNode(Node):
     store: StoreSpec
     fold: Fold
-    windows: TimeWindows | None
+    windows: Windows | None
+    is_final: bool = False
+    """Whether it forwards a window once, when the window closes (``EmitStrategy.on_window_close``)."""
+    late_to: str | None = None
+    """The name of the node that gets the records that are late."""
 
     @property
-    def store_names(self) -> tuple[str, ...]:
-        return (self.store.name,)
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.store,)
+
+
+@dataclass(eq=False, kw_only=True)
+class LateRecordsNode(Node):
+    """The records that its parent, a windowed aggregation, dropped as late, with the bounds of the closed window."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -143,7 +230,12 @@ class SuppressNode(Node):
     """Holds a windowed table's updates back until the window closes."""
 
     store: StoreSpec
-    windows: TimeWindows
+    windows: Windows
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """None where it is evaluated with its aggregation, which keeps what is open."""
+        return () if self.fused_with else (self.store,)
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -153,7 +245,12 @@ class SuppressNode(Node):
     def fused_with(self) -> AggregateNode | None:
         """The aggregation that is evaluated together with this, when nothing else sees its updates."""
         parent = self.parent
-        return parent if isinstance(parent, AggregateNode) and parent.children == [self] else None
+        return parent if isinstance(parent, AggregateNode) and readers_of(parent) == [self] else None
+
+
+@dataclass(eq=False, kw_only=True)
+class MergeNode(Node):
+    """The records of several streams as one stream."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -170,12 +267,23 @@ class TableSinkNode(Node):
     """True for a table's updates, of which the newest a key stands; False for facts."""
 
 
+def readers_of(node: Node) -> list[Node]:
+    """The nodes that get what ``node`` forwards."""
+    return [child for child in node.children if not isinstance(child, LateRecordsNode)]
+
+
+def forwards_final(node: AggregateNode) -> bool:
+    """Whether only closed windows leave the aggregation: it emits on close, or is evaluated with its suppression."""
+    return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node
+                                for child in node.children)
+
+
 def keeps_every_update(node: Node) -> bool:
     """Whether what follows an aggregation or table can tell apart its updates within an epoch.
 
     Only a sink of updates, directly or behind stateless operators on the table, keeps the newest a key.
     """
-    return not all(_keeps_newest(child) for child in node.children)
+    return not all(_keeps_newest(child) for child in readers_of(node))
 
 
 def _keeps_newest(node: Node) -> bool:

@@ -7,7 +7,7 @@ A sub-topology is what is joined in memory; two meet only in a repartition edge.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,6 @@ from pipelines.topology.nodes import (
     RepartitionNode,
     SourceNode,
     SuppressNode,
-    TableNode,
     TableSinkNode,
 )
 from state.commit.record import CommittedTopology
@@ -74,10 +73,20 @@ class SubTopology:
     @cached_property
     def stores(self) -> tuple[StoreSpec, ...]:
         """What is kept. A suppression that is evaluated with its aggregation keeps nothing of its own."""
-        return tuple(
-            node.store for node in self.nodes
-            if isinstance(node, (AggregateNode, TableNode))
-            or (isinstance(node, SuppressNode) and node.fused_with is None))
+        return tuple(store for node in self.nodes for store in node.stores)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Topics and edges, in the order in which records of one time take their turn: those of tables first."""
+        tables = {name for node in self.nodes for table in node.looked_up for name in _inputs_of(table)}
+        names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
+        return tuple(sorted(names, key=lambda name: name not in tables))
+
+    @cached_property
+    def co_partitioned(self) -> tuple[set[str], ...]:
+        """Of each join, the topics and edges whose equal keys have to meet in one task."""
+        return tuple({name for parent in node.parents for name in _inputs_of(parent)}
+                     for node in self.nodes if node.is_join)
 
     @cached_property
     def stored_shape(self) -> list[Any]:
@@ -138,19 +147,25 @@ class Topology:
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
 
-        Behind a repartition, as many as the widest of what flows into it.
+        As many as the widest topic that is read has partitions. Behind repartitions alone, as many as they ask for,
+        else as the widest of what flows into them.
 
         Raises:
-            CoPartitioningError: Topics that one sub-topology reads differ in their counts.
+            CoPartitioningError: What a join brings together differs in its counts.
         """
-        counts: dict[int, int] = {}
+        given = {sub_topology.index: {source.topic: source_counts[source.topic] for source in sub_topology.sources}
+                 | {edge.name: edge.node.partitions for edge in sub_topology.edges_in if edge.node.partitions}
+                 for sub_topology in self.sub_topologies}
+        counts = {index: max(widths.values()) for index, widths in given.items() if widths}
         for sub_topology in self.sub_topologies:
-            topics = {source.topic: source_counts[source.topic] for source in sub_topology.sources}
-            if len(set(topics.values())) > 1:
-                raise CoPartitioningError(sub_topology.name, topics)
-            upstream = [counts[edge.source] for edge in sub_topology.edges_in]
-            counts[sub_topology.index] = max(*topics.values(), *upstream, 1)
-        return counts
+            index = sub_topology.index
+            if index not in counts:
+                counts[index] = max(counts[edge.source] for edge in sub_topology.edges_in if edge.source in counts)
+            for together in sub_topology.co_partitioned:
+                found = {name: given[index].get(name, counts[index]) for name in sorted(together)}
+                if len(set(found.values())) > 1:
+                    raise CoPartitioningError(sub_topology.name, found)
+        return dict(sorted(counts.items()))
 
     def task_name(self, task: TaskId) -> str:
         """What a task is called where data is stored: ``flights-9f86d081_3`` for ``0_3``."""
@@ -206,7 +221,8 @@ def _digest(shape: list[Any], size: int) -> str:
 
 
 def _joined(node: Node) -> list[Any]:
-    return [node.name, node.parent.name if node.parent else None, list(node.store_names)]
+    return [node.name, node.parent.name if node.parent else None, list(node.store_names),
+            *(other.name for other in node.others)]
 
 
 def _columns(schema: pl.Schema) -> list[list[str]]:
@@ -225,33 +241,67 @@ def _check_names(nodes: Iterable[Node]) -> None:
                 raise TopologyError(f"the {what} {name!r} is declared {names.count(name)} times; {way_out}")
 
 
+def _inputs_of(node: Node) -> set[str]:
+    """The topics and edges whose rows reach ``node`` in memory."""
+    if isinstance(node, SourceNode):
+        return {node.topic}
+    if isinstance(node, RepartitionNode):
+        return {node.name}
+    return {name for parent in node.parents for name in _inputs_of(parent)}
+
+
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
-    """Sub-topologies in an order where every edge goes from a lower index to a higher one."""
+    """Sub-topologies in an order where edges go from a lower index to a higher one, unless they lead back."""
     heads: list[Node] = [node for node in nodes if isinstance(node, SourceNode)]
-    groups: list[tuple[Node, list[Node]]] = []
+    groups: list[tuple[set[Node], set[Node]]] = []
     for head in heads:  # grows by the repartitions met on the way
-        members = list(_within(head))
-        groups.append((head, members))
-        heads += [node for node in members if isinstance(node, RepartitionNode)]
-    index_of = {head: index for index, (head, _) in enumerate(groups)}
-    edges = tuple(Edge(name=node.name, source=index, target=index_of[node], node=node)
-                  for index, (_, members) in enumerate(groups)
-                  for node in members if isinstance(node, RepartitionNode))
-    order = {node: place for place, node in enumerate(nodes)}
+        if not any(head in entrances for entrances, _ in groups):
+            entrances, members = _joined_to(head)
+            groups.append((entrances, members))
+            heads += [node for node in nodes if isinstance(node, RepartitionNode) and node in members]
+    groups = _writers_first(groups)
+    edges = tuple(Edge(name=node.name, source=source, target=target, node=node)
+                  for source, (_, members) in enumerate(groups) for node in nodes
+                  if isinstance(node, RepartitionNode) and node in members
+                  for target, (entrances, _) in enumerate(groups) if node in entrances)
     return tuple(
-        SubTopology(index=index, nodes=tuple(sorted(members, key=order.__getitem__)),
+        SubTopology(index=index, nodes=tuple(node for node in nodes if node in members),
                     edges_in=tuple(edge for edge in edges if edge.target == index),
                     edges_out=tuple(edge for edge in edges if edge.source == index))
         for index, (_, members) in enumerate(groups)), edges
 
 
-def _within(head: Node) -> Iterator[Node]:
-    """The nodes joined in memory to ``head``: itself when it is a source, and what follows up to repartitions."""
-    if not isinstance(head, RepartitionNode):
-        yield head
-    waiting = list(reversed(head.children))
+def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
+    """The sources and repartitions that lead into what is joined in memory to ``head``, and the nodes in there.
+
+    A repartition that leads out is one of the nodes, one that leads in is not.
+    """
+    entrances, members = {head}, set[Node]()
+    waiting: list[Node] = [head] if isinstance(head, SourceNode) else list(head.children)
     while waiting:
         node = waiting.pop()
-        yield node
+        if node in members:
+            continue
+        members.add(node)
+        if isinstance(node, SourceNode):
+            entrances.add(node)
         if not isinstance(node, RepartitionNode):
-            waiting += reversed(node.children)
+            waiting += node.children
+        for parent in node.parents:
+            if isinstance(parent, RepartitionNode):
+                entrances.add(parent)
+                waiting += parent.children
+            else:
+                waiting.append(parent)
+    return entrances, members
+
+
+def _writers_first(groups: list[tuple[set[Node], set[Node]]]) -> list[tuple[set[Node], set[Node]]]:
+    """In the order given, but behind those whose repartitions lead in; where they lead in a circle, the first goes."""
+    waiting, ordered = list(groups), list[tuple[set[Node], set[Node]]]()
+    while waiting:
+        ready = (group for group in waiting
+                 if not any(group[0] & other[1] for other in waiting if other is not group))
+        ordered.append(next(ready, waiting[0]))
+        waiting.remove(ordered[-1])
+    return ordered

@@ -11,7 +11,6 @@ import pytest
 
 from pipelines import (
     BufferConfig,
-    CoPartitioningError,
     Count,
     Json,
     Mean,
@@ -20,7 +19,7 @@ from pipelines import (
     Suppressed,
     TimeWindows,
 )
-from pipelines.topology import SubTopology, Topology
+from pipelines.topology import Topology
 from state.types import StoreKind, TaskId
 
 UTC_MS = pl.Datetime("ms", "UTC")
@@ -122,18 +121,33 @@ def test_behind_a_repartition_there_are_as_many_tasks_as_before_it():
     assert program().partition_counts({"clicks": 4}) == {0: 4, 1: 4, 2: 4}
 
 
-def test_topics_that_meet_must_have_equal_partition_counts():
-    """Joins bring topics together; until then a sub-topology of two is put together by hand."""
-    def source(topic):
-        builder = StreamsBuilder()
-        builder.stream(topic, key=String("user"), value=Json(Click)).to_delta(topic)
-        return builder.build().sub_topologies[0].nodes
+def merged() -> Topology:
+    builder = StreamsBuilder()
+    clicks, views = (builder.stream(topic, key=String("user"), value=Json(Click)) for topic in ("clicks", "views"))
+    clicks.merge(views).filter(lambda key, click: True).to_delta("all")
+    return builder.build()
 
-    topology = program()
-    topology.sub_topologies = (SubTopology(index=0, nodes=(*source("clicks"), *source("views"))),)
-    assert topology.partition_counts({"clicks": 4, "views": 4}) == {0: 4}
-    with pytest.raises(CoPartitioningError, match=r"clicks has 4, views has 6"):
-        topology.partition_counts({"clicks": 4, "views": 6})
+
+def test_merged_topics_meet_in_one_sub_topology_and_need_no_equal_partition_counts():
+    topology = merged()
+    assert [sub.name for sub in topology.sub_topologies] == ["clicks"]
+    assert topology.partition_counts({"clicks": 4, "views": 6}) == {0: 6}
+    assert topology.describe() == """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [clicks])
+      --> KSTREAM-MERGE-0000000002
+    Source: KSTREAM-SOURCE-0000000001 (topics: [views])
+      --> KSTREAM-MERGE-0000000002
+    Processor: KSTREAM-MERGE-0000000002 (stores: [])
+      --> KSTREAM-FILTER-0000000003
+      <-- KSTREAM-SOURCE-0000000000, KSTREAM-SOURCE-0000000001
+    Processor: KSTREAM-FILTER-0000000003 (stores: [])
+      --> KSTREAM-SINK-0000000004
+      <-- KSTREAM-MERGE-0000000002
+    Sink: KSTREAM-SINK-0000000004 (table: all)
+      <-- KSTREAM-FILTER-0000000003
+"""
 
 
 def test_the_fingerprint_follows_the_structure():

@@ -1,0 +1,21 @@
+"""Bringing streams together as one."""
+
+from __future__ import annotations
+
+from pipelines.dsl.graph import Graph
+from pipelines.errors import TopologyError
+from pipelines.topology.nodes import MergeNode, Node
+
+
+def add_merge(graph: Graph, one: Node, other: Node) -> Node:
+    """The records of two streams of one type; raises ``TopologyError`` when the types differ."""
+    name = graph.new_name("KSTREAM-MERGE-")
+    mine, theirs = one.record, other.record
+    if mine.key_columns != theirs.key_columns or mine.value.columns != theirs.value.columns:
+        raise TopologyError(f"{name} brings together records with the columns {_listed(one)} and {_listed(other)}; "
+                            "give both the same names and types with select_key(...) and map_values(...)")
+    return graph.add(MergeNode(name=name, parent=one, others=(other,), record=mine))
+
+
+def _listed(node: Node) -> str:
+    return ", ".join(f"{name}: {dtype}" for name, dtype in node.record.columns.items())

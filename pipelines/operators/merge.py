@@ -1,0 +1,27 @@
+"""Merging streams: the rows of all in the order of the records that brought them about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """All rows of all inputs, with the columns ``names``; of one record, those of the input that has it first."""
+
+    names: tuple[str, ...]
+    by_arrival: tuple[int, ...]
+
+    def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        return in_turn([inputs[index].select(self.names) for index in self.by_arrival])
+
+
+def in_turn(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Rows in the order of their records; those of one record in the order of ``parts``."""
+    parts = [part for part in parts if part.height] or list(parts[:1])
+    return parts[0] if len(parts) == 1 else pl.concat(parts).sort("_offset", maintain_order=True)

@@ -1,0 +1,52 @@
+"""Turns: the order in which a task takes the records of several topics and edges.
+
+The next record is the oldest of those that are next in their inputs, as in Kafka Streams; within an input the order
+stays, whatever the timestamps. At equal times the inputs of tables that a join looks up come first, then those that
+were declared first (``SubTopology.inputs``). What becomes of an epoch's records is ``pipelines.tasks.epoch``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+TURNS = "_turns"
+"""The task's clock that counts the records it has taken; the next one's turn."""
+
+
+def turns(frames: Sequence[pl.DataFrame]) -> list[np.ndarray]:
+    """Of each row its place among the rows of all inputs, from 0; ``frames`` in the order that decides at equal times.
+
+    An input's record that is older than one before it is next as soon as that one is taken, so the greatest
+    timestamp up to a record stands for it.
+    """
+    if not frames:
+        return []
+    heads = np.concatenate([_heads(frame) for frame in frames])
+    places = np.empty(len(heads), np.int64)
+    places[np.argsort(heads, kind="stable")] = np.arange(len(heads))
+    return np.split(places, np.cumsum([frame.height for frame in frames])[:-1])
+
+
+def takeable(frames: Mapping[str, pl.DataFrame], order: Sequence[str], unfinished: Collection[str]) -> dict[str, int]:
+    """How many rows of each input come before anything that ``unfinished`` inputs may still bring.
+
+    All of them while nothing is unfinished; none, of the others, while an unfinished input has no rows.
+    """
+    taken = {name: frame.height for name, frame in frames.items()}
+    bounds = [(int(_heads(frames[name])[-1]) if taken.get(name) else -(1 << 62), order.index(name))
+              for name in unfinished]
+    if not bounds:
+        return taken
+    time_ms, rank = min(bounds)
+    for name, frame in frames.items():
+        if order.index(name) != rank:
+            side = "right" if order.index(name) < rank else "left"
+            taken[name] = int(np.searchsorted(_heads(frame), time_ms, side=side))  # type: ignore[call-overload]
+    return taken
+
+
+def _heads(frame: pl.DataFrame) -> np.ndarray:
+    return np.maximum.accumulate(frame.get_column("_ts").to_numpy())

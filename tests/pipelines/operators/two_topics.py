@@ -1,0 +1,94 @@
+"""Programs over the topics ``left`` and ``right``, run in batches over rows of both, however these are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from hypothesis import strategies as st
+
+from pipelines import Json, KStream, StreamsBuilder, String
+from pipelines.tasks.processor import TaskProcessor
+from pipelines.topology import SubTopology
+from tests.pipelines.memory_session import MemorySession
+
+
+@dataclass(frozen=True)
+class Event:
+    amount: int | None
+    word: str
+
+
+Row = tuple[str, str | None, int, tuple[int | None, str] | None]
+"""Topic, key, time in ms, value."""
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b", None]), st.integers(0, 40),
+              st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.sampled_from("xyz")))),
+    min_size=1, max_size=25)
+CUTS = st.sets(st.integers(1, 24), max_size=4)
+
+
+def left(builder: StreamsBuilder) -> KStream:
+    return builder.stream("left", key=String("user"), value=Json(Event))
+
+
+def right(builder: StreamsBuilder) -> KStream:
+    return builder.stream("right", key=String("user"), value=Json(Event))
+
+
+def build(program: Callable[[StreamsBuilder], None]) -> SubTopology:
+    builder = StreamsBuilder()
+    program(builder)
+    return builder.build().sub_topologies[0]
+
+
+def picked(records: Sequence[Row], inputs: Sequence[str]) -> list[tuple[Row, int]]:
+    """Records with their offsets in the order in which a task takes them: always the oldest of the next in line."""
+    queues = {name: [row for row in records if row[0] == name] for name in inputs}
+    positions = dict.fromkeys(inputs, 0)
+    order = []
+    while any(positions[name] < len(queues[name]) for name in inputs):
+        name = min((name for name in inputs if positions[name] < len(queues[name])),
+                   key=lambda name: (queues[name][positions[name]][2], inputs.index(name)))
+        order.append((queues[name][positions[name]], positions[name]))
+        positions[name] += 1
+    return order
+
+
+def frames(batch: Sequence[tuple[Row, int]]) -> dict[str, pl.DataFrame]:
+    """By topic, what its decoded source gives of the batch."""
+    found = {}
+    for topic in ("left", "right"):
+        rows = [(key, *(value or (None, None)), time_ms, 3, offset, value is None)
+                for (name, key, time_ms, value), offset in batch if name == topic]
+        if rows:
+            found[topic] = pl.DataFrame(rows, orient="row", schema={
+                "user": pl.String, "amount": pl.Int64, "word": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
+                "_offset": pl.Int64, "_deleted": pl.Boolean})
+    return found
+
+
+def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]]) -> dict:
+    """What is left and what went out after all batches: facts in order, of updates the newest a key."""
+    processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
+    counts: dict[str, int] = {}
+    facts: dict[str, list[dict]] = {}
+    edges: list[dict] = []
+    for batch in batches:
+        output = processor.run(frames(batch), session, clocks, 0)
+        clocks = output.clocks
+        for table, rows in output.sinks.items():
+            facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
+        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
+        for name, count in output.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    for sink in sub_topology.sinks:
+        if sink.is_updates:
+            newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts.get(sink.table, [])}
+            facts[sink.table] = sorted(newest.values(), key=repr)
+            counts.pop("rows_out", None)
+    return dict(facts={name: rows for name, rows in facts.items() if rows}, edges=edges, clocks=clocks,
+                stores={name: rows for name, rows in session.rows.items() if rows},
+                counts={name: count for name, count in counts.items() if count})
