@@ -56,6 +56,17 @@ class TableLostError(StateError):
                 "backup, or reset the application")
 
 
+class SwapRefusedError(StateError):
+    """A backfill cannot be swapped in; nothing was changed."""
+
+    def __init__(self, application: str, backfill: str, reason: str) -> None:
+        super().__init__(application, backfill, reason)
+        self.application, self.backfill, self.reason = application, backfill, reason
+
+    def __str__(self) -> str:
+        return f"backfill {self.backfill!r} of {self.application!r} is not swapped in: {self.reason}"
+
+
 class FormatVersionError(StateError):
     """Something on disk was written by a newer or an unknown version of Weir."""
 

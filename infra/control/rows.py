@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "stop"]
+RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,6 +174,12 @@ class KafkaAdmin:
         """The oldest offset still kept of each (topic, partition); errors as ``end_offsets``."""
         return self._offsets(partitions, OffsetSpec.earliest(), False)
 
+    def offsets_at(self, partitions: Sequence[tuple[str, int]], time_ms: int) -> dict[tuple[str, int], int | None]:
+        """The first offset of each (topic, partition) whose record has a timestamp of ``time_ms`` or later; None where
+        there is none; errors as ``end_offsets``."""
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms), False)
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """The next offset to read of each (topic, partition) that a consumer group has committed; empty for none.
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pipelines.application import NO_LIMIT, Application
+from pipelines.backfill.shadow import remove_shadow, remove_swapped
+from pipelines.backfill.swap import read_prepared, reason_of
 from pipelines.spark.admission import admit, committed_positions
 from pipelines.spark.planner import (
     Limits,
@@ -29,7 +31,7 @@ from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from state.changelog.forgetting import forget_tasks
 from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from state.commit.protocol import Committer, newest_commit
-from state.commit.record import CommitRecord, TaskCommit
+from state.commit.record import CommitRecord, TableSwap, TaskCommit
 from state.engine.instances import new_instance
 from state.types import FileEntry, StateId, StoreSpec, TaskId
 
@@ -99,6 +101,7 @@ class Coordinator:
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
         claim = self._committer.claim()
+        remove_swapped(folder, claim.newest)
         self.generation = claim.generation
         record = claim.newest
         # Once more: another driver may have committed meanwhile.
@@ -157,10 +160,10 @@ class Coordinator:
             self.has_uncommitted |= result.moved
         return result
 
-    def commit(self, reason: str, files: Sequence[FileEntry] = ()) -> None:
+    def commit(self, reason: str, files: Sequence[FileEntry] = (), swaps: Sequence[TableSwap] = ()) -> None:
         """Make every accepted epoch durable, and with it which instances hold the tasks' state.
 
-        ``files`` come with it, beside those of the tasks.
+        ``files`` come with it, beside those of the tasks, and ``swaps``.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -171,7 +174,7 @@ class Coordinator:
             kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint, reason=reason,
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
-            files=(*files, *(file for task in self.tasks.values() for file in task.files)),
+            files=(*files, *(file for task in self.tasks.values() for file in task.files)), swaps=tuple(swaps),
             topology=self.application.topology.committed_form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
         try:
@@ -188,6 +191,24 @@ class Coordinator:
         self.commits += 1
         self._on_commit({(topic, partition): offset for task in self.tasks.values()
                          for topic, offsets in task.positions.items() for partition, offset in offsets.items()})
+
+    def swap(self, backfill: str) -> str:
+        """Commit, and with it swap a prepared backfill in; its shadow is gone afterwards (docs/backfill.md).
+
+        Returns what was done, for people. One that is swapped in already is left as it is.
+
+        Raises:
+            SwapRefusedError: It must not be swapped in; nothing was changed.
+            FencedError: A newer driver has taken over.
+        """
+        folder = self._warehouse / self.application.id
+        if (note := self._committer.note_of(backfill)) is not None:
+            return f"swapped in already, by the commit of epoch {note.epoch}"
+        prepared = read_prepared(folder, self.application.id, backfill)
+        self._committer.check_swap(prepared.swaps, prepared.at_s)
+        self.commit(reason_of(backfill), swaps=prepared.swaps)
+        remove_shadow(folder, backfill)
+        return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""

@@ -25,6 +25,7 @@ from pipelines.tasks.plan import Receipt, ReceiptStatus
 from state.changelog.restore import RestoreProgress
 from state.changelog.snapshot import has_snapshots
 from state.engine.instances import new_instance
+from state.errors import SwapRefusedError
 from state.types import TaskId
 
 log = logging.getLogger("weir.driver")
@@ -65,7 +66,7 @@ class Control(Protocol):
 class Restores(Protocol):
     """Restores under way; ``pipelines.spark.restore.RestoreJobs`` fits."""
 
-    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None: ...
+    def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None: ...
 
     def finished(self) -> list[Restored]: ...
 
@@ -216,7 +217,7 @@ class Driver:
         if result.to_restore:
             for receipt in result.to_restore:
                 task = self._coordinator.tasks[receipt.task]
-                if task.is_restored and task.snapshot is not None:
+                if task.is_restored and task.is_from_snapshot:
                     task.snapshot = None  # the changelog may know better
                 elif task.is_restored:
                     self._commit("failure")
@@ -250,17 +251,18 @@ class Driver:
         are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())
         if not are_others_running:
             self._clock.hold_until = time.monotonic() + RESTORE_HOLD_S
-        for receipt in sorted(receipts, key=lambda receipt: receipt.task):  # neighbours are in different slots
+        requests = []
+        for receipt in receipts:
             task = coordinator.tasks[receipt.task]
             if not from_snapshots:
                 task.snapshot = None
             instance = new_instance()
             log.warning("task %s: %s; it restores into instance %s, the others go on",
                         task.id, receipt.error, instance)
-            self._restores.start(RestoreRequest(
-                task=task.id, instance=instance, commit=task.to_commit(),
-                through=coordinator.committed_id, generation=coordinator.generation, reason=receipt.error),
-                beside_epochs=are_others_running)
+            requests.append(RestoreRequest(
+                task=task.id, instance=instance, commit=task.to_commit(), through=coordinator.committed_id,
+                generation=coordinator.generation, reason=receipt.error, take_snapshot=self._snapshot_rows > 0))
+        self._restores.start(requests, beside_epochs=are_others_running)
         self._report("running", now=True)
 
     def _waits_for_restores(self) -> bool:
@@ -275,7 +277,8 @@ class Driver:
                 if self._coordinator.has_uncommitted:
                     self._commit("failure")
                 raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
-            task.restored(restored.request.instance)
+            task.restored(restored.request.instance, from_snapshot=restored.from_snapshot,
+                          is_snapshot_gone=restored.is_snapshot_gone)
             self._coordinator.has_uncommitted = True  # which instance holds its state
             log.info("task %s: restored %s rows in %.2f s from its %s", task.id, restored.rows, restored.seconds,
                      restored.source)
@@ -331,7 +334,7 @@ class Driver:
             log.info("request %s from %s: %s %s", request.id, request.requested_by, request.kind, request.reason)
             try:
                 self._control.finish(request.id, self._answer(request))
-            except RunError as error:
+            except (RunError, SwapRefusedError) as error:
                 self._control.finish(request.id, str(error), failed=True)
 
     def _answer(self, request: RequestRow) -> str:
@@ -355,6 +358,8 @@ class Driver:
                 return f"stopping after epoch {coordinator.epoch}"
             case "restore":
                 return self._restore_on_request(request)
+            case "swap":
+                return coordinator.swap(request.arguments.get("backfill", ""))
             case "snapshot":
                 count = self._start_snapshots(lambda task: (
                     task.state is TaskState.RUNNING and task.committed is not None

@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +23,7 @@ from infra.spark.session import slot_session, stop_session
 from pipelines.application import Application, load_application
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator
-from pipelines.spark.driver import Driver, Progress, RunSummary
+from pipelines.spark.driver import Driver, Progress, RunSummary, Source
 from pipelines.spark.mirror import OffsetMirror
 from pipelines.spark.planner import Limits, TopicPartition
 from pipelines.spark.restore import RestoreJobs
@@ -70,7 +72,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
             return _stopped_early(application)
         partition_counts = application.topology.partition_counts(counts)
         report(_starting(application, "starting Spark"))
-        session = spark or stack.enter_context(_session(settings, application))
+        session = spark or stack.enter_context(spark_session(settings, application))
         worker = WorkerSettings(
             reference=reference,
             kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
@@ -79,27 +81,48 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
                 application_folder=str(settings.warehouse / application.id),
                 state_folder=str(settings.state_dir / application.id),
                 partition_counts=partition_counts, on_error=application.on_error))
-        tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
-        assignment = assign(tasks, settings.slots)
-        pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
-        restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name, assignment,
-                               settings.slots)
-        stack.callback(restores.close)
-        snapshots = SnapshotJobs(session.sparkContext, worker)
-        stack.callback(snapshots.close)
-        step = load_step_hook(on_step)
-        committer = Committer(settings.warehouse, application.id, application_tables(application.topology),
-                              fingerprint=application.topology.fingerprint, on_step=step)
-        stack.callback(committer.close)
-        coordinator = Coordinator(application, settings.warehouse, committer, pool,
-                                  stack.enter_context(_mirror(settings, bootstrap_servers)))
-        coordinator.start(counts, brokers.start_offsets, accept_state_loss=accept_state_loss)
-        limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
-                        max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
-                        max_skew_ms=max_skew_ms(application))
-        driver = Driver(coordinator, brokers, ControlPanel(control, assignment), restores, snapshots, limits,
-                        report, snapshot_rows=settings.snapshot_rows)
+        driver = started_driver(
+            stack, application, settings, warehouse=settings.warehouse, worker=worker, source=brokers, counts=counts,
+            control=control, session=session, on_commit=stack.enter_context(_mirror(settings, bootstrap_servers)),
+            on_progress=report, accept_state_loss=accept_state_loss)
         return driver.run(stop, until_caught_up=until_caught_up)
+
+
+class Input(Source, Protocol):
+    """What a driver reads; ``Brokers`` fits, and what a backfill has read."""
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with what was never read."""
+        ...
+
+
+def started_driver(stack: ExitStack, application: Application, settings: Settings, *, warehouse: Path,
+                   worker: WorkerSettings, source: Input, counts: Mapping[str, int], control: DriverControl,
+                   session: SparkSession, on_progress: Callable[[Progress], None],
+                   on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
+                   accept_state_loss: bool = False) -> Driver:
+    """A new generation of ``application`` in ``warehouse``, claimed, with its workers ready; ``stack`` takes it apart.
+
+    ``counts`` are the partitions of each source topic. Raises what ``Coordinator.start`` raises.
+    """
+    partition_counts = worker.tasks.partition_counts
+    tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
+    assignment = assign(tasks, settings.slots)
+    pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
+    restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name, assignment, settings.slots)
+    stack.callback(restores.close)
+    snapshots = SnapshotJobs(session.sparkContext, worker)
+    stack.callback(snapshots.close)
+    committer = Committer(warehouse, application.id, application_tables(application.topology),
+                          fingerprint=application.topology.fingerprint, on_step=load_step_hook(worker.on_step))
+    stack.callback(committer.close)
+    coordinator = Coordinator(application, warehouse, committer, pool, on_commit)
+    coordinator.start(counts, source.start_offsets, accept_state_loss=accept_state_loss)
+    limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
+                    max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
+                    max_skew_ms=max_skew_ms(application))
+    return Driver(coordinator, source, ControlPanel(control, assignment), restores, snapshots, limits, on_progress,
+                  snapshot_rows=settings.snapshot_rows)
 
 
 class Brokers:
@@ -174,7 +197,8 @@ def _mirror(settings: Settings, bootstrap_servers: str) -> Iterator[Callable[[Ma
 
 
 @contextmanager
-def _session(settings: Settings, application: Application) -> Iterator[SparkSession]:
+def spark_session(settings: Settings, application: Application) -> Iterator[SparkSession]:
+    """A session of its own, stopped after the block."""
     session = slot_session(settings, application.id)
     try:
         yield session

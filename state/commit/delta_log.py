@@ -83,19 +83,24 @@ class DeltaLog:
         if self.version > read_from:
             sync_folder(self._folder)
 
-    def append(self, transaction: int, files: Sequence[FileEntry]) -> bool:
+    def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
         """Add files under the application's transaction; False, with nothing written, when that has moved meanwhile.
+
+        ``removed`` are files to take out in the same entry, as ``replace_files`` has them. They were found at
+        ``version``, so the answer is also False when any other writer was quicker.
 
         Whoever slept until the log was cleaned up can write an entry where one was removed. Nobody reads it, and
         ``transaction`` is afterwards what the log really has.
         """
         expected = self.transaction
-        with _scratch(self._folder, _append_actions(self._application, transaction, files)) as scratch:
+        with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
             while self.transaction == expected:
                 try:
                     os.link(scratch, self._entry(self.version + 1))
                 except FileExistsError:
                     self.refresh()
+                    if removed is not None:
+                        return False
                 else:
                     self.refresh()
                     return True
@@ -188,11 +193,15 @@ def _scratch(log: Path, actions: Iterable[dict[str, Any]]) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
-def _append_actions(application: str, transaction: int, files: Sequence[FileEntry]) -> Iterator[dict[str, Any]]:
+def _append_actions(application: str, transaction: int, files: Sequence[FileEntry],
+                    removed: pl.DataFrame | None) -> Iterator[dict[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
-    yield {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"},
-                          "isBlindAppend": True, **_ENGINE}}
+    mode = "Append" if removed is None else "Overwrite"
+    yield {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": mode},
+                          "isBlindAppend": removed is None, **_ENGINE}}
     yield {"txn": {"appId": application, "version": transaction, "lastUpdated": now_ms}}
+    if removed is not None:
+        yield from _removes(removed, now_ms, is_data_changed=True)
     yield from (_add(entry, now_ms, is_data_changed=True) for entry in files)
 
 
@@ -201,12 +210,16 @@ def _replace_actions(removed: pl.DataFrame, added: Sequence[FileEntry],
     now_ms = time.time_ns() // 1_000_000
     yield {"commitInfo": {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {},
                           "isBlindAppend": False, **_ENGINE}}
-    partition_by = [name for name in removed.columns if name.startswith("partition.")]
-    for row in removed.iter_rows(named=True):
+    yield from _removes(removed, now_ms, is_data_changed=is_data_changed)
+    yield from (_add(entry, now_ms, is_data_changed=is_data_changed) for entry in added)
+
+
+def _removes(files: pl.DataFrame, now_ms: int, *, is_data_changed: bool) -> Iterator[dict[str, Any]]:
+    partition_by = [name for name in files.columns if name.startswith("partition.")]
+    for row in files.iter_rows(named=True):
         values = {name.removeprefix("partition."): str(row[name]) for name in partition_by}
         yield {"remove": {"path": _quoted(row["path"]), "deletionTimestamp": now_ms, "dataChange": is_data_changed,
                           "extendedFileMetadata": True, "partitionValues": values, "size": row["size_bytes"]}}
-    yield from (_add(entry, now_ms, is_data_changed=is_data_changed) for entry in added)
 
 
 def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, Any]:

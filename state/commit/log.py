@@ -12,7 +12,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from state.commit.files import write_file
-from state.commit.record import FORMAT_VERSION, CommitRecord
+from state.commit.record import FORMAT_VERSION, SWAP_FORMAT_VERSION, CommitRecord
 from state.commit.tables import file_actions
 from state.errors import FormatVersionError
 from state.types import FileEntry, TableSpec
@@ -20,6 +20,9 @@ from state.types import FileEntry, TableSpec
 COMMITS = TableSpec(name="_commits", schema=pl.Schema({
     "generation": pl.Int64(), "epoch": pl.Int64(), "kind": pl.String(), "at": pl.Datetime("ms", "UTC"),
     "fingerprint": pl.String(), "reason": pl.String(), "record": pl.String()}))
+
+FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION)
+"""Of rows that are read."""
 
 
 def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
@@ -79,6 +82,6 @@ def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
                            columns=["generation", "epoch", "kind", "record"])
     for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
         record = msgspec.json.decode(text, type=CommitRecord)
-        if record.format_version != FORMAT_VERSION:
-            raise FormatVersionError(f"the commit log {folder}", FORMAT_VERSION, record.format_version)
+        if record.format_version not in FORMATS:
+            raise FormatVersionError(f"the commit log {folder}", max(FORMATS), record.format_version)
         yield record

@@ -17,10 +17,11 @@ import polars as pl
 from deltalake import DeltaTable
 
 from state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
-from state.commit.record import CommitRecord
+from state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
 from state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
+from state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from state.commit.tables import AppendTable, version_text
-from state.errors import FencedError, TableLostError
+from state.errors import FencedError, SwapRefusedError, TableBehindError, TableLostError
 from state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -51,6 +52,7 @@ class Committer:
         self._log: AppendTable | None = None
         self._tables: dict[str, AppendTable] = {}
         self._table_versions: dict[str, int] = {}
+        self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
         self._pending: CommitRecord | None = None
         self._appends = ThreadPoolExecutor(_APPEND_THREADS, "append")
@@ -75,6 +77,7 @@ class Committer:
             newest = newest_of(log.folder, log_files)
             self._last, self._generation = log.version, (log.version >> 32) + 1
             self._table_versions = dict(newest.table_versions) if newest else {}
+            self._swapped = newest.swapped if newest else ()
             try:
                 self._append_row(CommitRecord(
                     kind="claim", generation=self._generation, epoch=newest.epoch if newest else 0,
@@ -91,9 +94,10 @@ class Committer:
         return Claim(generation=self._generation, newest=newest)
 
     def commit(self, record: CommitRecord) -> None:
-        """Make a commit durable: first the row in the log, then its files in each table.
+        """Make a commit durable: first the row in the log, then its files and swaps in each table.
 
-        May be called again with the same record after any error but a fence: it goes on where it stopped.
+        May be called again with the same record after any error but a fence: it goes on where it stopped. Swaps are
+        those of one backfill, which ``check_swap`` has let pass.
 
         Raises:
             FencedError: Another driver has claimed the application; nothing was written.
@@ -108,17 +112,36 @@ class Committer:
             self._append_files(self._pending)
         if version == self._last:
             return
-        by_table = _by_table(record.files)
-        for table, files in by_table.items():
+        changes = _by_table(record)
+        for table, (files, swaps) in changes.items():
             if table not in self._tables:
                 raise ValueError(f"commit {record.state_id} has files of table {table!r}, which is not the topology's")
-            self._tables[table].check_files(version, files)
-        table_versions = {**self._table_versions, **dict.fromkeys(by_table, version)}
-        record = replace(record, table_versions=table_versions)
+            self._tables[table].check_files(version, [*files, *(entry for swap in swaps for entry in swap.files)])
+        table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
+        record = replace(record, table_versions=table_versions,
+                         swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
+                         format_version=SWAP_FORMAT_VERSION if record.swaps else record.format_version)
         self._append_row(record)
-        self._pending, self._table_versions = record, table_versions
+        self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
         self._append_files(record)
+
+    def note_of(self, backfill: str) -> SwapNote | None:
+        """That it was swapped in, as far as the newest commits tell."""
+        return next((note for note in self._swapped if note.backfill == backfill), None)
+
+    def check_swap(self, swaps: Sequence[TableSwap], prepared_at_s: float) -> None:
+        """Raise ``SwapRefusedError`` when ``swaps``, of one backfill, must not be part of the next commit."""
+        check_swaps(self._application, swaps, self._swapped, prepared_at_s)
+        for swap in swaps:
+            if swap.table not in self._tables:
+                raise SwapRefusedError(self._application, swap.backfill, f"the program that runs has no output "
+                                       f"{swap.table!r}; run the program of the backfill first")
+            try:
+                self._tables[swap.table].check_files(self._last, swap.files)
+            except TableBehindError as error:
+                raise SwapRefusedError(self._application, swap.backfill, f"its file {error.missing} for table "
+                                       f"{swap.table!r} is gone; swap it again") from None
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when another driver has claimed the application since."""
@@ -156,8 +179,8 @@ class Committer:
 
     def _append_files(self, record: CommitRecord) -> None:
         version = record.state_id.version
-        appends = {self._appends.submit(self._tables[table].append, version, files): self._tables[table]
-                   for table, files in _by_table(record.files).items()}
+        appends = {self._appends.submit(self._tables[table].append, version, files, swaps): self._tables[table]
+                   for table, (files, swaps) in _by_table(record).items()}
         for append in as_completed(appends):
             append.result()
             self._on_step("table appended")
@@ -221,13 +244,16 @@ def redo_appends(table: AppendTable, promised: int, log_folder: Path, log_files:
     for record in commits_above(log_folder, log_files, table.version):
         if record.is_rolled_up and record.table_versions.get(table.name, 0) > table.version:
             raise TableLostError(table.name, version_text(table.version), version_text(promised))
-        if files := _by_table(record.files).get(table.name):
-            table.append(record.state_id.version, files)
+        if table.name in (changes := _by_table(record)):
+            table.append(record.state_id.version, *changes[table.name])
             on_append()
 
 
-def _by_table(files: Sequence[FileEntry]) -> dict[str, list[FileEntry]]:
-    grouped: defaultdict[str, list[FileEntry]] = defaultdict(list)
-    for entry in files:
-        grouped[entry.table].append(entry)
+def _by_table(record: CommitRecord) -> dict[str, tuple[list[FileEntry], list[TableSwap]]]:
+    """What a commit does to each table that it changes."""
+    grouped: defaultdict[str, tuple[list[FileEntry], list[TableSwap]]] = defaultdict(lambda: ([], []))
+    for entry in record.files:
+        grouped[entry.table][0].append(entry)
+    for swap in record.swaps:
+        grouped[swap.table][1].append(swap)
     return grouped

@@ -9,6 +9,8 @@ from typing import Literal
 from state.types import BlobRef, FileEntry, Positions, StateId
 
 FORMAT_VERSION = 1
+SWAP_FORMAT_VERSION = 2
+"""Of rows with swaps: who does not know of those must not redo such a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,36 @@ class CommittedTopology:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableSwap:
+    """Rows of an output table for some days, in place of those that it has (docs/backfill.md)."""
+
+    backfill: str
+    table: str
+    column: str
+    """The time that says to which day a row belongs: ``window_start`` or ``_ts``."""
+    start_ms: int
+    end_ms: int
+    """The days are ``[start_ms, end_ms)``."""
+    cut_epoch: int
+    """Rows of later epochs stay; the new rows have this one."""
+    files: tuple[FileEntry, ...]
+    """The new rows; none where the days have no rows any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapNote:
+    """That a backfill was swapped in; commits carry the newest notes on."""
+
+    backfill: str
+    start_ms: int
+    end_ms: int
+    tables: tuple[str, ...]
+    cut_epoch: int
+    epoch: int
+    """Of the commit that swapped it in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitRecord:
     """One row: the claim of a generation, or a commit of all epochs up to ``epoch``."""
 
@@ -71,12 +103,16 @@ class CommitRecord:
     """Why the commit was made: interval, bytes, request, stop, caught_up."""
     tasks: Mapping[str, TaskCommit] = field(default_factory=dict)
     files: tuple[FileEntry, ...] = ()
+    swaps: tuple[TableSwap, ...] = ()
+    """Carried out after ``files`` were added, in one Delta commit with them."""
+    swapped: tuple[SwapNote, ...] = ()
+    """The newest swaps up to and with this row, oldest first; set by the committer."""
     pending_blobs: tuple[BlobRef, ...] = ()
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """By table, the version of the newest row up to this one that has files for it; set by the committer.
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
     is_rolled_up: bool = False
-    """Whether ``files`` was dropped, all tables having had them (PROTOCOL 16)."""
+    """Whether ``files`` and ``swaps`` were dropped, all tables having had them (PROTOCOL 16)."""
     topology: CommittedTopology | None = None
     """None in a claim, and in rows of before this was kept."""
     format_version: int = FORMAT_VERSION

@@ -17,6 +17,8 @@ from deltalake import DeltaTable, Schema
 
 from state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
 from state.commit.files import stored_schema
+from state.commit.record import TableSwap
+from state.commit.swap import taken_out
 from state.engine.environment import sync_folder
 from state.errors import TableBehindError, TableSchemaError
 from state.types import FileEntry, StateId, TableSpec
@@ -72,23 +74,27 @@ class AppendTable:
         """Read what was written to the table's log since, and see to it that it is on disk."""
         self._log.refresh()
 
-    def append(self, version: int, files: Sequence[FileEntry]) -> None:
-        """Add a commit's files, unless the table has that commit already.
+    def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
+        """Add a commit's files and carry out its swaps, unless the table has that commit already.
 
         A write can succeed and still raise, so after any error the version is read back before the next attempt.
 
         Raises:
             TableBehindError: A file is gone.
         """
-        for attempt in range(_ATTEMPTS):
-            if self.version >= version:
-                return
-            self.check_files(version, files)
+        added = [*files, *(entry for swap in swaps for entry in swap.files)]
+        failures = 0
+        while self.version < version:
+            self.check_files(version, added)
             try:
-                self.write(version, files)
+                if swaps:
+                    self._swap(version, added, swaps)
+                else:
+                    self.write(version, added)
             except Exception:
                 self.refresh()
-                if self.version < version and attempt == _ATTEMPTS - 1:
+                failures += 1
+                if self.version < version and failures == _ATTEMPTS:
                     raise
 
     def write(self, version: int, files: Sequence[FileEntry]) -> bool:
@@ -97,6 +103,14 @@ class AppendTable:
         A writer that slept until the log was cleaned up learns of it from ``version`` only.
         """
         return self._log.append(version, files)
+
+    def _swap(self, version: int, added: Sequence[FileEntry], swaps: Sequence[TableSwap]) -> None:
+        """As ``write``, with what the swaps take out found in the table as it is; nothing when others were quicker."""
+        self._log.refresh()
+        table = DeltaTable(self.folder)
+        if self._log.transaction < version and table.version() == self._log.version:
+            removed, kept = taken_out(self.folder, self.name, table, file_actions(table), swaps)
+            self._log.append(version, [*added, *kept], removed)
 
     def check_files(self, version: int, files: Sequence[FileEntry]) -> None:
         """Raise ``TableBehindError`` unless all files lie in the table's folder (Delta would not notice)."""
@@ -157,7 +171,7 @@ def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
     Newest is by ``_epoch``, then ``_seq`` where there is one.
     """
     rows, keys = read_rows(folder, version), key_columns(DeltaTable(folder, version=version))
-    return _standing(rows, keys) if keys else rows
+    return standing_rows(rows, keys)
 
 
 def count_rows(folder: Path, *, read_at_most: int) -> int | None:
@@ -174,7 +188,7 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
     if stored > read_at_most:
         return None
     names = [name for name in (*keys, *_ORDER, _DELETED) if name in {field.name for field in table.schema().fields}]
-    return _standing(pl.read_delta(table, columns=names), keys).height
+    return standing_rows(pl.read_delta(table, columns=names), keys).height
 
 
 def key_columns(table: DeltaTable) -> list[str]:
@@ -189,9 +203,12 @@ def newest_of_each_key(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFra
     return updates.sort(order).unique(keys, keep="last", maintain_order=True)
 
 
-def _standing(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    newest = newest_of_each_key(updates, keys)
-    return newest.filter(~pl.col(_DELETED)) if _DELETED in updates.columns else newest
+def standing_rows(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Facts, without ``keys``, all; of updates the newest a key, deleted ones left out."""
+    if not keys:
+        return rows
+    newest = newest_of_each_key(rows, keys)
+    return newest.filter(~pl.col(_DELETED)) if _DELETED in rows.columns else newest
 
 
 def _delta_schema(spec: TableSpec) -> Schema:

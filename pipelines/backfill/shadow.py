@@ -1,0 +1,186 @@
+"""Shadows: folders in which backfills are made, what they say of themselves, and their end (docs/backfill.md 1, 4, 9).
+
+A shadow is an application folder with a commit log of its own, ``_backfills/<id>`` below that of the live application.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from pipelines.application import Application
+from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.outputs import DayOutput
+from pipelines.backfill.ranges import Ranges
+from state.commit.record import CommitRecord
+from state.engine.environment import replace_file, sync_folder
+
+BACKFILLS = "_backfills"
+ABANDONED_AFTER_S = 24 * 3600.0
+"""A shadow that is not complete and has been still for so long belongs to nobody."""
+_MANIFEST, _COMPLETE, _REMOVED = "backfill.json", "complete.json", ".removed-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Days:
+    """Whole days of event time, UTC: ``[first, end)``."""
+
+    first: date
+    end: date
+
+    @property
+    def start_ms(self) -> int:
+        return _midnight_ms(self.first)
+
+    @property
+    def end_ms(self) -> int:
+        return _midnight_ms(self.end)
+
+    def __str__(self) -> str:
+        last = self.end - timedelta(days=1)
+        return f"{self.first}" if last == self.first else f"{self.first} to {last}"
+
+
+def _midnight_ms(day: date) -> int:
+    return round(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backfill:
+    """What a backfill computes, fixed before it begins."""
+
+    id: str
+    application: str
+    days: Days
+    source: str
+    """Where its records come from, for people."""
+    ranges: Ranges
+    """What is read; of files, the numbers of rows."""
+    cut_epoch: int
+    outputs: tuple[DayOutput, ...]
+    left_out: Mapping[str, str]
+    at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    """When it began, by the wall clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a backfill has come to."""
+
+    records_in: int
+    seconds: float
+    at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+
+def new_id(days: Days) -> str:
+    """A name that no backfill has had."""
+    return f"{days.first:%Y%m%d}-{days.end:%Y%m%d}-{uuid.uuid4().hex[:6]}"
+
+
+def shadow_application(application: Application, backfill: str) -> Application:
+    """The same program under the backfill's id, by which its folders and transactions are called."""
+    shadow = copy.copy(application)
+    shadow.id = backfill
+    return shadow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shadow:
+    """The folders of one backfill."""
+
+    warehouse: Path
+    """The shadow's own: where the live application keeps its backfills."""
+    state_dir: Path
+    application: str
+    """The live one."""
+    id: str
+
+    @classmethod
+    def of(cls, warehouse: Path, state_dir: Path, application: str, backfill: str) -> Shadow:
+        return cls(warehouse=warehouse / application / BACKFILLS, state_dir=state_dir / application / BACKFILLS,
+                   application=application, id=backfill)
+
+    @property
+    def folder(self) -> Path:
+        return self.warehouse / self.id
+
+    @property
+    def state_folder(self) -> Path:
+        return self.state_dir / self.id
+
+    def begin(self, backfill: Backfill) -> None:
+        """Make the folder; from now on the backfill can be found."""
+        self.folder.mkdir(parents=True)
+        sync_folder(self.warehouse)
+        replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
+
+    def complete(self, completion: Completion) -> None:
+        """Make it count. Its local stores have done their work."""
+        replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
+        _remove(self.state_folder)
+
+    @property
+    def backfill(self) -> Backfill:
+        """What it computes.
+
+        Raises:
+            UnknownBackfillError: There is no such backfill.
+        """
+        try:
+            return msgspec.json.decode((self.folder / _MANIFEST).read_bytes(), type=Backfill)
+        except FileNotFoundError:
+            raise UnknownBackfillError(self.application, self.id, "there is none (any more)") from None
+
+    @property
+    def completion(self) -> Completion | None:
+        """What it has come to; None while it is running or when it broke off."""
+        try:
+            return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
+        except FileNotFoundError:
+            return None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is not complete and nothing has happened in it for a day."""
+        places = (self.folder, self.folder / "_commits" / "_delta_log")
+        newest_s = max((place.stat().st_mtime for place in places if place.exists()), default=0.0)
+        return self.completion is None and time.time() - newest_s > ABANDONED_AFTER_S
+
+    def remove(self) -> None:
+        """Delete all of it; killed half-way it is gone all the same, and the next removal deletes the rest."""
+        for folder in (self.state_folder, self.folder):
+            _remove(folder)
+
+
+def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shadow]:
+    """Those that an application has, oldest days first."""
+    for manifest in sorted((warehouse / application / BACKFILLS).glob(f"*/{_MANIFEST}")):
+        if not manifest.parent.name.startswith(_REMOVED):
+            yield Shadow.of(warehouse, state_dir, application, manifest.parent.name)
+
+
+def remove_swapped(app_folder: Path, newest: CommitRecord | None) -> None:
+    """Remove the shadow that the newest commit has swapped in, if it is still there."""
+    for backfill in {swap.backfill for swap in newest.swaps} if newest else ():
+        remove_shadow(app_folder, backfill)
+
+
+def remove_shadow(app_folder: Path, backfill: str) -> None:
+    """Remove a complete backfill's folder, if it is still there; the only one that such a backfill has."""
+    _remove(app_folder / BACKFILLS / backfill)
+
+
+def _remove(folder: Path) -> None:
+    """Out of the way in one step, then deleted, with what earlier removals left."""
+    if folder.exists():
+        folder.rename(folder.with_name(f"{_REMOVED}{folder.name}-{uuid.uuid4().hex[:6]}"))
+    for left in folder.parent.glob(f"{_REMOVED}*"):
+        shutil.rmtree(left, ignore_errors=True)

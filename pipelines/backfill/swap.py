@@ -1,0 +1,145 @@
+"""Swapping a backfill in: its rows into files of the live tables' folders, and a commit that names them.
+
+The commit is the live driver's where one runs, else one made here. What it does to the tables is ``state.commit.swap``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import polars as pl
+from deltalake import DeltaTable
+
+from pipelines.application import Application
+from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.outputs import DayOutput
+from pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
+from pipelines.tasks.tables import application_tables
+from state.commit.files import write_file
+from state.commit.protocol import Committer
+from state.commit.record import TableSwap
+from state.commit.tables import file_actions, key_columns, standing_rows
+from state.engine.environment import replace_file
+from state.errors import SwapRefusedError
+from state.types import FileEntry, TableSpec
+
+HELD_ROWS = 1_000_000
+_PREPARED = "swap.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """New files of the live tables' folders, which no table knows yet."""
+
+    swaps: tuple[TableSwap, ...]
+    at_s: float
+    """When the first was about to be written."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{swap.table} {sum(entry.rows for entry in swap.files):,} rows" for swap in self.swaps)
+
+
+def reason_of(backfill: str) -> str:
+    """The reason of the commit that swaps it in."""
+    return f"swap of backfill {backfill}"
+
+
+def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) -> Prepared:
+    """Write the days' rows of each output into new files of the live table's folder, and put their names down.
+
+    Raises:
+        UnknownBackfillError: There is none of that id, or it is not complete.
+        SwapRefusedError: A live table is missing or has other columns.
+    """
+    backfill, at_s = shadow.backfill, time.time()
+    if shadow.completion is None:
+        raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
+    swaps = []
+    for output in backfill.outputs:
+        files = tuple(_files(shadow, backfill, output))
+        swaps.append(TableSwap(backfill=backfill.id, table=output.table, column=output.column,
+                               start_ms=backfill.days.start_ms, end_ms=backfill.days.end_ms,
+                               cut_epoch=backfill.cut_epoch, files=files))
+        on_step("swap files written")
+    prepared = Prepared(swaps=tuple(swaps), at_s=at_s)
+    replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
+    on_step("swap prepared")
+    return prepared
+
+
+def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:
+    """What ``prepare`` has put down.
+
+    Raises:
+        SwapRefusedError: Nothing.
+    """
+    try:
+        return msgspec.json.decode((app_folder / BACKFILLS / backfill / _PREPARED).read_bytes(), type=Prepared)
+    except FileNotFoundError:
+        raise SwapRefusedError(application, backfill, "nothing is prepared for it, or it was discarded meanwhile; "
+                               "`weir backfill list` shows what there is") from None
+
+
+def swap_at_rest(warehouse: Path, application: Application, backfill: str,
+                 on_step: Callable[[str], None] = lambda step: None) -> int:
+    """Swap a prepared backfill in by a commit of its own, where no driver runs; returns the commit's epoch.
+
+    One that is swapped in already is left as it is.
+
+    A driver that runs all the same is fenced by it.
+
+    Raises:
+        SwapRefusedError: It must not be swapped in; nothing was changed.
+        FencedError: A driver was started meanwhile; nothing was changed.
+    """
+    app_folder = warehouse / application.id
+    committer = Committer(warehouse, application.id, application_tables(application.topology),
+                          fingerprint=application.topology.fingerprint, on_step=on_step)
+    try:
+        claim = committer.claim()
+        remove_swapped(app_folder, claim.newest)
+        if (note := committer.note_of(backfill)) is not None:
+            return note.epoch
+        prepared = read_prepared(app_folder, application.id, backfill)
+        committer.check_swap(prepared.swaps, prepared.at_s)
+        assert claim.newest is not None  # a backfill has a cut
+        record = replace(claim.newest, generation=claim.generation, epoch=claim.newest.epoch + 1, files=(),
+                         swaps=prepared.swaps, at_ms=time.time_ns() // 1_000_000, reason=reason_of(backfill))
+        committer.commit(record)
+        remove_shadow(app_folder, backfill)
+    finally:
+        committer.close()
+    return record.epoch
+
+
+def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[FileEntry]:
+    app_folder = shadow.warehouse.parent
+    if not DeltaTable.is_deltatable(str(app_folder / output.table)):
+        raise SwapRefusedError(shadow.application, shadow.id, "the live application has no table "
+                               f"{output.table!r}; run this program first")
+    live, made = DeltaTable(app_folder / output.table), DeltaTable(shadow.folder / output.table)
+    if live.schema() != made.schema() or key_columns(live) != key_columns(made):
+        raise SwapRefusedError(shadow.application, shadow.id, f"the live table {output.table!r} has other columns; run "
+                               "this program first, with an output of another name")
+    spec = TableSpec(name=output.table, schema=pl.scan_delta(live).collect_schema())
+    is_of_days = pl.col(output.column).dt.timestamp("ms").is_between(
+        backfill.days.start_ms, backfill.days.end_ms, closed="left")
+    epoch = pl.lit(backfill.cut_epoch, pl.Int64()).alias("_epoch")
+    for rows in _in_parts(made, shadow.folder / output.table, is_of_days):
+        yield write_file(app_folder, spec, rows.with_columns(epoch))
+
+
+def _in_parts(table: DeltaTable, folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+    """The rows that stand and fulfil ``condition``, which goes by key columns alone in a table of updates."""
+    keys, files, held = key_columns(table), file_actions(table), list[pl.DataFrame]()
+    for path in files["path"] if files.height else ():
+        held.append(pl.read_parquet(folder / path, hive_partitioning=False).filter(condition))
+        if not keys and sum(part.height for part in held) >= HELD_ROWS:
+            yield pl.concat(held)
+            held = []
+    if held and (rows := standing_rows(pl.concat(held), keys)).height:
+        yield rows

@@ -1,0 +1,85 @@
+"""Runs a backfill: the unchanged driver over a fixed range of each topic partition, in the folders of a shadow.
+
+Which ranges, and the shadow's folders, are ``pipelines.backfill``; the loop is ``pipelines.spark.driver``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from infra.control.guard import DriverControl
+from infra.settings import Settings
+from pipelines.application import load_application
+from pipelines.backfill.ranges import Ranges
+from pipelines.backfill.shadow import Completion, Shadow, shadow_application
+from pipelines.spark.control import lease
+from pipelines.spark.driver import Progress
+from pipelines.spark.planner import TopicPartition
+from pipelines.spark.runner import spark_session, started_driver
+from pipelines.spark.worker import WorkerSettings, load_step_hook
+from pipelines.tasks.epoch import TaskSettings
+
+log = logging.getLogger("weir.driver")
+
+
+@dataclass(frozen=True)
+class FixedRanges:
+    """Topic partitions that begin and end where a backfill says; fits ``pipelines.spark.runner.Input``."""
+
+    ranges: Ranges
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+
+    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
+
+    def partition_counts(self) -> dict[str, int]:
+        """Of each topic."""
+        return {topic: len(partitions) for topic, partitions in self.ranges.items()}
+
+
+def lease_name(application: str, backfill: str) -> str:
+    """What the control database knows a backfill's driver by; no application has such an id."""
+    return f"{application}/{backfill}"
+
+
+def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
+               on_progress: Callable[[Progress], None] = lambda progress: None, on_step: str | None = None,
+               spark: SparkSession | None = None) -> Completion | None:
+    """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
+
+    Blocks. The arguments are those of ``pipelines.spark.runner.run``.
+
+    Raises:
+        LeaseHeldError: Another process runs this very backfill.
+        BadRecordError, TaskFailedError: A task cannot go on. The shadow stays as it is, incomplete.
+    """
+    application = shadow_application(load_application(reference), shadow.id)
+    source = FixedRanges(shadow.backfill.ranges)
+    counts = source.partition_counts()
+    control = DriverControl(settings.control_database_url, lease_name(shadow.application, shadow.id), owner=owner)
+    with lease(control), ExitStack() as stack:
+        worker = WorkerSettings(
+            reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers}, on_step=on_step,
+            tasks=TaskSettings(
+                application_folder=str(shadow.folder), state_folder=str(shadow.state_folder),
+                partition_counts=application.topology.partition_counts(counts), on_error=application.on_error))
+        driver = started_driver(
+            stack, application, settings.model_copy(update={"snapshot_rows": 0}), warehouse=shadow.warehouse,
+            worker=worker, source=source, counts=counts, control=control,
+            session=spark or stack.enter_context(spark_session(settings, application)), on_progress=on_progress)
+        summary = driver.run(stop, until_caught_up=True)
+    if summary.reason != "caught_up":
+        return None
+    completion = Completion(records_in=summary.records_in, seconds=summary.seconds)
+    load_step_hook(on_step)("shadow made")
+    shadow.complete(completion)
+    log.info("backfill %s of %r is complete: %s records", shadow.id, shadow.application, summary.records_in)
+    return completion

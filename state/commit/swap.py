@@ -1,0 +1,115 @@
+"""What the swap of some days takes out of a table: files whose rows all go, and others that are written anew without.
+
+It is found in the table as it is when the swap is carried out, since compaction may have put others in the place of the
+files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to ``pipelines.backfill``, its
+place in a commit to ``state.commit.protocol``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.commit.files import write_file
+from state.commit.record import CommitRecord, SwapNote, TableSwap
+from state.errors import SwapRefusedError
+from state.types import FileEntry, TableSpec
+
+NOTES_KEPT = 50
+"""Swaps that a commit row still tells of."""
+PREPARED_LIFE_S = 12 * 3600.0
+"""How old new files may be at the pivot: vacuum spares a file that no table knows for 24 hours."""
+_HELD_ROWS = 1_000_000
+
+
+def taken_out(folder: Path, name: str, table: DeltaTable, files: pl.DataFrame,
+              swaps: Sequence[TableSwap]) -> tuple[pl.DataFrame, list[FileEntry]]:
+    """The files of ``table`` that have rows which the swaps take the place of, and new files with their other rows.
+
+    ``files`` are the rows of ``file_actions``. The new files are on disk and in no table yet.
+    """
+    if files.is_empty():
+        return files, []
+    may_touch = reduce(or_, (_overlaps(files, swap) for swap in swaps))
+    goes_whole = reduce(or_, (_lies_within(files, swap) for swap in swaps))
+    removed = [files.filter(goes_whole)]
+    spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema())
+    app_folder = folder.parents[len(Path(name).parts) - 1]
+    goes = reduce(or_, map(_goes, swaps))
+    kept: list[FileEntry] = []
+    held: list[pl.DataFrame] = []
+    for file in files.filter(may_touch & ~goes_whole).iter_slices(1):
+        rows = pl.read_parquet(folder / file["path"].item(), hive_partitioning=False)
+        stay = rows.filter(~goes)
+        if stay.height == rows.height:
+            continue
+        removed.append(file)
+        held.append(stay)
+        if sum(part.height for part in held) >= _HELD_ROWS:
+            kept.append(write_file(app_folder, spec, pl.concat(held)))
+            held = []
+    if any(part.height for part in held):
+        kept.append(write_file(app_folder, spec, pl.concat(held)))
+    return pl.concat(removed), kept
+
+
+def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
+    """The note of the backfill that a commit swaps in; none for other commits."""
+    if not record.swaps:
+        return ()
+    first = record.swaps[0]
+    return (SwapNote(backfill=first.backfill, start_ms=first.start_ms, end_ms=first.end_ms, cut_epoch=first.cut_epoch,
+                     tables=tuple(swap.table for swap in record.swaps), epoch=record.epoch),)
+
+
+def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
+    """Raise ``SwapRefusedError`` for a swap that another has overtaken, or that was prepared too long ago."""
+    tables, mine = {swap.table for swap in swaps}, swaps[0]
+
+    def refused(reason: str) -> SwapRefusedError:
+        return SwapRefusedError(application, mine.backfill, reason)
+
+    for other in known:
+        if (other.epoch > mine.cut_epoch and other.start_ms < mine.end_ms and mine.start_ms < other.end_ms
+                and tables & set(other.tables)):
+            raise refused(f"backfill {other.backfill} has replaced some of its days since it began; run it again")
+    if len(known) == NOTES_KEPT and known[0].epoch > mine.cut_epoch:
+        raise refused(f"{NOTES_KEPT} others were swapped in since it began; run it again")
+    if time.time() - prepared_at_s > PREPARED_LIFE_S:
+        raise refused("its files were prepared too long ago; swap it again")
+
+
+def _goes(swap: TableSwap) -> pl.Expr:
+    return (_ms(pl.col(swap.column)).is_between(swap.start_ms, swap.end_ms, closed="left")
+            & (pl.col("_epoch") <= swap.cut_epoch)).fill_null(False)
+
+
+def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
+    """Whether a file may hold rows that go; one without statistics may."""
+    low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
+    return ((_ms(low) < swap.end_ms).fill_null(True) & (_ms(high) >= swap.start_ms).fill_null(True)
+            & (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True))
+
+
+def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
+    """Whether by its statistics all rows of a file go."""
+    low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
+    return ((_ms(low) >= swap.start_ms) & (_ms(high) < swap.end_ms) & (_bound(files, "null_count", swap.column) == 0)
+            & (_bound(files, "max", "_epoch") <= swap.cut_epoch)).fill_null(False)
+
+
+def _bound(files: pl.DataFrame, which: str, column: str) -> pl.Expr:
+    """A statistic of a column; null where no file has it."""
+    name = f"{which}.{column}"
+    return pl.col(name) if name in files.columns else pl.lit(
+        None, pl.Int64() if column == "_epoch" or which == "null_count" else pl.Datetime("us", "UTC"))
+
+
+def _ms(time: pl.Expr) -> pl.Expr:
+    return time.dt.timestamp("ms")

@@ -1,0 +1,92 @@
+"""Backfills without Spark and without a broker: shadows run in this process over topics in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.application import Application
+from pipelines.backfill.begin import begin_from_kafka
+from pipelines.backfill.ranges import Ranges
+from pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
+from pipelines.spark.planner import TopicPartition
+from pipelines.tasks.epoch import TaskSettings
+from state.commit.tables import read_table
+from tests.pipelines.spark.inline import Place, Topics
+
+
+@dataclass
+class Cluster:
+    """Topics in memory as a backfill asks of them; ``oldest`` is where retention has got to."""
+
+    topics: Topics
+    oldest: int = 0
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.oldest)
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
+        return {wanted: next((offset for offset, row in enumerate(self.topics.rows[wanted])
+                              if offset >= self.oldest and row[2] >= time_ms), None) for wanted in partitions}
+
+
+@dataclass
+class RangedTopics(Topics):
+    """Topics that begin and end where a backfill says."""
+
+    ranges: Ranges = field(default_factory=dict)
+
+    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+
+
+@dataclass
+class ShadowPlace(Place):
+    """Where a shadow runs."""
+
+    shadow: Shadow | None = None
+
+    @property
+    def warehouse(self) -> Path:
+        return self.shadow.warehouse
+
+    @property
+    def settings(self) -> TaskSettings:
+        counts = self.application.topology.partition_counts(self.topics.partition_counts())
+        return TaskSettings(application_folder=str(self.shadow.folder), state_folder=str(self.shadow.state_folder),
+                            partition_counts=counts)
+
+
+def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
+    """A shadow of the place's application, or of another program of it, that has not run."""
+    return begin_from_kafka(program or place.application, place.warehouse, place.folder / "shadows",
+                            Cluster(place.topics), days, **options)
+
+
+def run_shadow(place: Place, shadow: Shadow, program: Application | None = None,
+               on_step: Callable[[str], None] = lambda step: None) -> Shadow:
+    """Run it to its end and complete it."""
+    topics = RangedTopics(place.topics.rows, shadow.backfill.ranges)
+    there = ShadowPlace(shadow_application(program or place.application, shadow.id), topics, place.folder,
+                        max_records=place.max_records, shadow=shadow)
+    summary = there.run(on_step)
+    shadow.complete(Completion(records_in=summary.records_in, seconds=summary.seconds))
+    return shadow
+
+
+def made(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
+    """A complete backfill."""
+    return run_shadow(place, begun(place, days, program, **options), program)
+
+
+def output(place: Place, table: str) -> pl.DataFrame:
+    """The rows that stand, sorted, without what commits add."""
+    rows = read_table(place.warehouse / place.application.id / table)
+    rows = rows.drop("_epoch", "_seq", "_deleted")
+    return rows.sort(rows.columns)

@@ -1,0 +1,73 @@
+"""Six days of readings by sensor over two partitions: every kind of output that a backfill may meet."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from polars import col
+
+from pipelines import Application, BufferConfig, Count, Json, StreamsBuilder, String, Sum, Suppressed, TimeWindows
+from pipelines.backfill.shadow import Days
+from tests.pipelines.spark.inline import Place, Topics
+
+FIRST = datetime(2024, 5, 1, tzinfo=UTC)
+DAYS = Days(first=date(2024, 5, 3), end=date(2024, 5, 5))
+OUTPUTS = ("raised", "hours", "overlapping", "kinds")
+"""Facts, final windows, a table of windows, final windows behind a repartition."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    value: int
+    kind: str
+
+
+def build(least: int = 500) -> Application:
+    """``least`` is a threshold in the program's logic: another one is another program of the same topology."""
+    builder = StreamsBuilder()
+    readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
+    high = Sum(col("value") >= least)
+    readings.filter(col("value") >= least).to_delta("raised")
+    hour = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=30))
+    final = Suppressed.until_window_closes(BufferConfig.unbounded())
+    (readings.group_by_key().windowed_by(hour).agg("by_hour", readings=Count(), high=high)
+        .suppress(final).to_delta("hours"))
+    (readings.group_by_key().windowed_by(hour.advance_by(timedelta(minutes=30)))
+        .agg("by_half", readings=Count(), high=high).to_delta("overlapping"))
+    patient = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(hours=20))  # none is late, however rows meet
+    (readings.group_by("kind").windowed_by(patient).agg("by_kind", readings=Count(), high=high)
+        .suppress(final).to_delta("kinds"))
+    readings.group_by_key().agg("ever", readings=Count(), high=high).to_delta("totals")
+    return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
+
+
+app = build()
+
+
+def readings(per_day: int = 40) -> list:
+    """In order but for some; a few are hours late."""
+    rng, rows = random.Random(5), []
+    for number in range(6 * per_day):
+        at = FIRST + timedelta(days=1) * number / per_day - rng.choice([timedelta()] * 8 + [timedelta(minutes=20),
+                                                                                            timedelta(hours=5)])
+        value = {"value": rng.randrange(1000), "kind": f"kind-{rng.randrange(3)}"}
+        rows.append((f"sensor-{rng.randrange(4)}".encode(), json.dumps(value).encode(), round(at.timestamp() * 1000)))
+    return rows
+
+
+def sensors(folder, program: Application = app, share: float = 1.0) -> Place:
+    """The application over the first ``share`` of its readings; one partition for each half of the sensors."""
+    place = Place(program, Topics(), folder, max_records=30)
+    give(place, share)
+    return place
+
+
+def give(place: Place, share: float) -> None:
+    """Let the topic have so many of its readings."""
+    rows = readings()
+    for partition in (0, 1):
+        of_partition = [row for row in rows if (row[0][-1] - ord("0")) % 2 == partition]
+        place.topics.rows["readings", partition] = of_partition[:round(len(of_partition) * share)]

@@ -1,0 +1,294 @@
+"""A swap is one commit: there whole or not at all, whatever dies when, once, and beside compaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import date, timedelta
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from pipelines.backfill.shadow import Days, shadows
+from pipelines.backfill.swap import prepare, swap_at_rest
+from state.changelog.compaction import Compaction
+from state.commit.protocol import newest_commit
+from state.commit.swap import PREPARED_LIFE_S
+from state.commit.tables import read_rows
+from state.errors import SwapRefusedError
+from tests.pipelines.backfill.inline import begun, made, output, run_shadow
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors
+from tests.pipelines.spark.inline import Desk
+
+pytestmark = pytest.mark.faults
+
+MENDED = 300
+STEPS = ("swap files written", "swap prepared", "pivot appended", "table appended", "settled")
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: derived from BaseException, so that no handler of errors takes it for one."""
+
+
+def dying_at(step: str, occurrence: int = 1):
+    seen = Counter()
+
+    def on_step(name: str) -> None:
+        seen[name] += 1
+        if name == step and seen[name] == occurrence:
+            raise KilledError(step)
+
+    return on_step
+
+
+def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
+    column = "window_start" if "window_start" in rows.columns else "_ts"
+    is_inside = pl.col(column).dt.timestamp("ms").is_between(days.start_ms, days.end_ms, closed="left")
+    return rows.filter(is_inside if inside else ~is_inside)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A folder with the live application, caught up, and a complete backfill of the mended program."""
+    place = sensors(tmp_path_factory.mktemp("template"))
+    place.run()
+    made(place, DAYS, build(MENDED))
+    return place
+
+
+@pytest.fixture(scope="module")
+def results(template, tmp_path_factory):
+    """The outputs of the live program over everything, and the same with the days of the mended one."""
+    mended = sensors(tmp_path_factory.mktemp("mended"), build(MENDED))
+    mended.run()
+    before, after = {table: output(template, table) for table in OUTPUTS}, {}
+    for table, rows in before.items():
+        mixed = pl.concat([of_days(rows, DAYS, inside=False), of_days(output(mended, table), DAYS, inside=True)])
+        after[table] = mixed.sort(mixed.columns)
+        assert not after[table].equals(rows)
+    return before, after
+
+
+@pytest.fixture
+def place(template, tmp_path):
+    """The live application, caught up."""
+    shutil.copytree(template.folder, tmp_path, dirs_exist_ok=True)
+    return replace(template, folder=tmp_path, desk=Desk())
+
+
+@pytest.fixture
+def shadow(place):
+    """A complete backfill of the mended program."""
+    [found] = shadows(place.warehouse, place.folder / "shadows", "sensors")
+    return found
+
+
+def assert_outputs(place, wanted: dict[str, pl.DataFrame]) -> None:
+    for table, rows in wanted.items():
+        assert_frame_equal(output(place, table), rows)
+
+
+def swap_by_request(place, shadow, on_step=lambda step: None) -> tuple[str, bool]:
+    """Prepare it and ask the live driver for it; gives the answer."""
+    prepare(shadow, on_step)
+    return ask(place, shadow.id, on_step)
+
+
+def ask(place, backfill: str, on_step=lambda step: None) -> tuple[str, bool]:
+    asked = place.desk.ask("swap", backfill=backfill)
+    place.run(on_step)
+    return place.desk.answers[asked]
+
+
+def swap_by_command(place, shadow, on_step=lambda step: None) -> int:
+    """Prepare it and swap it in where no driver runs; gives the epoch."""
+    prepare(shadow, on_step)
+    return swap_at_rest(place.warehouse, place.application, shadow.id, on_step)
+
+
+def test_a_mended_program_reaches_its_days_and_no_others(place, shadow, results):
+    before, after = results
+    assert_outputs(place, before)
+    prepare(shadow)
+    assert_outputs(place, before)
+    answer, failed = ask(place, shadow.id)
+    assert answer.startswith("swapped in by the commit of epoch")
+    assert not failed
+    assert_outputs(place, after)
+    assert list(shadows(place.warehouse, place.folder / "shadows", "sensors")) == []
+    place.run()
+    assert_outputs(place, after)
+
+
+def test_the_live_run_goes_on_between_the_cut_and_the_swap(tmp_path, results):
+    """What it gives after the cut stays, also for the days: records that came late, windows that were open."""
+    before, _ = results
+    place = sensors(tmp_path, share=0.55)
+    place.run()
+    shadow = made(place, DAYS)
+    give(place, 1.0)
+    place.run()
+    assert_outputs(place, before)
+    swap_by_request(place, shadow)
+    assert_outputs(place, before)
+    late = of_days(read_rows(place.warehouse / "sensors" / "raised"), DAYS, inside=True)
+    assert late.filter(pl.col("_epoch") > shadow_cut(place)).height > 0
+
+
+def shadow_cut(place) -> int:
+    return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_leaves_all_or_nothing_and_ends_well(place, shadow, results, step, is_running):
+    before, after = results
+    swap = swap_by_request if is_running else swap_by_command
+    with pytest.raises(KilledError):
+        swap(place, shadow, dying_at(step))
+    is_decided = step not in STEPS[:2]
+    if not is_decided:
+        assert_outputs(place, before)
+    place.run()  # the next driver; a request that is still there is answered too
+    if not is_decided:
+        assert_outputs(place, before)
+        swap_by_command(place, shadow)
+    assert_outputs(place, after)
+    assert not shadow.folder.exists()
+    assert len(newest_commit(place.warehouse, "sensors").swapped) == 1
+    assert all(answer.startswith("swapped in already") for answer, _ in place.desk.answers.values())
+
+
+@pytest.mark.parametrize("step", ["files written", "pivot appended", "settled"])
+def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count(place, results, step):
+    shadow = begun(place, DAYS, build(MENDED))
+    with pytest.raises(KilledError):
+        run_shadow(place, shadow, build(MENDED), dying_at(step, 4))
+    assert_outputs(place, results[0])
+    assert shadow.completion is None
+    with pytest.raises(Exception, match="is not complete"):
+        prepare(shadow)
+    shadow.remove()
+    assert not shadow.folder.exists()
+    assert not shadow.state_folder.exists()
+    assert_outputs(place, results[0])
+
+
+@pytest.mark.parametrize("step", ["pivot appended", "table appended"])
+def test_compaction_carries_a_swap_out_that_a_dead_driver_left(place, shadow, results, step):
+    with pytest.raises(KilledError):
+        swap_by_command(place, shadow, dying_at(step))
+    compact(place)
+    assert_outputs(place, results[1])
+    place.run()
+    assert_outputs(place, results[1])
+
+
+def test_compaction_may_have_merged_the_files_that_were_there_at_the_pivot(place, shadow, results):
+    """It began before the pivot and so knows nothing of it, and ends before the tables have theirs."""
+    prepare(shadow)
+
+    def merge(step: str) -> None:
+        if step == "pivot appended":
+            compaction = Compaction(place.warehouse, "sensors", is_whole=True)
+            for table in OUTPUTS:
+                compaction._compact(table)
+
+    swap_at_rest(place.warehouse, place.application, shadow.id, merge)
+    assert_outputs(place, results[1])
+
+
+def test_a_compaction_that_is_overtaken_by_a_swap_changes_nothing(place, shadow, results):
+    prepare(shadow)
+    is_done = False
+
+    def swap(step: str) -> None:
+        nonlocal is_done
+        if step == "rows written" and not is_done:
+            is_done = True
+            swap_at_rest(place.warehouse, place.application, shadow.id)
+
+    compaction = Compaction(place.warehouse, "sensors", is_whole=True, on_step=swap)
+    list(compaction.run(compaction.tables()))
+    assert is_done
+    assert_outputs(place, results[1])
+
+
+def test_a_swapped_table_is_compacted_like_any_other(place, shadow, results):
+    swap_by_command(place, shadow)
+    compact(place)
+    assert_outputs(place, results[1])
+
+
+def compact(place) -> None:
+    compaction = Compaction(place.warehouse, "sensors", is_whole=True)
+    list(compaction.run(compaction.tables()))
+
+
+def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
+    shadow = begun(place, DAYS, build(MENDED))
+    compact(place)
+    run_shadow(place, shadow, build(MENDED))
+    prepare(shadow)
+    compact(place)
+    swap_at_rest(place.warehouse, place.application, shadow.id)
+    assert_outputs(place, results[1])
+
+
+def test_the_same_backfill_twice_is_swapped_in_once(place, shadow, results):
+    epoch = swap_by_command(place, shadow)
+    assert swap_at_rest(place.warehouse, place.application, shadow.id) == epoch
+    assert ask(place, shadow.id) == (f"swapped in already, by the commit of epoch {epoch}", False)
+    assert_outputs(place, results[1])
+
+
+def test_days_can_be_backfilled_again_and_the_newer_one_stands(place, results):
+    for least in (100, MENDED):
+        swap_by_command(place, made(place, DAYS, build(least)))
+    assert_outputs(place, results[1])
+
+
+def test_a_backfill_that_another_has_overtaken_is_refused(place, shadow, results):
+    older, newer = made(place, DAYS, build(100)), shadow
+    elsewhere = made(place, Days(first=DAYS.end, end=DAYS.end + timedelta(days=1)))
+    for shadow in (newer, older, elsewhere):
+        prepare(shadow)
+    swap_at_rest(place.warehouse, place.application, newer.id)
+    answer, failed = ask(place, older.id)
+    assert failed
+    assert f"backfill {newer.id} has replaced some of its days since it began; run it again" in answer
+    assert_outputs(place, results[1])
+    swap_at_rest(place.warehouse, place.application, elsewhere.id)
+    assert_outputs(place, results[1])
+
+
+def test_what_was_prepared_long_ago_or_is_gone_or_never_was_is_refused(place, shadow, results):
+    prepared = prepare(shadow)
+    path = shadow.folder / "swap.json"
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps({**old, "at_s": time.time() - PREPARED_LIFE_S - 1}))
+    with pytest.raises(SwapRefusedError, match="prepared too long ago; swap it again"):
+        swap_at_rest(place.warehouse, place.application, shadow.id)
+    path.write_text(json.dumps(old))
+    os.unlink(place.warehouse / "sensors" / prepared.swaps[0].table / prepared.swaps[0].files[0].path)
+    answer, failed = ask(place, shadow.id)
+    assert "is gone; swap it again" in answer
+    assert failed
+    answer, failed = ask(place, "20240503-20240505-000000")
+    assert "nothing is prepared for it" in answer
+    assert failed
+    assert_outputs(place, results[0])
+
+
+def test_days_without_records_are_empty_afterwards(place):
+    """The days' rows are what the records give, which may be none."""
+    days = Days(first=date(2024, 5, 2), end=date(2024, 5, 3))
+    shadow = made(place, days, build(2_000))
+    swap_by_command(place, shadow)
+    assert of_days(output(place, "raised"), days, inside=True).is_empty()
+    assert of_days(output(place, "raised"), days, inside=False).height > 50
