@@ -26,6 +26,7 @@ class Application:
                  on_error: Literal["fail", "dead_letter"] = "fail",
                  start: Literal["earliest", "latest"] = "earliest",
                  max_skew: timedelta | None = None,
+                 max_task_idle: timedelta | None = timedelta(0),
                  uncommitted_max_bytes: int = 64 << 20,
                  state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> None:
         """
@@ -36,6 +37,8 @@ class Application:
             on_error: What a record that cannot be read does: stop the run, or go to the dead letters.
             start: Where a topic without a committed offset is read from.
             max_skew: How far one partition may run ahead of another in event time while input is far behind.
+            max_task_idle: How long a task that reads several topics waits for one that has no records while others
+                have some; records that are on the brokers are waited for in any case. None waits for neither.
             uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
                 pass it by more than one batch of records stops reading. -1 is no limit.
             state_isolation: What queries of the stores see that say nothing else: committed epochs, or the newest too.
@@ -50,6 +53,8 @@ class Application:
             raise TopologyError(f"commit_interval is {commit_interval}; it must be at least one millisecond")
         if max_skew is not None and to_ms(max_skew, "max_skew") < 0:
             raise TopologyError(f"max_skew is {max_skew}; it must not be negative")
+        if max_task_idle is not None and to_ms(max_task_idle, "max_task_idle") < 0:
+            raise TopologyError(f"max_task_idle is {max_task_idle}; it must not be negative, None waits for nothing")
         if on_error not in ("fail", "dead_letter"):
             raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
@@ -62,6 +67,7 @@ class Application:
                                 '"read_uncommitted"')
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
+        self.max_task_idle = max_task_idle
         self.on_error, self.start = on_error, start
         self.uncommitted_max_bytes = uncommitted_max_bytes
         self.state_isolation = IsolationLevel(state_isolation)

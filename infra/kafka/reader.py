@@ -143,6 +143,15 @@ class PartitionReader:
         return RawRecords(self.topic, self.partition, head.keys, head.values, head.timestamps_ms, head.offsets,
                           next_offset)
 
+    def take_back(self, records: RawRecords, offset: int) -> None:
+        """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
+        kept = int(np.searchsorted(records.offsets, offset))
+        fetched = self._fetched
+        self._fetched = _Fetched(records.keys[kept:] + fetched.keys, records.values[kept:] + fetched.values,
+                                 np.concatenate([records.timestamps_ms[kept:], fetched.timestamps_ms]),
+                                 np.concatenate([records.offsets[kept:], fetched.offsets]))
+        self._handed_out = offset
+
     def connect(self) -> None:
         """Meet the brokers ahead of the first read; brokers that are away are met later."""
         with contextlib.suppress(KafkaException):

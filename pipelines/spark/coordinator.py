@@ -110,7 +110,8 @@ class Coordinator:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
-            topics_read = tuple(source.topic for source in sub_topology.sources)
+            topics_read = tuple(source.topic for source in sub_topology.sources
+                                if task_id.partition < source_counts[source.topic])
             if record is None or change is None:
                 known = TaskCommit(state=None, instance=FIRST_INSTANCE)
             elif sub_topology.stored_name in change.going_on:
@@ -296,7 +297,7 @@ class Coordinator:
 
     def _is_backed_up(self, index: int, limit: int) -> bool:
         """Whether a target of the sub-topology has too much waiting for it."""
-        targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out}
+        targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out} - {index}
         return any(sum(blob.size_bytes for blob in task.pending) > limit
                    for task in self.tasks.values() if task.id.sub_topology in targets)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -38,6 +38,8 @@ class Task:
     """How far its restore has come."""
     is_restored: bool = False
     """Whether a restore built its store and no epoch has gone well on it since."""
+    is_from_snapshot: bool = False
+    """Whether its last restore began with a snapshot."""
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)
@@ -58,6 +60,8 @@ class Task:
     """The one that the last commit lists."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
+    quiet_since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when topics have had no records while others of the task had some."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -68,14 +72,23 @@ class Task:
         """Whether it holds the undo log of a commit that it has not heard of."""
         return self.has_undo and self.committed == self.current and self.state is TaskState.RUNNING
 
+    def waits_for_quiet_topics(self, busy: Collection[str], now_ms: int, max_idle_ms: int) -> bool:
+        """Whether a topic has been without records for less than ``max_idle_ms`` while others are ``busy``."""
+        self.quiet_since_ms = {topic: self.quiet_since_ms.get(topic, now_ms)
+                               for topic in self.topics if busy and topic not in busy}
+        return any(now_ms - since_ms < max_idle_ms for since_ms in self.quiet_since_ms.values())
+
     def lost(self, reason: str) -> None:
         """Its local state is gone or in doubt: it stands where the last commit has it, and restores."""
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
 
-    def restored(self, instance: str) -> None:
+    def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
         """A new instance holds its committed state; the next epoch visits it."""
         self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
-        self.progress = ""
+        self.is_from_snapshot, self.progress = from_snapshot, ""
+        if is_snapshot_gone and self.snapshot is not None:
+            self.rows_since_snapshot += self.snapshot.rows
+            self.snapshot = None
 
     def accept(self, receipt: Receipt) -> bool:
         """Take over what a ``DONE`` receipt says; True when it changed anything worth a commit.
@@ -129,6 +142,9 @@ class Limits:
     """Of keys and values, per topic partition and epoch."""
     max_skew_ms: int | None
     """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
+    max_task_idle_ms: int | None = 0
+    """How long a task waits for records of a topic that has none while its other topics have some; None not to wait
+    for records either that are on the brokers and not read yet."""
     max_pending_bytes: int = 256 << 20
     """Per target: sources get no plan while this much waits for one task."""
 
@@ -140,9 +156,13 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
     for topic in task.topics:
         partition = task.id.partition
         start = task.positions[topic][partition]
-        end = min(ends.get((topic, partition), start), start + limits.max_records)
+        available = ends.get((topic, partition), start)
+        end = min(available, start + limits.max_records)
         if end > start:
-            ranges.append(OffsetRange(topic=topic, partition=partition, start=start, end=end))
+            ranges.append(OffsetRange(topic=topic, partition=partition, start=start, end=end,
+                                      available=None if limits.max_task_idle_ms is None else available))
+    if task.waits_for_quiet_topics({wanted.topic for wanted in ranges}, now_ms, limits.max_task_idle_ms or 0):
+        ranges = []
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
     if not (ranges or task.pending or is_due or is_visit or not task.visited):
         return None

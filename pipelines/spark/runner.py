@@ -120,7 +120,7 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
     coordinator.start(counts, source.start_offsets, accept_state_loss=accept_state_loss)
     limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                     max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
-                    max_skew_ms=max_skew_ms(application))
+                    max_skew_ms=max_skew_ms(application), max_task_idle_ms=max_task_idle_ms(application))
     return Driver(coordinator, source, ControlPanel(control, assignment), restores, snapshots, limits, on_progress,
                   snapshot_rows=settings.snapshot_rows)
 
@@ -180,6 +180,11 @@ class Brokers:
 def max_skew_ms(application: Application) -> int | None:
     """The application's ``max_skew`` in milliseconds; None for none."""
     return None if application.max_skew is None else application.max_skew // timedelta(milliseconds=1)
+
+
+def max_task_idle_ms(application: Application) -> int | None:
+    """The application's ``max_task_idle`` in milliseconds; None for no waiting."""
+    return None if application.max_task_idle is None else application.max_task_idle // timedelta(milliseconds=1)
 
 
 @contextmanager

@@ -10,18 +10,21 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from pipelines.serdes.source import RawRecords, decode_source
+from pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from pipelines.tasks.blobs import read_blobs, write_blob
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from pipelines.tasks.processor import EpochOutput, TaskProcessor, joined
+from pipelines.tasks.turns import takeable, turns
 from pipelines.topology import SubTopology, Topology
 from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from state.commit.files import write_file
@@ -56,6 +59,10 @@ class Reader(Protocol):
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 
+    def take_back(self, records: FetchedRecords, offset: int) -> None:
+        """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
@@ -79,18 +86,38 @@ class _Input:
     times_ms: dict[str, int]
     dead: list[BadRecord]
     stopped_at: BadRecord | None
+    left: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """By edge, rows that have to wait: they go into a blob for the task itself."""
+    skipped: list[tuple[str, int]] = field(default_factory=list)
+    """Topic and offset of records without a valid time."""
     was_cut: bool = False
     """Whether records that were read are left for the next epoch."""
 
+    def leave(self, name: str, partition: int, rows: int) -> bool:
+        """Keep the first ``rows`` of a topic's or an edge's frame; False when that is all of them."""
+        frame = self.frames[name]
+        if rows == frame.height:
+            return False
+        if name in self.positions:
+            self.cut(name, partition, rows)
+        else:
+            rest = [frame[rows:], *([self.left[name]] if name in self.left else [])]
+            self.frames[name], self.left[name] = frame[:rows], pl.concat(rest)
+        return True
+
     def cut(self, topic: str, partition: int, rows: int) -> None:
-        """Keep the first ``rows`` of a topic's frame; the next epoch reads on behind them."""
+        """Keep the first ``rows`` of a topic's frame, not all of them; the next epoch reads on behind them."""
         frame = self.frames[topic]
         position = int(frame["_offset"][rows])
         self.frames[topic] = frame[:rows]
         self.positions[topic][partition] = position
-        self.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"][:rows].max())
+        self.times_ms.pop(f"{topic}-{partition}", None)
+        if rows:
+            self.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"][:rows].max())
         self.dead = [record for record in self.dead if record.topic != topic or record.offset < position]
-        self.stopped_at, self.was_cut = None, True
+        self.skipped = [(name, offset) for name, offset in self.skipped if name != topic or offset < position]
+        if self.stopped_at is not None and self.stopped_at.topic == topic:
+            self.stopped_at = None
 
 
 class EpochRunner:
@@ -179,21 +206,24 @@ class EpochRunner:
                     return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
                                     f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                                     f"but the plan goes on from {wanted.start}")
-            read = self._read(plan, sub_topology)
+            read = self._read(plan, sub_topology, clocks)
             output = self._process(plan, read, session, clocks)
             files = self._write_files(plan, sub_topology, session, output, read.dead)
-            blobs = self._write_blobs(plan, output)
+            blobs = self._write_blobs(plan, output, read.left)
             self._on_step("files written")
             for topic, offsets in read.positions.items():
                 positions.setdefault(topic, {}).update(offsets)
             _save(session, POSITIONS_KEY, positions)
-            _save(session, CLOCKS_KEY, dict(output.clocks))
+            output.clocks.update(_partition_times(sub_topology, plan, read.times_ms, clocks))
+            _save(session, CLOCKS_KEY, output.clocks)
             receipt = Receipt(
                 task=plan.task, plan_hash=plan.plan_hash, status=ReceiptStatus.DONE, state=plan.state,
                 positions=positions, files=files, blobs=blobs, consumed=plan.blobs, clocks=output.clocks,
                 source_times_ms=read.times_ms,
-                counts={**output.counts, "dead_letters": len(read.dead),
-                        "records_in": sum(frame.height for frame in read.frames.values()) + len(read.dead)},
+                counts={**output.counts, "dead_letters": len(read.dead), "invalid_timestamps": len(read.skipped),
+                        "records_in": sum(frame.height for name, frame in read.frames.items()
+                                          if name in read.positions or not sub_topology.sources) + len(read.dead)
+                        + len(read.skipped)},
                 next_punctuation_ms=output.next_punctuation_ms, bad_record=read.stopped_at,
                 wants_commit=read.was_cut)
 
@@ -214,14 +244,19 @@ class EpochRunner:
             self._on_step("blob consumed")
         return receipt
 
-    def _read(self, plan: TaskPlan, sub_topology: SubTopology) -> _Input:
+    def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
         read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs), positions={}, times_ms={}, dead=[],
                       stopped_at=None)
         sources = {source.topic: source for source in sub_topology.sources}
+        raws: dict[str, FetchedRecords] = {}
         for wanted in plan.ranges:
+            source = sources[wanted.topic]
+            until_ms = plan.until_time_ms
             raw = self._reader(wanted.topic, wanted.partition).read(
-                wanted.start, wanted.end, until_time_ms=plan.until_time_ms, max_bytes=plan.max_bytes)
-            decoded = decode_source(sources[wanted.topic], raw)
+                wanted.start, wanted.end, max_bytes=plan.max_bytes,
+                until_time_ms=until_ms if source.timestamp.is_records_own else None)
+            decoded = decode_source(source, raw, now_ms=plan.now_ms,
+                                    partition_time_ms=clocks.get(partition_clock(wanted.topic), UNKNOWN_MS))
             frame, position = decoded.frame, raw.next_offset
             if decoded.bad and self._settings.on_error == "fail":
                 read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
@@ -229,34 +264,54 @@ class EpochRunner:
                 frame = frame.filter(pl.col("_offset") < position)
             else:
                 read.dead += decoded.bad
+            read.skipped += [(wanted.topic, offset) for offset in decoded.skipped if offset < position]
             read.positions.setdefault(wanted.topic, {})[wanted.partition] = position
+            raws[wanted.topic] = raw
             if frame.height:
                 read.frames[wanted.topic] = frame
                 read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
+                beyond = () if until_ms is None else (frame["_ts"] > until_ms).arg_true()
+                if len(beyond) and max(1, beyond[0]) < frame.height:  # extracted, which no reader sees
+                    read.cut(wanted.topic, wanted.partition, max(1, beyond[0]))
+        if len(sub_topology.inputs) > 1:
+            self._wait_for_unfinished(plan, sub_topology, read, raws)
         return read
 
-    def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
-        """Run the operators; in batches where the plan bounds what they may write, leaving records for later.
+    def _wait_for_unfinished(self, plan: TaskPlan, sub_topology: SubTopology, read: _Input,
+                             raws: Mapping[str, FetchedRecords]) -> None:
+        """Leave for later what an older record may precede that a topic of the task still has on the brokers."""
+        unfinished = [wanted.topic for wanted in plan.ranges if wanted.available is not None
+                      and read.positions[wanted.topic][wanted.partition] < wanted.available]
+        for name, rows in takeable(read.frames, sub_topology.inputs, unfinished).items():
+            if read.leave(name, plan.task.partition, rows) and name in raws:
+                position = read.positions[name][plan.task.partition]
+                self._reader(name, plan.task.partition).take_back(raws[name], position)
 
-        A task that reads several topics takes them as one batch, for their order is between them.
-        """
+    def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
+        """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
         processor = self._processors[plan.task.sub_topology]
-        topics = [wanted for wanted in plan.ranges if wanted.topic in read.frames]
-        if plan.max_uncommitted_bytes is None or len(topics) != 1:
+        if plan.max_uncommitted_bytes is None or not read.frames:
             return processor.run(read.frames, session, clocks, plan.now_ms)
-        topic, frame = topics[0].topic, read.frames[topics[0].topic]
+        order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
+        frames = [read.frames[name] for name in order]
+        places, total = turns(frames), sum(frame.height for frame in frames)
         outputs: list[EpochOutput] = []
-        inputs, taken, batch = dict(read.frames), 0, BATCH_ROWS
+        done, taken, batch = [0] * len(frames), 0, BATCH_ROWS
         while True:
-            outputs.append(processor.run({**inputs, topic: frame[taken:taken + batch]}, session,
-                                         outputs[-1].clocks if outputs else clocks, plan.now_ms))
-            inputs, taken = {}, taken + batch
-            if taken >= frame.height:
+            taken += batch
+            upto = [int(np.searchsorted(rows, taken)) for rows in places]
+            inputs = {name: frame[start:end]
+                      for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
+            outputs.append(processor.run(inputs, session, outputs[-1].clocks if outputs else clocks, plan.now_ms))
+            done = upto
+            if taken >= total:
                 return joined(outputs, self._tables)
             written = session.approximate_num_uncommitted_bytes()
             room = plan.max_uncommitted_bytes - written
             if room <= 0:
-                read.cut(topic, topics[0].partition, taken)
+                for name, rows in zip(order, done, strict=True):
+                    read.leave(name, plan.task.partition, rows)
+                read.was_cut = True
                 return joined(outputs, self._tables)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
@@ -282,8 +337,12 @@ class EpochRunner:
         frame = frame.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")).select(stored)
         return write_file(self._folder, spec, frame, partition)
 
-    def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
-        blobs = []
+    def _write_blobs(self, plan: TaskPlan, output: EpochOutput,
+                     left: Mapping[str, pl.DataFrame]) -> tuple[BlobRef, ...]:
+        """What leaves for other tasks, and the rows ``left`` of this one's own edges, which it takes up again."""
+        own = self._topology.task_name(plan.task)
+        blobs = [write_blob(self._folder / "_blobs", rows, source=own, target=own, edge=name, state=plan.state)
+                 for name, rows in left.items()]
         for edge in self._sub_topology(plan.task).edges_out:
             frame = output.edges.get(edge.name)
             if frame is None or not frame.height:
@@ -302,6 +361,22 @@ class EpochRunner:
 def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[bytes, bytes]]:
     """The rows of ``TASK_STORE`` for a task that stands at ``positions``, by key, as a restore puts them down."""
     return [(CLOCKS_KEY, msgspec.msgpack.encode(dict(clocks))), (POSITIONS_KEY, msgspec.msgpack.encode(positions))]
+
+
+def partition_clock(topic: str) -> str:
+    """The clock that keeps the greatest time read of the task's partition of ``topic``, where its source needs it."""
+    return f"_partition_time:{topic}"
+
+
+def _partition_times(sub_topology: SubTopology, plan: TaskPlan, times_ms: Mapping[str, int],
+                     clocks: Mapping[str, int]) -> dict[str, int]:
+    found = {}
+    for source in sub_topology.sources:
+        read_ms = times_ms.get(f"{source.topic}-{plan.task.partition}")
+        if read_ms is not None and isinstance(source.timestamp, UsePartitionTimeOnInvalidTimestamp):
+            name = partition_clock(source.topic)
+            found[name] = max(read_ms, clocks.get(name, UNKNOWN_MS))
+    return found
 
 
 def load_task_row(view: StateReader, key: bytes, kind):

@@ -24,6 +24,9 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    available: int | None = None
+    """Where the brokers have the topic partition end: what is read of others must not overtake the records up to there.
+    None to wait for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pipelines.spark.coordinator import Coordinator
 from pipelines.spark.driver import Driver, Progress, RunSummary
 from pipelines.spark.planner import Limits, Task, TopicPartition
 from pipelines.spark.restore import Restored, RestoreRequest, restore
-from pipelines.spark.runner import max_skew_ms
+from pipelines.spark.runner import max_skew_ms, max_task_idle_ms
 from pipelines.spark.snapshots import Published, SnapshotRequest, publish
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
@@ -70,6 +70,9 @@ class _Reader:
                           np.array([row[2] for row in taken], np.int64),
                           np.arange(start, start + len(taken), dtype=np.int64), start + len(taken))
 
+    def take_back(self, records: RawRecords, offset: int) -> None:
+        """Nothing was fetched ahead."""
+
 
 @dataclass
 class InlineSlots:
@@ -95,8 +98,8 @@ class InlineRestores:
     waiting: list[RestoreRequest] = field(default_factory=list)
     done: list[Restored] = field(default_factory=list)
 
-    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None:
-        self.waiting.append(request)
+    def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
+        self.waiting += requests
 
     def finished(self) -> list[Restored]:
         found = [restore(self.application, self.settings, request) for request in self.waiting]
@@ -197,7 +200,8 @@ class Place:
                           accept_state_loss=accept_state_loss)
         self.restores = InlineRestores(application, self.settings)
         self.snapshots = InlineSnapshots(application, self.settings)
-        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application))
+        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application),
+                        max_task_idle_ms=max_task_idle_ms(application))
         return Driver(coordinator, self.topics, self.desk, self.restores, self.snapshots, limits, on_progress,
                       snapshot_rows=self.snapshot_rows)
 

@@ -36,6 +36,27 @@ def test_a_range_goes_to_the_end_but_takes_no_more_records_than_the_limit(end, p
     assert (found.expected, found.committed, found.state) == (StateId(3, 7), StateId(3, 5), STATE)
 
 
+def test_a_task_waits_for_a_topic_without_records_as_long_as_it_is_told_to():
+    task = replace(source_task(), topics=("in", "other"), positions={"in": {0: 10}, "other": {0: 5}})
+
+    def ranges(now_ms: int, other_end: int) -> list[str]:
+        found = plan_task(task, state=STATE, ends={("in", 0): 20, ("other", 0): other_end}, now_ms=now_ms,
+                          limits=replace(LIMITS, max_task_idle_ms=100), until_time_ms=None)
+        return [wanted.topic for wanted in found.ranges] if found else []
+
+    assert ranges(1_000, 5) == ranges(1_099, 5) == []
+    assert ranges(1_100, 5) == ["in"]
+    assert ranges(1_200, 6) == ["in", "other"]
+    assert ranges(1_300, 5) == []
+
+
+@pytest.mark.parametrize(("max_task_idle_ms", "available"), [(0, 500), (None, None)])
+def test_a_plan_says_how_much_the_brokers_have_unless_nothing_is_waited_for(max_task_idle_ms, available):
+    found = plan_task(source_task(), state=STATE, ends={("in", 0): 500}, now_ms=0, until_time_ms=None,
+                      limits=replace(LIMITS, max_task_idle_ms=max_task_idle_ms))
+    assert [(wanted.end, wanted.available) for wanted in found.ranges] == [(110, available)]
+
+
 def test_a_task_without_input_gets_no_plan_unless_something_is_due():
     task = source_task()
     assert plan(task, 10) is None
