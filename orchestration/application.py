@@ -7,13 +7,16 @@ from functools import cache
 
 import dagster as dg
 
+from orchestration.audits import audit_checks, audit_jobs, audit_schedule, state_checks
 from orchestration.checks import lag_check
 from orchestration.commits import commits_sensor
 from orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
 from orchestration.health import health_sensor
 from orchestration.ingest import ingest_assets
+from orchestration.repair import repair_sensor
 from orchestration.retention import retention_sensor
-from orchestration.steering import steering_jobs
+from orchestration.stalled import stalled_sensor
+from orchestration.steering import restore_job, steering_jobs
 from orchestration.succession import succession_sensor
 from orchestration.supervised import Supervised
 from orchestration.thresholds import Thresholds
@@ -36,15 +39,16 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
         application=application, reference=reference, thresholds=thresholds or Thresholds(),
         topics={topic: own[topic].key if topic in own else external[topic].key
                 for topic in application.topology.topics()})
-    compaction = compaction_job(supervised)
+    compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
     return dg.Definitions(
         assets=[*own.values(), *external.values(), ingest_assets(supervised)],
-        asset_checks=[lag_check(supervised)],
-        jobs=[*steering_jobs(supervised), compaction],
-        schedules=[compaction_schedule(supervised, compaction)],
+        asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
+        jobs=[*steering_jobs(supervised), restore, verify, audit, compaction],
+        schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
         sensors=[commits_sensor(supervised), health_sensor(supervised), uncommitted_sensor(supervised),
                  succession_sensor(supervised), retention_sensor(supervised),
-                 compaction_sensor(supervised, compaction)])
+                 compaction_sensor(supervised, compaction), stalled_sensor(supervised),
+                 repair_sensor(supervised, restore)])
 
 
 @cache

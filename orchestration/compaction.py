@@ -57,7 +57,7 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
                     supervised.tables[report.table], description="compacted",
                     metadata={name: getattr(report, name) for name in SHOWN}))
 
-    @dg.job(name=f"{supervised.name}_compaction",
+    @dg.job(name=f"{supervised.name}_compaction", tags=supervised.tags,
             description="Merge the files of changelogs, outputs and the commit log, beside a running driver too.")
     def job() -> None:
         compact()

@@ -1,6 +1,7 @@
-"""Watches a running driver by what it reports of itself: lag, whether epochs go on, and tasks that restore.
+"""Watches a running driver by what it reports of itself: lag, and tasks that restore.
 
-The driver restores a lost or corrupt task by itself and the others go on meanwhile, so that is told and not asked for.
+The driver restores a task that it finds lost or corrupt by itself and the others go on meanwhile, so that is told and
+not asked for. A driver that does not get on is ``orchestration.stalled``'s.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
     @dg.sensor(name=f"{supervised.name}_health", minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
                description=f"Warns of more than {thresholds.lag_max_records:,} records or {thresholds.lag_max_s:.0f} s "
-                           "of lag, of lag that grows, of a run that stalls, and of tasks that restore.")
+                           "of lag, of lag that grows, and of tasks that restore.")
     def health(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         database = ControlDatabase(weir.settings().control_database_url)
         status = database.application_status(supervised.id)
@@ -53,9 +54,4 @@ def conditions(status: ApplicationStatus, minutes: Sequence[MinuteRow], threshol
     if len(grown) > thresholds.lag_grows_max_minutes and all(one.lag < two.lag for one, two in pairwise(grown)):
         found["lag grows"] = (f"lag has grown for {thresholds.lag_grows_max_minutes} minutes, from {grown[0].lag:,} to "
                               f"{grown[-1].lag:,} records: more comes in than is worked off")
-    quiet = minutes[-thresholds.stalled_max_minutes - 1:]
-    if (status.state == "running" and len(quiet) > thresholds.stalled_max_minutes and quiet[0].epoch == quiet[-1].epoch
-            and min(minute.lag for minute in quiet) > 0):
-        found["stalled"] = (f"{lag:,} records wait and no epoch after {quiet[0].epoch} has begun for "
-                            f"{thresholds.stalled_max_minutes} minutes; `weir logs {status.application}` shows why")
     return found

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
+from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 
+from infra.control import ControlDatabase, ControlDatabaseError
 from infra.process import end_with
+from infra.settings import Settings
+from orchestration.owner import owner_of
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
 from pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -32,7 +36,10 @@ def ingest_op(supervised: Supervised) -> str:
 
 
 def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
-    """One op that runs a driver to its end and reports the ingest and all tables."""
+    """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
+
+    The driver's closing record makes the run a success, nothing else.
+    """
 
     @dg.multi_asset(name=ingest_op(supervised), can_subset=False, specs=list(_specs(supervised)))
     def ingest(context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource,
@@ -40,21 +47,46 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         """Start a driver, follow it to its end, and take over what it reports."""
         if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
             end_with(os.getppid(), signal.SIGTERM)
-        finished = pipes.run(
-            context=context, command=[sys.executable, "-m", "orchestration.worker"],
-            extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(),
-                    "ingest": supervised.ingest.to_user_string(),
-                    "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
-                    "until_caught_up": config.until_caught_up, "take_over": config.take_over})
-        yield from finished.get_results()
+        settings = weir.settings()
+        context.instance.add_run_tags(context.run.run_id, supervised.tags)
+        try:
+            finished = pipes.run(
+                context=context, command=[sys.executable, "-m", "orchestration.worker"], env=weir.environment(),
+                extras={"reference": supervised.reference, "dir": str(settings.dir), "parent": os.getpid(),
+                        "ingest": supervised.ingest.to_user_string(),
+                        "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
+                        "until_caught_up": config.until_caught_up, "take_over": config.take_over})
+            closing = next(iter(finished.get_custom_messages()), None)
+        except DagsterPipesExecutionError:
+            closing = None
+        if closing is None:
+            raise dg.Failure(_why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
+        if "error" in closing:
+            raise dg.Failure(closing["error"])
+        yield from finished.get_results(implicit_materializations=False)
 
     return ingest
+
+
+def _why_it_ended(settings: Settings, application: str, owner: str) -> str:
+    """One sentence about a driver that left no closing record, by what it left in the control database."""
+    try:
+        life = ControlDatabase(settings.control_database_url).application_status(application)
+    except ControlDatabaseError as error:
+        return f"the driver of {application} ended and {error}; its last lines above say why"
+    if life is None or life.owner != owner:
+        return f"the driver of {application} did not start; its last line above says why"
+    if life.ended_at_ms is None:
+        return (f"the driver of {application} (process {life.pid}) was killed; the next run goes on from the last "
+                "commit")
+    return life.error or f"the driver of {application} has ended and could not report it; its last lines above say why"
 
 
 def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
     thresholds = supervised.thresholds
     yield dg.AssetSpec(
         supervised.ingest, deps=list(supervised.topics.values()), kinds={"spark", "kafka"}, group_name=supervised.name,
+        skippable=True,
         freshness_policy=dg.FreshnessPolicy.time_window(
             fail_window=timedelta(seconds=thresholds.stale_fail_s),
             warn_window=timedelta(seconds=thresholds.stale_warn_s)),
@@ -62,7 +94,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
                     "exactly once. Terminating the run ends it after the epoch, with a commit.")
     for name, key in supervised.tables.items():
         yield dg.AssetSpec(key, deps=[supervised.ingest], kinds={"deltalake"}, group_name=supervised.name,
-                           description=_description(name),
+                           skippable=True, description=_description(name),
                            metadata={"dagster/column_schema": _columns(supervised.table_specs[name])})
 
 

@@ -19,6 +19,8 @@ from pipelines.cli.control import ask
 from pipelines.cli.options import CommandError
 
 FOLLOW_EVERY_S = 0.2
+TELL_EVERY_S = 5.0
+"""Between two lines about the same restore: each is a row in Dagster's database."""
 
 
 class RequestConfig(dg.Config):
@@ -42,12 +44,13 @@ class DeadLettersConfig(dg.Config):
 
 
 def steering_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
-    """``<app>_commit_now``, ``<app>_pause``, ``<app>_resume``, ``<app>_restore`` and ``<app>_dead_letters``."""
+    """``<app>_commit_now``, ``<app>_pause``, ``<app>_resume``, ``<app>_stop`` and ``<app>_dead_letters``."""
     return [
         _request_job(supervised, "commit_now", "commit", "Make the running application commit now."),
         _request_job(supervised, "pause", "pause", "Make the running application commit and read no more."),
         _request_job(supervised, "resume", "resume", "Let the paused application go on."),
-        _restore_job(supervised), _dead_letters_job(supervised)]
+        _request_job(supervised, "stop", "stop", "Make the running application finish its epoch, commit and end."),
+        _dead_letters_job(supervised)]
 
 
 def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
@@ -55,22 +58,29 @@ def _request_job(supervised: Supervised, name: str, kind: RequestKind, descripti
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
         _ask(context, supervised, weir.settings(), kind, config.reason)
 
-    @dg.job(name=f"{supervised.name}_{name}", description=description)
+    @dg.job(name=f"{supervised.name}_{name}", description=description, tags=supervised.tags)
     def job() -> None:
         request()
 
     return job
 
 
-def _restore_job(supervised: Supervised) -> dg.JobDefinition:
-    @dg.op(name=f"{supervised.name}_ask_restore")
+def restore_op(supervised: Supervised) -> str:
+    """The name of the restore job's op, by which a run's configuration finds it."""
+    return f"{supervised.name}_ask_restore"
+
+
+def restore_job(supervised: Supervised) -> dg.JobDefinition:
+    """``<app>_restore``, a partition a task."""
+
+    @dg.op(name=restore_op(supervised))
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
         settings, task = weir.settings(), context.partition_key
         _ask(context, supervised, settings, "restore", config.reason,
              {"task": task, "source": "changelog" if config.from_changelog else "snapshot"})
         _follow_restore(context, supervised.id, settings, task)
 
-    @dg.job(name=f"{supervised.name}_restore", partitions_def=supervised.task_partitions,
+    @dg.job(name=f"{supervised.name}_restore", partitions_def=supervised.task_partitions, tags=supervised.tags,
             description="Put a task's local state aside and build it anew, while the other tasks go on.")
     def job() -> None:
         restore()
@@ -94,7 +104,7 @@ def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
         context.add_output_metadata({"dagster/row_count": rows.height,
                                      "newest": dg.MetadataValue.table(records, schema)})
 
-    @dg.job(name=f"{supervised.name}_dead_letters",
+    @dg.job(name=f"{supervised.name}_dead_letters", tags=supervised.tags,
             description="List the newest records that could not be read, with the reason.")
     def job() -> None:
         list_dead_letters()
@@ -114,13 +124,13 @@ def _ask(context: dg.OpExecutionContext, supervised: Supervised, settings: Setti
 
 def _follow_restore(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:
     """Log how far the restore has come, until the task takes part in epochs again."""
-    database, told = ControlDatabase(settings.control_database_url), ""
+    database, told, told_s = ControlDatabase(settings.control_database_url), "", -TELL_EVERY_S
     while (status := database.application_status(application)) is not None and status.is_running:
         row = next((row for row in status.tasks if row.task == task), None)
         if row is None or row.status != "restoring":
             return
-        if row.reason != told:
-            told = row.reason
+        if row.reason != told and time.monotonic() - told_s >= TELL_EVERY_S:
+            told, told_s = row.reason, time.monotonic()
             context.log.info("task %s: %s", task, told)
         time.sleep(FOLLOW_EVERY_S)
     raise dg.Failure(f"the driver of {application} ended while task {task} was restoring; its next start restores it",

@@ -1,8 +1,8 @@
 """Sees to it that an ingest whose driver or run worker was killed is marked failed and goes on in a new run.
 
 A driver that was killed leaves its lease behind. A run worker that was killed leaves a run that Dagster takes for
-running; its driver has noticed, committed and ended. Runs that were terminated, that failed by an error of their own,
-and drivers that no run started are left alone.
+running; its driver has noticed, committed and ended, as it does when a step's process alone was killed. Runs that were
+terminated, that failed by an error of their own, and drivers that no run started are left alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
+from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
 
 from infra.control import ApplicationStatus, ControlDatabase, this_host
-from infra.process import start_ticks
 from orchestration.ingest import ingest_op
+from orchestration.owner import run_of
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
 
@@ -24,7 +25,6 @@ REPORT_LIMIT_S = 15.0
 """How long after its driver's end a run may take to report and finish; its driver reports in a second or two."""
 SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after so long without a heartbeat."""
-OWNER = "dagster run "
 KILLED_TAG = "weir/killed"
 """Marks a run that was found without its worker, so that a look that was cut short is made up for by the next."""
 UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
@@ -39,9 +39,10 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
                description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
     def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
         life = ControlDatabase(weir.settings().control_database_url).application_status(supervised.id)
-        if life is None or not life.owner.startswith(OWNER) or not has_ended(life, time.time()):
+        run_id = run_of(life.owner) if life else None
+        if life is None or run_id is None or not has_ended(life, time.time()):
             return dg.SkipReason("no driver of a Dagster run has ended")
-        run = context.instance.get_run_by_id(life.owner.removeprefix(OWNER))
+        run = context.instance.get_run_by_id(run_id)
         if run is None:
             return dg.SkipReason(f"{life.owner} is not on record here")
         if run.status in UNFINISHED:
@@ -50,9 +51,10 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
                 return dg.SkipReason(f"{life.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
             context.instance.add_run_tags(run.run_id, {KILLED_TAG: "run worker"})
             context.instance.report_run_failed(run, _reason(life))
-        elif run.status != dg.DagsterRunStatus.FAILURE or (life.state != "dead" and KILLED_TAG not in run.tags):
+        elif run.status != dg.DagsterRunStatus.FAILURE or not (
+                life.state == "dead" or KILLED_TAG in run.tags or _step_was_killed(context.instance, run.run_id)):
             return dg.SkipReason(f"{life.owner} has ended: {run.status.value.lower()}, driver {life.state}")
-        return dg.RunRequest(run_key=f"{supervised.id}-{life.started_at_ms}-{life.pid}",
+        return dg.RunRequest(run_key=f"{supervised.id}-{life.started_at_ms}-{life.pid}", tags=supervised.tags,
                              run_config=_ingest_config(supervised, run.run_config))
 
     return succession
@@ -63,8 +65,15 @@ def has_ended(life: ApplicationStatus, now_s: float) -> bool:
     if life.ended_at_ms is not None:
         return True
     if life.host == this_host():
-        return start_ticks(life.pid) is None
+        return not life.has_process
     return now_s - life.heartbeat_at_ms / 1000 > SILENT_MAX_S
+
+
+def _step_was_killed(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether the process of a step was killed below the run worker, which then failed the run by itself."""
+    failures = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    errors = [entry.get_dagster_event().step_failure_data.error for entry in failures]
+    return any(error is not None and error.cls_name == ChildProcessCrashException.__name__ for error in errors)
 
 
 def _reason(life: ApplicationStatus) -> str:

@@ -37,6 +37,11 @@ class Supervised:
         """The id in the names of jobs, sensors and the asset group, which may have no dash."""
         return re.sub(r"\W", "_", self.id)
 
+    @property
+    def tags(self) -> dict[str, str]:
+        """On every run that has to do with the application."""
+        return {"weir/application": self.id}
+
     @cached_property
     def ingest(self) -> dg.AssetKey:
         return dg.AssetKey([self.id, "ingest"])

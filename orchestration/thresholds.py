@@ -18,8 +18,10 @@ class Thresholds:
     """How long it would take to work the lag off, at the newest minute's pace."""
     lag_grows_max_minutes: int = 5
     """So many minutes in a row with more lag than the one before are a warning."""
-    stalled_max_minutes: int = 3
-    """A driver that has lag and has begun no epoch for so long is a warning."""
+    stalled_max_s: float = 180.0
+    """A driver that has lag and has begun no epoch for so long, or that has been silent for so long, is warned of with
+    the stacks of its threads; after as long again it is ended, and the next run goes on. Longer than the longest epoch.
+    """
     retention_min_share: float = 0.1
     """Of the records that a partition keeps, how many should lie between its oldest and the next one to read."""
     late_max_share: float = 0.01
@@ -28,6 +30,8 @@ class Thresholds:
     """Of the records read over ``audited_epochs``."""
     audited_epochs: int = 10_000
     """How many of the newest epochs the checks of the commit log go through."""
+    sampled_tasks: int = 1
+    """How many tasks the sampled comparison of state and changelog picks."""
     closed_segments_max: int = 10
     """So many closed segments of changelogs (a thousand epochs each) since the last compaction request the next."""
     stale_warn_s: float = 3_600.0

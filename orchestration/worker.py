@@ -6,7 +6,9 @@ SIGTERM finishes the epoch, commits, and still reports what the run left.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import sys
 import time
@@ -19,6 +21,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 from infra.process import end_with
 from infra.settings import Settings
 from orchestration.committed import ingest_metadata, pace_metadata, table_metadata
+from orchestration.owner import owner_of
 from pipelines.cli.drive import drive
 from pipelines.cli.registry import load_reference
 from state.commit.protocol import newest_commit
@@ -46,7 +49,10 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
 
 
 def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
-    """An ``on_progress`` that logs a line when the run's state or its message changes, else every five minutes."""
+    """An ``on_progress`` that logs a line when the run's state or its message changes, else every five minutes.
+
+    It never raises for want of a listener: a driver whose run worker was killed has still to commit.
+    """
     last: tuple[str, str] | None = None
     last_s = 0.0
 
@@ -55,28 +61,35 @@ def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monoton
         if (progress.state, progress.message) == last and now_s() - last_s < LOG_EVERY_S:
             return
         last, last_s = (progress.state, progress.message), now_s()
-        log(f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
-            f"{progress.lag:,} waiting, {progress.records_per_s:,.0f} records/s {progress.message}".rstrip())
+        with contextlib.suppress(OSError):
+            log(f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
+                f"{progress.lag:,} waiting, {progress.records_per_s:,.0f} records/s {progress.message}".rstrip())
 
     return on_progress
 
 
 def main() -> int:
-    """Returns the exit code; an error is one sentence in the run's log."""
+    """Leaves a closing record, how the run ended or the error that ended it in one sentence; returns the exit code.
+
+    Whoever started the driver goes by that record, not by the exit code.
+    """
     with open_dagster_pipes() as pipes:
-        if not end_with(pipes.get_extra("parent"), signal.SIGTERM):
+        parent = pipes.get_extra("parent")
+        if not end_with(parent, signal.SIGTERM):
             pipes.log.error("the Dagster step that started this driver has ended; start it again")
             return 1
-        settings = Settings.load(Path(pipes.get_extra("dir")))
         try:
+            settings = Settings.load(Path(pipes.get_extra("dir")))
             summary = drive(pipes.get_extra("reference"), settings, on_progress=logged(pipes.log.info),
                             until_caught_up=pipes.get_extra("until_caught_up"),
                             take_over=pipes.get_extra("take_over"),
-                            owner=f"dagster run {pipes.run_id}", console=logging.StreamHandler())
+                            owner=owner_of(pipes.run_id), console=logging.StreamHandler())
         except Exception as error:
-            pipes.log.error("%s", error)
-            return 1
-        _report(pipes, settings, summary)
+            pipes.report_custom_message({"error": str(error) or type(error).__name__})
+            return 0
+        if os.getppid() == parent:
+            _report(pipes, settings, summary)
+            pipes.report_custom_message({"ended": summary.reason})
     return 0
 
 

@@ -239,12 +239,14 @@ class ControlDatabase:
                          for row in tasks.mappings()]
             metric = connection.execute(select(Metric.__table__).where(Metric.application == application)
                                         .order_by(Metric.at_ms.desc(), Metric.id.desc()).limit(1)).mappings().first()
-        is_running = life.ended_at_ms is None and _is_alive(life, host or this_host(), _now_ms())
+        here = host or this_host()
+        is_running = life.ended_at_ms is None and _is_alive(life, here, _now_ms())
         return ApplicationStatus(
             application=application, state="dead" if life.ended_at_ms is None and not is_running else life.state,
             is_running=is_running, generation=life.generation, owner=life.owner, host=life.host, pid=life.pid,
-            started_at_ms=life.started_at_ms, heartbeat_at_ms=life.heartbeat_at_ms, ended_at_ms=life.ended_at_ms,
-            error=life.error, tasks=tuple(sorted(task_rows, key=lambda row: tuple(map(int, row.task.split("_"))))),
+            has_process=life.host == here and _has_process(life), started_at_ms=life.started_at_ms,
+            heartbeat_at_ms=life.heartbeat_at_ms, ended_at_ms=life.ended_at_ms, error=life.error,
+            tasks=tuple(sorted(task_rows, key=lambda row: tuple(map(int, row.task.split("_"))))),
             metric=None if metric is None else MetricRow(
                 **{field.name: metric[field.name] for field in fields(MetricRow)}))
 
@@ -327,8 +329,10 @@ def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
 def _is_alive(holder: Row[Any], host: str, now_ms: int) -> bool:
     if holder.lease_until_ms < now_ms:
         return False
-    if holder.host != host:
-        return True
+    return holder.host != host or _has_process(holder)
+
+
+def _has_process(holder: Row[Any]) -> bool:
     started = start_ticks(holder.pid)
     return started is not None and holder.process_start in (None, started)
 

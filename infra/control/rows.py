@@ -108,6 +108,8 @@ class ApplicationStatus:
     owner: str
     host: str
     pid: int
+    has_process: bool
+    """Whether the driver's process lives on the host that asks, however long it has been silent."""
     started_at_ms: int
     heartbeat_at_ms: int
     ended_at_ms: int | None

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import compact, control, demo, inspect, migrate, plan, query, run, status, verify
+from pipelines.cli import compact, control, demo, inspect, migrate, plan, query, run, stacks, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -52,6 +52,7 @@ for name, command, example in (
     ("describe", inspect.describe, "weir describe pipelines.examples.flights:app"),
     ("status", status.status, "weir status --json"),
     ("logs", inspect.logs, "weir logs flights --lines 100"),
+    ("stacks", stacks.stacks, "weir stacks flights"),
     ("show", inspect.show, "weir show flights carrier_totals --limit 16"),
     ("query", query.query, "weir query flights by_carrier UA --isolation read_uncommitted"),
     ("verify", verify.verify, "weir verify flights"),

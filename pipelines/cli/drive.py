@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
-from pipelines.cli.log_files import log_file, logging_to
+from pipelines.cli.log_files import log_file, logging_to, stacks_file, stacks_on_signal
 from pipelines.cli.registry import applications, load_reference, register
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
         if on_progress is not None:
             on_progress(progress)
 
-    with (logging_to(log_file(settings.logs, application.id), console=console), stop_on_signals() as stop,
+    with (logging_to(log_file(settings.logs, application.id), console=console),
+          stacks_on_signal(stacks_file(settings.logs, application.id)), stop_on_signals() as stop,
           broker_for(settings) as bootstrap_servers):
         from pipelines.spark.runner import run
 

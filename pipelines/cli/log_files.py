@@ -1,11 +1,14 @@
-"""Where the log lines of a run go: everything to the application's file, warnings to the terminal as well.
+"""Where the log lines of a run go: everything to the application's file, warnings to the terminal as well; and the
+stacks of its threads, when somebody asks for them.
 
 The one place that sets up the standard library's logging; other modules only ask for loggers.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from pathlib import Path
 
 MAX_FILE_BYTES = 16 << 20
 KEPT_FILES = 3
+STACKS_SIGNAL = signal.SIGUSR1
 _NOISY = ("py4j", "urllib3", "sqlalchemy")
 
 
@@ -24,6 +28,23 @@ class _UtcFormatter(logging.Formatter):
 def log_file(logs: Path, application: str) -> Path:
     """The file that an application's runs write to."""
     return logs / f"{application}.log"
+
+
+def stacks_file(logs: Path, application: str) -> Path:
+    """The file that an application's driver writes the stacks of its threads to when it is asked."""
+    return logs / f"{application}.stacks"
+
+
+@contextmanager
+def stacks_on_signal(path: Path) -> Iterator[None]:
+    """Have ``STACKS_SIGNAL`` write the stacks of all threads to ``path``, even while Python itself hangs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+        try:
+            yield
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
 
 
 @contextmanager

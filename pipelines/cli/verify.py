@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
 from pipelines.cli.render import console, notices, print_json
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S = 2.0
 
 
-def verify_application(settings: Settings, application: Application) -> Iterator[Agreement]:
-    """Compare every task's stores on this host with what is durable, one task after another.
+def verify_application(settings: Settings, application: Application, *,
+                       sample: int | None = None) -> Iterator[Agreement]:
+    """Compare every task's stores on this host with what is durable, one task after another; or those of so many tasks
+    as ``sample`` says, picked by chance.
 
     The application may run: each task is compared at a commit of its own. What a running driver has half done, as a
     commit whose tables are being appended to, is looked at a second time before it counts.
@@ -38,7 +43,8 @@ def verify_application(settings: Settings, application: Application) -> Iterator
     other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
     if other:
         raise TopologyChangedError(application.id, f"this program does not have its task {other[0]}")
-    for task in newest.tasks if newest else ():
+    tasks = list(newest.tasks) if newest else []
+    for task in tasks if sample is None else random.sample(tasks, min(sample, len(tasks))):
         try:
             agreement = _compare(settings, application, task)
         except StateDifferenceError:
@@ -58,8 +64,10 @@ def _compare(settings: Settings, application: Application, task: str) -> Agreeme
                        lambda commit: task_rows(commit.positions, commit.clocks))
 
 
-def verify(application: AppArgument, as_json: JsonOption = False, directory: DirOption = None,
-           debug: DebugOption = False) -> None:
+def verify(application: AppArgument,
+           sample: Annotated[int | None, typer.Option(
+               min=1, metavar="TASKS", help="Only so many tasks, picked by chance.")] = None,
+           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compare every store with its changelog and with the commit log; ends with code 1 at the first difference.
 
     The application may be running. Takes as much room on the disk as the largest task's state, for as long as it runs.
@@ -69,7 +77,7 @@ def verify(application: AppArgument, as_json: JsonOption = False, directory: Dir
     settings = load_settings(directory)
     program, found = registered_application(settings, application), []
     with notices.status(f"verifying {application}"):
-        for agreement in verify_application(settings, program):
+        for agreement in verify_application(settings, program, sample=sample):
             found.append(agreement)
             if not as_json:
                 at = "has no commit yet" if agreement.state is None else f"agrees at {agreement.state}"

@@ -70,11 +70,19 @@ def test_the_ingest_reports_the_offsets_that_its_newest_commit_holds(place):
     assert "| records/s |" in ingest["last_hour"]
 
 
-def test_the_lag_check_has_passed(place):
+def test_every_check_has_passed(place):
     _, result = place
-    [evaluation] = result.get_asset_check_evaluations()
-    assert evaluation.passed
-    assert evaluation.metadata["lag_records"].value == 0
+    evaluations = result.get_asset_check_evaluations()
+    assert {evaluation.check_name for evaluation in evaluations} == {
+        "lag", "offsets_continuous", "late_record_rate", "dead_letter_rate", "uncommitted_bytes", "rows_as_committed",
+        "state_equals_changelog"}
+    assert all(evaluation.passed for evaluation in evaluations), evaluations
+    metadata = {(evaluation.check_name, evaluation.asset_key.path[-1]): {
+        name: entry.value for name, entry in evaluation.metadata.items()} for evaluation in evaluations}
+    assert metadata["lag", "ingest"]["lag_records"] == 0
+    assert metadata["late_record_rate", "ingest"]["records_in"] == FLIGHTS_IN_2013
+    assert metadata["rows_as_committed", "late_departures"]["found_rows"] > 100_000
+    assert metadata["state_equals_changelog", "ingest"]["tasks"] == 8
 
 
 def test_the_lag_check_fails_where_nothing_was_committed(place, tmp_path):

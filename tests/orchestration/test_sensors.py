@@ -1,6 +1,7 @@
 """Sensors act on what the control database and the warehouse say: once, with their reasons, and quickly."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from dagster._core.events import DagsterEvent, StepFailureData
+from dagster._utils.error import SerializableErrorInfo
 
 from infra.control import ApplicationStatus, Lease, MetricRow, MinuteRow, TaskStatusRow, this_host
 from orchestration import succession
@@ -19,6 +22,7 @@ from orchestration.definitions import defs
 from orchestration.examples import flights_defs
 from orchestration.health import conditions, health_sensor
 from orchestration.retention import endangered, retention_sensor
+from orchestration.stalled import stall, stalled_sensor
 from orchestration.succession import KILLED_TAG, succession_sensor
 from orchestration.thresholds import Thresholds
 from orchestration.uncommitted import uncommitted_sensor
@@ -140,17 +144,89 @@ def minutes(lags: list[int], epochs: list[int] | None = None, pace: float = 1000
     ([1, 2, 3, 4, 5, 6], None, 1000.0, {"lag grows"}),
     ([1, 2, 3, 3, 5, 6], None, 1000.0, set()),
     ([2, 3, 4, 5, 6], None, 1000.0, set()),
-    ([50, 50, 50, 50], [7, 7, 7, 7], 1000.0, {"stalled"}),
-    ([50, 50, 50, 50], [7, 7, 7, 8], 1000.0, set()),
-    ([50, 50, 0, 50], [7, 7, 7, 7], 1000.0, set()),
     ([9000], None, 29.0, {"lag in seconds"}),
     ([9000], None, 31.0, set()),
 ])
-def test_growing_lag_a_stalled_run_and_lag_in_seconds_are_told_apart(lags, epochs, pace, expected):
-    status = ApplicationStatus(
-        application="flights", state="running", is_running=True, generation=1, owner="", host="", pid=1,
-        started_at_ms=0, heartbeat_at_ms=0, ended_at_ms=None, error=None, tasks=(), metric=metric(lag=lags[-1]))
-    assert set(conditions(status, minutes(lags, epochs, pace), LIMITS)) == expected
+def test_growing_lag_and_lag_in_seconds_are_told_apart(lags, epochs, pace, expected):
+    assert set(conditions(running(metric=metric(lag=lags[-1])), minutes(lags, epochs, pace), LIMITS)) == expected
+
+
+def running(**fields) -> ApplicationStatus:
+    return ApplicationStatus(**{
+        "application": "flights", "state": "running", "is_running": True, "generation": 1, "owner": "", "host": "",
+        "pid": 1, "has_process": True, "started_at_ms": 0, "heartbeat_at_ms": 0, "ended_at_ms": None, "error": None,
+        "tasks": (task(),), "metric": metric(), **fields})
+
+
+@pytest.mark.parametrize(("lags", "epochs", "silent_s", "fields", "expected"), [
+    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {}, "50 records wait and no epoch after 7 has begun for 180 s"),
+    ([50, 50, 50, 50], [7, 7, 7, 8], 0, {}, None),
+    ([50, 50, 0, 50], [7, 7, 7, 7], 0, {}, None),
+    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"state": "waiting"}, None),
+    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"tasks": (task(status="restoring"),)}, None),
+    ([], None, 181, {"state": "dead", "is_running": False}, "said nothing for 181 s"),
+    ([], None, 180, {}, None),
+    ([], None, 181, {"has_process": False}, None),
+    ([], None, 181, {"tasks": ()}, None),
+    ([], None, 181, {"ended_at_ms": 1}, None)],
+    ids=["no epoch", "an epoch", "no lag", "no broker", "restoring", "silent", "not yet", "no process", "starting",
+         "ended"])
+def test_a_driver_that_does_not_get_on_is_told_from_one_that_waits_restores_or_has_ended(
+        lags, epochs, silent_s, fields, expected):
+    found = stall(running(**fields), minutes(lags, epochs), LIMITS.stalled_max_s, silent_s * 1000)
+    assert found is None if expected is None else expected in found
+
+
+HANGS = """
+import pathlib, sys, threading
+from pipelines.cli.log_files import stacks_on_signal
+def waits_for_a_job():
+    print(flush=True)
+    threading.Event().wait()
+with stacks_on_signal(pathlib.Path(sys.argv[1])):
+    waits_for_a_job()
+"""
+
+
+@pytest.fixture
+def hanging(settings):
+    """A process that answers a request for its stacks and nothing else."""
+    process = subprocess.Popen([sys.executable, "-c", HANGS, str(settings.logs / "flights.stacks")],
+                               stdout=subprocess.PIPE)
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_driver_that_hangs_leaves_its_stacks_and_is_ended_after_as_long_again(hanging, database, drive, tick):
+    def look(limit_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
+        return tick(stalled_sensor(replace(FLIGHTS, thresholds=Thresholds(stalled_max_s=limit_s))), cursor)
+
+    drive("dagster run x", hanging.pid)
+    assert isinstance(look(0, None), dg.SkipReason), "it is starting"
+    database.report_tasks("flights", [task()])
+    _next_millisecond()
+    assert isinstance(look(60, None), dg.SkipReason)
+    told = look(0, None)
+    assert "hangs in an epoch or a commit" in observed(told)[0]
+    assert "waits_for_a_job" in told.asset_events[0].metadata["stacks"].value
+    assert look(60, told.cursor).cursor == "{}", "it has got on"
+    ended = look(0, told.cursor)
+    assert f"process {hanging.pid} was ended" in observed(ended)[0]
+    assert hanging.wait() == -signal.SIGKILL
+    assert look(0, ended.cursor).cursor == "{}"
+
+
+def test_a_driver_that_no_run_started_is_told_of_and_left_alone(hanging, database, drive, tick):
+    sensor = stalled_sensor(replace(FLIGHTS, thresholds=Thresholds(stalled_max_s=0)))
+    drive("weir run", hanging.pid)
+    database.report_tasks("flights", [task()])
+    _next_millisecond()
+    told = tick(sensor)
+    assert observed(told)
+    assert "not this sensor's to end" in tick(sensor, told.cursor).skip_message
+    assert hanging.poll() is None
 
 
 @pytest.fixture
@@ -187,6 +263,17 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
     assert (marked.status, marked.tags[KILLED_TAG]) == (dg.DagsterRunStatus.FAILURE, "run worker")
     assert "the run worker has ended without a word" in instance.all_logs(run.run_id)[-1].dagster_event.message
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest), "a look that was cut short is made up for"
+
+
+def test_a_run_whose_step_was_killed_goes_on_in_the_next(database, drive, run_of, tick, instance):
+    run = run_of(dg.DagsterRunStatus.FAILURE)
+    database.release(drive(f"dagster run {run.run_id}"))
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+    error = SerializableErrorInfo("the step's process was killed", [], cls_name="ChildProcessCrashException")
+    instance.report_dagster_event(DagsterEvent(
+        event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name,
+        event_specific_data=StepFailureData(error=error, user_failure_data=None)), run.run_id)
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest)
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
@@ -256,7 +343,7 @@ def test_every_sensor_looks_in_a_fifth_of_a_second(database, drive, committer, c
     database.report_tasks("flights", [task()])
     database.add_metric("flights", metric())
     sensors = list(flights_defs.sensors)
-    assert len(sensors) == 6
+    assert len(sensors) == 8
     for sensor in sensors:
         tick(sensor)  # imports, and what is news the first time
         started = time.monotonic()

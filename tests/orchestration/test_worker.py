@@ -24,3 +24,10 @@ def test_a_line_is_logged_when_the_state_changes_and_every_five_minutes_besides(
     assert len(lines) == 7200 / LOG_EVERY_S + 2
     assert lines[-2].startswith("waiting: ")
     assert lines[-2].endswith("no broker answers")
+
+
+def test_a_run_log_that_is_gone_does_not_stop_a_driver():
+    def gone(_: str) -> None:
+        raise FileNotFoundError("messages")
+
+    logged(gone)(RUNNING)

@@ -1,0 +1,139 @@
+"""Holds the newest commits against each other and against the tables: what exactly once means, looked at afterwards.
+
+Changes nothing and may run beside a driver. Whether stores are what their changelogs say is ``state.changelog.verify``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.commit.log import COMMITS, commits_above, newest_of
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.tables import AppendTable, file_actions, key_columns
+from state.types import FileEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitWindow:
+    """The newest commits, and the one before them."""
+
+    base: CommitRecord | None
+    """None where ``commits`` begin with the application's first."""
+    commits: tuple[CommitRecord, ...]
+    """Oldest first, at least one."""
+
+    @property
+    def newest(self) -> CommitRecord:
+        return self.commits[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetBreak:
+    """Two commits in a row between which a task's offsets do not follow."""
+
+    task: str
+    epoch: int
+    """Of the later commit."""
+    is_wrong: bool
+    """False for offsets without a record, as compacted topics and transactions have them."""
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """A table beside the commit log, over the epochs whose files the log still lists."""
+
+    first_epoch: int
+    last_epoch: int
+    committed: int
+    """By the commit log."""
+    found: int
+    """In the table; fewer are right in a table of updates once it was compacted."""
+    is_right: bool
+
+
+def newest_commits(warehouse: Path, application: str, epochs: int) -> CommitWindow | None:
+    """The commits of the newest ``epochs`` epochs; None before the first commit."""
+    folder = warehouse / application / COMMITS.name
+    if not DeltaTable.is_deltatable(str(folder)):
+        return None
+    files = file_actions(DeltaTable(folder))
+    newest = newest_of(folder, files)
+    if newest is None:
+        return None
+    recent = files.filter(pl.col("max.epoch") > newest.epoch - epochs)
+    found = [record for record in commits_above(folder, recent, 0) if record.epoch > newest.epoch - epochs]
+    if newest.epoch > epochs and len(found) > 1:
+        return CommitWindow(base=found[0], commits=tuple(found[1:]))
+    return CommitWindow(base=None, commits=tuple(found))
+
+
+def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
+    """Where offsets go back, or where more or fewer records were read than the offsets moved by.
+
+    A task whose counts begin anew was given up by a start that accepted it; it is not compared.
+    """
+    for before, after in pairwise((*([window.base] if window.base else []), *window.commits)):
+        for task in after.tasks.keys() & before.tasks.keys():
+            one, two = before.tasks[task], after.tasks[task]
+            read = two.totals.get("records_in", 0) - one.totals.get("records_in", 0)
+            if not two.positions or read < 0:
+                continue
+            moves = _moves(one, two)
+            back = [place for place, moved in moves.items() if moved < 0]
+            moved = sum(moves.values())
+            text = ""
+            if back:
+                text = f"goes back in {', '.join(back)}"
+            elif read > moved:
+                text = f"has read {read} records over {moved} offsets: some were read twice"
+            elif read < moved:
+                text = f"has read {read} records over {moved} offsets: the others hold no record, or were passed over"
+            if text:
+                yield OffsetBreak(task=task, epoch=after.epoch, is_wrong=bool(back) or read > moved,
+                                  sentence=f"task {task}, epochs {before.epoch} to {after.epoch}: {text}")
+
+
+def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
+    """By how much each partition's next offset has moved; one that was not read before is left out."""
+    return {f"{topic}-{partition}": offset - before.positions[topic][partition]
+            for topic, offsets in after.positions.items() for partition, offset in offsets.items()
+            if partition in before.positions.get(topic, {})}
+
+
+def row_count(warehouse: Path, application: str, table: str, window: CommitWindow) -> RowCount | None:
+    """Compare a table's rows with the files that the commits list; None where there is nothing to compare.
+
+    Left out are commits whose files the log has rolled up, and the one that a driver is still appending to the table.
+    """
+    folder = warehouse / application / table
+    if not DeltaTable.is_deltatable(str(folder)):
+        return None
+    through = AppendTable(folder, table, application).version
+    first, last = (window.base.epoch if window.base else 0) + 1, 0
+    listed: list[FileEntry] = []
+    for commit in window.commits:
+        if commit.is_rolled_up:
+            first = commit.epoch + 1
+        elif table not in commit.table_versions or commit.table_versions[table] <= through:
+            last = commit.epoch
+            listed += (entry for entry in commit.files if entry.table == table)
+    if last < first:
+        return None
+    delta = DeltaTable(folder)
+    found = pl.scan_delta(delta).filter(pl.col("_epoch").is_between(first, last)).select(pl.len()).collect().item()
+    committed = sum(entry.rows for entry in listed)
+    is_right = found == committed or (found < committed and _is_compacted(delta, listed))
+    return RowCount(first_epoch=first, last_epoch=last, committed=committed, found=found, is_right=is_right)
+
+
+def _is_compacted(delta: DeltaTable, listed: Iterable[FileEntry]) -> bool:
+    """Whether something took the place of files of a table of updates, so that rows have given way to newer ones."""
+    files = file_actions(delta)
+    return bool(key_columns(delta)) and not {entry.path for entry in listed} <= set(files["path"])

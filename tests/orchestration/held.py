@@ -1,0 +1,24 @@
+"""An application whose commits wait an hour, so that what makes it commit earlier is what a test has done."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+from orchestration.application import weir_assets
+from orchestration.resources import WeirResource, driver_pipes
+from orchestration.thresholds import Thresholds
+from pipelines import Application, Count, Json, Max, StreamsBuilder, String
+from pipelines.examples.weather import Observation
+
+UNCOMMITTED_MAX_BYTES = 100
+STALLED_MAX_S = 3.0
+
+builder = StreamsBuilder()
+(builder.stream("weather", key=String("origin"), value=Json(Observation))
+    .group_by_key().agg("by_airport", observations=Count(), hottest=Max("temp")).to_delta("airports"))
+app = Application("held", builder, commit_interval=timedelta(hours=1))
+
+defs = dg.Definitions.merge(
+    weir_assets(app, "tests.orchestration.held:app",
+                thresholds=Thresholds(uncommitted_max_bytes=UNCOMMITTED_MAX_BYTES, stalled_max_s=STALLED_MAX_S)),
+    dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}))

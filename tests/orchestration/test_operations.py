@@ -1,0 +1,209 @@
+"""A running ingest as its operators have it: what sensors and jobs do to it, and how it fares when it is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from infra.control import ApplicationStatus, ControlDatabase
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from orchestration import succession
+from orchestration.resources import WeirResource
+from pipelines.examples import load_weather
+from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
+from tests.orchestration.held import defs
+
+pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
+
+OBSERVATIONS = 26_115
+START_LIMIT_S = 90.0
+END_LIMIT_S = 30.0
+RUN_ON = {"ops": {"held_ingest": {"config": {"until_caught_up": False}}}}
+TABLES = [key for key in defs.resolve_asset_graph().materializable_asset_keys if key.path[-1] != "ingest"]
+SENSORS = {sensor.name: sensor for sensor in defs.sensors}
+
+
+class Ingest:
+    """One folder and one Dagster instance on it, with the run that goes on at the moment."""
+
+    def __init__(self, settings: Settings, home: Path, bootstrap_servers: str) -> None:
+        self.settings, self.home, self.bootstrap_servers = settings, home, bootstrap_servers
+        self.instance = dg.DagsterInstance.from_config(str(home))
+        self.database = ControlDatabase(settings.control_database_url)
+        self.run: subprocess.Popen[bytes] | None = None
+        self.cursors: dict[str, str | None] = {}
+        self.records = OBSERVATIONS
+
+    def start(self, run_config: dict) -> None:
+        """Materialize in a process of its own; returns once all of the topic has been read."""
+        log = (self.home / "run.log").open("ab")
+        self.run = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "tests.orchestration.held", "--select",
+             'key:"held/ingest"+1', "--config-json", json.dumps(run_config)],
+            env={**os.environ, "DAGSTER_HOME": str(self.home)}, stdout=log, stderr=log)
+        log.close()
+        wait_for(lambda: self.run.poll() is not None or self.has_read_all(), START_LIMIT_S)
+        assert self.has_read_all(), (self.home / "run.log").read_text()
+
+    def has_read_all(self) -> bool:
+        status = self.database.application_status("held")
+        return (status is not None and status.is_running and status.state == "running" and bool(status.tasks)
+                and sum(task.records_in for task in status.tasks) == self.records)
+
+    def produce(self) -> None:
+        """One more observation."""
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        producer.produce("weather", key=b"EWR", value=b'{"temp": 1.0}')
+        assert producer.flush(END_LIMIT_S) == 0
+        self.records += 1
+
+    def failure(self, run_id: str) -> str:
+        """What the run's only failed step says."""
+        [entry] = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+        return entry.get_dagster_event().step_failure_data.error_display_string
+
+    def status(self) -> ApplicationStatus:
+        status = self.database.application_status("held")
+        assert status is not None
+        return status
+
+    def tick(self, name: str) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
+        answer = SENSORS[name](dg.build_sensor_context(
+            instance=self.instance, cursor=self.cursors.get(name), resources={"weir": WeirResource()}))
+        self.cursors[name] = getattr(answer, "cursor", None) or self.cursors.get(name)
+        for event in getattr(answer, "asset_events", None) or ():
+            self.instance.report_runless_asset_event(event)
+        return answer
+
+    def job(self, name: str, config: dict | None = None, **options) -> dict[str, object]:
+        """Run a job; the metadata of its one step, as plain values."""
+        result = defs.resolve_job_def(name).execute_in_process(
+            instance=self.instance, run_config={"ops": config} if config else None, **options)
+        assert result.success
+        [output] = [event.step_output_data for event in result.all_events if event.is_successful_output]
+        return {key: entry.value for key, entry in output.metadata.items()}
+
+
+def wait_for(is_so: Callable[[], bool], limit_s: float) -> None:
+    until = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def ingest(tmp_path_factory) -> Iterator[Ingest]:
+    """The held application, with the weather read and nothing committed."""
+    home = tmp_path_factory.mktemp("dagster-home")
+    (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    settings = Settings(dir=tmp_path_factory.mktemp("held") / "weir", slots=2)
+    with pytest.MonkeyPatch.context() as patch, broker_for(settings) as bootstrap_servers:
+        patch.setenv("WEIR_DIR", str(settings.dir))
+        patch.setenv("WEIR_SLOTS", "2")
+        load_weather.load(bootstrap_servers)
+        ingest = Ingest(settings, home, bootstrap_servers)
+        ingest.start(RUN_ON)
+        yield ingest
+        if ingest.run is not None and ingest.run.poll() is None:
+            ingest.run.send_signal(signal.SIGINT)
+            ingest.run.wait(END_LIMIT_S)
+        ingest.instance.dispose()
+
+
+def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_observed(ingest):
+    assert newest_commit(ingest.settings.warehouse, "held") is None
+    asked = ingest.tick("held_uncommitted")
+    assert "bytes uncommitted" in asked.skip_message
+    wait_for(lambda: newest_commit(ingest.settings.warehouse, "held") is not None, END_LIMIT_S)
+    commit = newest_commit(ingest.settings.warehouse, "held")
+    assert commit.reason == "request by dagster sensor held_uncommitted"
+    assert read_table(ingest.settings.warehouse / "held" / "airports")["observations"].sum() == OBSERVATIONS
+    wait_for(lambda: isinstance(ingest.tick("held_uncommitted"), dg.SensorResult), END_LIMIT_S)
+    [record] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
+    assert record.asset_observation.description == f"committed epoch {commit.epoch}"
+    assert "bytes uncommitted" in record.asset_observation.metadata["reason"].value
+    ingest.tick("held_uncommitted")
+    assert ingest.database.pending_requests("held") == [], "it asks for no more"
+
+
+def test_jobs_steer_the_running_ingest(ingest):
+    assert "epoch" in ingest.job("held_commit_now")["answer"]
+    ingest.job("held_pause", {"held_ask_pause": {"config": {"reason": "the broker is being moved"}}})
+    wait_for(lambda: ingest.status().state == "paused", END_LIMIT_S)
+    assert ingest.status().state == "paused"
+    assert ingest.job("held_resume")["answer"] == "running"
+    before = newest_commit(ingest.settings.warehouse, "held")
+    ingest.instance.add_dynamic_partitions("held_tasks", ["0_0", "0_1"])
+    ingest.job("held_restore", {"held_ask_restore": {"config": {"from_changelog": True}}}, partition_key="0_1")
+    ingest.job("held_commit_now")
+    after = newest_commit(ingest.settings.warehouse, "held")
+    moved = [name for name, task in after.tasks.items() if task.instance != before.tasks[name].instance]
+    assert [name.rpartition("_")[2] for name in moved] == ["1"]
+    assert ingest.job("held_dead_letters")["dagster/row_count"] == 0
+    tables = ingest.job("held_compaction", {"held_compact": {"config": {"dry_run": True}}})["tables"]
+    assert {record.data["table"] for record in tables.records} == {"airports", "_changelog/by_airport", "_dead_letters"}
+    verified = defs.resolve_job_def("held_verify").execute_in_process(instance=ingest.instance)
+    [evaluation] = verified.get_asset_check_evaluations()
+    assert evaluation.passed
+    assert evaluation.metadata["rows"].value == 3
+
+
+def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_next_goes_on(ingest):
+    """Its workers stop in the middle of an epoch, so that it waits for their answer for ever."""
+    run, life, committed = ingest.run, ingest.status(), newest_commit(ingest.settings.warehouse, "held")
+    assert "all is well" in ingest.tick("held_stalled").skip_message
+    workers = [process for process in psutil.Process(life.pid).children(recursive=True) if "python" in process.name()]
+    for worker in workers:
+        worker.suspend()
+    ingest.produce()
+    wait_for(lambda: isinstance(ingest.tick("held_stalled"), dg.SensorResult), END_LIMIT_S)
+    [told] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
+    assert "the driver has said nothing" in told.asset_observation.description
+    assert "run_epoch" in told.asset_observation.metadata["stacks"].value
+    wait_for(lambda: isinstance(ingest.tick("held_stalled"), dg.SensorResult), END_LIMIT_S)
+    assert run.wait(END_LIMIT_S) != 0
+    psutil.wait_procs(workers, timeout=END_LIMIT_S)
+    [ended] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]
+    assert ended.status == dg.DagsterRunStatus.FAILURE
+    assert f"(process {life.pid}) was killed" in ingest.failure(ended.run_id)
+    request = ingest.tick("held_succession")
+    assert isinstance(request, dg.RunRequest)
+    ingest.start(request.run_config)
+    assert newest_commit(ingest.settings.warehouse, "held").epoch == committed.epoch, "nothing was read again"
+    assert ingest.status().generation == life.generation + 1
+    assert isinstance(ingest.tick("held_succession"), dg.SkipReason)
+
+
+def test_a_second_run_says_who_holds_the_lease(ingest):
+    life = ingest.status()
+    second = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=ingest.instance, asset_selection=[dg.AssetKey(["held", "ingest"]), *TABLES], raise_on_error=False)
+    assert not second.success
+    assert f"driven already, by {life.owner} (process {life.pid} on " in ingest.failure(second.run_id)
+    assert ingest.status().is_running
+
+
+def test_a_killed_run_worker_ends_its_driver_with_a_commit_and_its_run_is_marked_failed(ingest, monkeypatch):
+    run, life = ingest.run, ingest.status()
+    below = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    run.wait()
+    _, alive = psutil.wait_procs(below, timeout=END_LIMIT_S)
+    assert not alive
+    ended = ingest.status()
+    assert (ended.state, ended.error, ended.is_running) == ("stopped", None, False), "the lease is free"
+    [left] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]
+    assert left.status == dg.DagsterRunStatus.STARTED, "Dagster itself takes it for running"
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    assert isinstance(ingest.tick("held_succession"), dg.RunRequest)
+    assert ingest.instance.get_run_by_id(left.run_id).status == dg.DagsterRunStatus.FAILURE

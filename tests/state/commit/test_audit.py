@@ -1,0 +1,100 @@
+"""What the audit of the newest commits finds, and what it lets pass."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from state.changelog.compaction import Compaction
+from state.commit.audit import newest_commits, offset_breaks, row_count
+from state.commit.files import write_file
+from state.commit.protocol import Committer
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.rollup import roll_up
+from state.commit.tables import AppendTable
+from state.types import StateId, TableSpec
+
+FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
+TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
+    "k": pl.String(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+
+
+@pytest.fixture
+def driver(tmp_path):
+    committer = Committer(tmp_path, "app", (FACTS, TOTALS), fingerprint="f")
+    committer.claim()
+    yield committer
+    committer.close()
+
+
+def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int | None = None) -> CommitRecord:
+    """A commit of ten records an epoch, unless it is said otherwise, with a row in each table."""
+    app, offset = warehouse / "app", epoch * 10 if offset is None else offset
+    files = (write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
+             write_file(app, TOTALS, pl.DataFrame({"k": ["a"], "_epoch": [epoch], "_seq": [0], "_deleted": [False]})))
+    tasks = {"0_0": TaskCommit(state=StateId(1, epoch), instance="i", positions={"t": {0: offset}},
+                               totals={"records_in": epoch * 10 if read is None else read})}
+    return CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f", files=files,
+                        tasks=tasks)
+
+
+@pytest.mark.parametrize(("fields", "is_wrong", "text"), [
+    ({}, None, ""),
+    ({"offset": 19}, True, "goes back in t-0"),
+    ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
+    ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
+    ({"offset": 5, "read": 5}, None, ""),
+], ids=["in order", "back", "twice", "gap", "began anew"])
+def test_offsets_follow_from_commit_to_commit(tmp_path, driver, fields, is_wrong, text):
+    for commit in (record(tmp_path, 1), record(tmp_path, 2), record(tmp_path, 3, **fields)):
+        driver.commit(commit)
+    found = list(offset_breaks(newest_commits(tmp_path, "app", 100)))
+    assert [each.is_wrong for each in found] == ([] if is_wrong is None else [is_wrong])
+    assert all(text in each.sentence and each.sentence.startswith("task 0_0, epochs 2 to 3") for each in found)
+
+
+def test_the_window_begins_behind_a_commit_or_with_the_first_of_all(tmp_path, driver):
+    assert newest_commits(tmp_path, "app", 10) is None
+    for epoch in range(1, 6):
+        driver.commit(record(tmp_path, epoch))
+    window = newest_commits(tmp_path, "app", 3)
+    assert (window.base.epoch, [commit.epoch for commit in window.commits]) == (3, [4, 5])
+    whole = newest_commits(tmp_path, "app", 5)
+    assert (whole.base, [commit.epoch for commit in whole.commits]) == (None, [1, 2, 3, 4, 5])
+
+
+def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
+    for epoch in range(1, 5):
+        driver.commit(record(tmp_path, epoch))
+    window = newest_commits(tmp_path, "app", 100)
+    for table in ("facts", "totals"):
+        count = row_count(tmp_path, "app", table, window)
+        assert (count.first_epoch, count.last_epoch, count.committed, count.found, count.is_right) == (1, 4, 4, 4, True)
+    lost = replace(window, commits=tuple(replace(commit, files=(*commit.files, commit.files[0], commit.files[1]))
+                                         for commit in window.commits))
+    twice = replace(window, commits=tuple(replace(commit, files=()) for commit in window.commits))
+    assert not any(row_count(tmp_path, "app", table, other).is_right for table in ("facts", "totals")
+                   for other in (lost, twice))
+
+
+def test_compacted_updates_and_rolled_up_commits_are_right(tmp_path, driver):
+    for epoch in range(1, 5):
+        driver.commit(record(tmp_path, epoch))
+    window = newest_commits(tmp_path, "app", 100)
+    list(Compaction(tmp_path, "app", is_whole=True).run(["totals", "facts"]))
+    totals, facts = (row_count(tmp_path, "app", table, window) for table in ("totals", "facts"))
+    assert (totals.committed, totals.found, totals.is_right) == (4, 1, True)
+    assert (facts.found, facts.is_right) == (4, True)
+    driver.commit(record(tmp_path, 5))
+    roll_up(tmp_path / "app", StateId(1, 4).version)
+    count = row_count(tmp_path, "app", "facts", newest_commits(tmp_path, "app", 100))
+    assert (count.first_epoch, count.last_epoch, count.committed, count.is_right) == (5, 5, 1, True)
+
+
+def test_a_commit_that_is_still_being_appended_is_left_out(tmp_path, driver, monkeypatch):
+    driver.commit(record(tmp_path, 1))
+    monkeypatch.setattr(AppendTable, "append", lambda *_: None)
+    driver.commit(record(tmp_path, 2))
+    count = row_count(tmp_path, "app", "facts", newest_commits(tmp_path, "app", 100))
+    assert (count.last_epoch, count.committed, count.found, count.is_right) == (1, 1, 1, True)
