@@ -1,4 +1,4 @@
-"""Spark jobs beside the epochs, one task's work each: restores and snapshots, in a scheduler pool of their own.
+"""Spark jobs beside the epochs, for one task or a few: restores and snapshots, in a scheduler pool of their own.
 
 They run in Python workers apart from those of the slots, whose tasks go on meanwhile: a slot keeps its warm worker to
 itself, and a process may open an LMDB environment once. Where no task goes on, a slot's idle worker does it sooner.
@@ -6,7 +6,7 @@ itself, and a process may open an LMDB environment once. Where no task goes on, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -19,19 +19,20 @@ Answer = TypeVar("Answer")
 
 
 class BackgroundJobs(Generic[Answer]):
-    """Jobs of one kind, ``at_once`` of them; each is a function that is carried out where it is given a row."""
+    """Jobs of one kind, ``at_once`` of them; each is a function that is carried out where it is given a row, and gives
+    an answer a task."""
 
     def __init__(self, spark_context: SparkContext, pool: str, at_once: int = 1) -> None:
         self._context, self._pool = spark_context, pool
         self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=pool)
-        self._running: dict[TaskId, Future[Answer]] = {}
+        self._running: dict[tuple[TaskId, ...], Future[list[Answer]]] = {}
 
     @property
     def tasks(self) -> set[TaskId]:
         """Whose jobs have not been taken up yet."""
-        return set(self._running)
+        return {task for tasks in self._running for task in tasks}
 
-    def start(self, task: TaskId, work: Callable[[Iterable[object]], Iterator[Answer]],
+    def start(self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]],
               slot: int | None = None) -> None:
         """Begin, in the worker of ``slot`` or one apart; ``finished`` tells when it is done.
 
@@ -40,22 +41,26 @@ class BackgroundJobs(Generic[Answer]):
         self._context.environment[SLOT_VARIABLE] = self._pool if slot is None else str(slot)
         job = self._context.parallelize([0], 1).mapPartitions(work)
         job._jrdd  # binds the environment of this moment  # noqa: B018
-        self._running[task] = self._threads.submit(self._collect, job)
+        self._running[tuple(tasks)] = self._threads.submit(self._collect, job)
 
     def finished(self) -> list[tuple[TaskId, Answer | BaseException]]:
         """Those that ended since the last call, with their answer, or why there is none."""
-        done = [task for task, future in self._running.items() if future.done()]
-        futures = {task: self._running.pop(task) for task in done}
-        return [(task, future.exception() or future.result()) for task, future in futures.items()]
+        done = [tasks for tasks, future in self._running.items() if future.done()]
+        found: list[tuple[TaskId, Answer | BaseException]] = []
+        for tasks in done:
+            future = self._running.pop(tasks)
+            error = future.exception()
+            found += [(task, error) for task in tasks] if error else zip(tasks, future.result(), strict=True)
+        return found
 
     def close(self) -> None:
         """Begin no more; what runs ends with the Spark context."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _collect(self, job: RDD[Answer]) -> Answer:
+    def _collect(self, job: RDD[Answer]) -> list[Answer]:
         """In a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
         self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-        return job.collect()[0]
+        return job.collect()
 
 
 def first_line(error: BaseException) -> str:

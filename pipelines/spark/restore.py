@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ class RestoreRequest:
     """The commit whose changelog rows are the newest to count."""
     generation: int
     reason: str
+    take_snapshot: bool
+    """The snapshot's own file may become the instance; the driver has a new one published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,9 @@ class Restored:
     seconds: float
     source: str = ""
     """What the new instance was made of."""
+    from_snapshot: bool = False
+    is_snapshot_gone: bool = False
+    """The snapshot that the commit lists was taken, or was not there."""
     error: str = ""
     """Why there is no new instance, in one sentence; empty when there is."""
 
@@ -71,17 +76,21 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     (folder / _PROGRESS).unlink(missing_ok=True)
     quarantine(folder / request.commit.instance, request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
-    tell = _Teller(folder)
+    tell, application_folder = _Teller(folder), Path(settings.application_folder)
     store = restore_task(
-        Path(settings.application_folder), folder / request.instance, name,
+        application_folder, folder / request.instance, name,
         sub_topology.stores, request.commit, request.through, generation=request.generation,
-        task_rows=task_rows(request.commit.positions, request.commit.clocks), on_progress=tell)
+        task_rows=task_rows(request.commit.positions, request.commit.clocks), take_snapshot=request.take_snapshot,
+        on_progress=tell)
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
-    return Restored(request=request, rows=count, seconds=time.perf_counter() - started, source=tell.source)
+    snapshot = request.commit.snapshot
+    return Restored(request=request, rows=count, seconds=time.perf_counter() - started, source=tell.source,
+                    from_snapshot=tell.from_snapshot,
+                    is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists())
 
 
 class _Teller:
@@ -90,10 +99,10 @@ class _Teller:
     def __init__(self, folder: Path) -> None:
         self._path, self._part = folder / _PROGRESS, folder / f".{_PROGRESS}.{os.getpid()}"
         self._after = 0.0
-        self.source = ""
+        self.source, self.from_snapshot = "", False
 
     def __call__(self, progress: RestoreProgress) -> None:
-        self.source = progress.source
+        self.source, self.from_snapshot = progress.source, progress.from_snapshot
         if time.monotonic() < self._after:
             return
         self._after = time.monotonic() + TELL_EVERY_S
@@ -109,18 +118,22 @@ def read_progress(folder: Path) -> RestoreProgress | None:
         return None
 
 
-def run_restore(settings: WorkerSettings, request: RestoreRequest, rows: Iterable[object]) -> Iterator[Restored]:
-    """``restore`` inside a Spark task; a failure is an answer, since trying again would not mend it."""
+def run_restores(settings: WorkerSettings, requests: Sequence[RestoreRequest],
+                 rows: Iterable[object]) -> Iterator[Restored]:
+    """``restore`` inside a Spark task, one after another; a failure is an answer: trying again would not mend it."""
     list(rows)
-    try:
-        return iter([restore(load_application(settings.reference), settings.tasks, request)])
-    except Exception as error:
-        log.exception("task %s: its restore failed", request.task)
-        return iter([_failed(request, error)])
+    answers = []
+    for request in requests:
+        try:
+            answers.append(restore(load_application(settings.reference), settings.tasks, request))
+        except Exception as error:
+            log.exception("task %s: its restore failed", request.task)
+            answers.append(_failed(request, error))
+    return iter(answers)
 
 
 class RestoreJobs:
-    """Restores under way, at most ``at_once`` of them."""
+    """Restores under way, at most ``at_once`` jobs of them."""
 
     def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str],
                  assignment: Mapping[TaskId, int], at_once: int) -> None:
@@ -129,11 +142,22 @@ class RestoreJobs:
         self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once)
         self._requests: dict[TaskId, RestoreRequest] = {}
 
-    def start(self, request: RestoreRequest, *, beside_epochs: bool) -> None:
-        """Begin; ``finished`` tells when it is done. Without epochs beside it the slots' workers are free to help."""
-        self._requests[request.task] = request
-        self._jobs.start(request.task, partial(run_restore, self._settings, request),
-                         slot=None if beside_epochs else self._assignment[request.task])
+    def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
+        """Begin; ``finished`` tells when they are done.
+
+        Beside epochs each is a job of its own. Without, the slots' workers are free to help, with a job for each slot:
+        a second one at the same time would have to wait for a new worker to start.
+        """
+        self._requests |= {request.task: request for request in requests}
+        if beside_epochs:
+            for request in requests:
+                self._jobs.start([request.task], partial(run_restores, self._settings, [request]))
+            return
+        of_slots: dict[int, list[RestoreRequest]] = {}
+        for request in requests:
+            of_slots.setdefault(self._assignment[request.task], []).append(request)
+        for slot, group in of_slots.items():
+            self._jobs.start([request.task for request in group], partial(run_restores, self._settings, group), slot)
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, the failed ones too."""

@@ -101,7 +101,7 @@ class SnapshotJobs:
     def start(self, request: SnapshotRequest) -> None:
         """Begin; ``finished`` tells when it is done."""
         self._requests[request.task] = request
-        self._jobs.start(request.task, partial(run_publish, self._settings, request))
+        self._jobs.start([request.task], partial(run_publish, self._settings, request))
 
     def finished(self) -> list[Published]:
         """Those that ended since the last call."""

@@ -17,7 +17,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from state.changelog.merging import merged_updates, packs
-from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
+from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS, TOMBSTONE_HORIZON
 from state.commit.delta_log import replace_files
 from state.commit.files import write_file
 from state.commit.log import COMMITS, commit_times, newest_of
@@ -28,9 +28,6 @@ from state.commit.vacuum import vacuum
 from state.types import FileEntry, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
-TOMBSTONE_HORIZON = "weir.tombstone_horizon"
-"""The table property with the newest epoch of which a deletion may be gone: a copy of the state that stands before it
-and follows by reading newer rows would keep what was deleted, so it starts over."""
 _ATTEMPTS = 3
 
 

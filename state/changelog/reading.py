@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import changelog_spec
+from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
 from state.commit.files import stored_schema
 from state.commit.tables import file_actions
 from state.engine.task_store import MAX_KEY_BYTES
@@ -36,17 +36,21 @@ class TaskChangelog:
     """Rows of this epoch and older ones are left out."""
     through: int
     """The newest epoch to count."""
+    horizon: int
+    """The newest epoch of which deletions may be missing; 0 where all are there."""
 
     @classmethod
     def of(cls, app_folder: Path, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
         """Look the files up in the newest version of the Delta table."""
         folder = app_folder / changelog_spec(spec).name
-        files = file_actions(DeltaTable(folder))
+        table = DeltaTable(folder)
+        files = file_actions(table)
         if not files.is_empty():
             files = files.filter(pl.col("partition.task") == task_id, pl.col("min._epoch") <= through,
                                  pl.col("max._epoch") > above).sort("min._epoch", "max._epoch")
         return cls(spec=spec, paths=tuple(folder / path for path in files["path"]) if files.height else (),
-                   size_bytes=int(files["size_bytes"].sum()) if files.height else 0, above=above, through=through)
+                   size_bytes=int(files["size_bytes"].sum()) if files.height else 0, above=above, through=through,
+                   horizon=int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0)))
 
     def newest_rows(self) -> pl.DataFrame:
         """The newest row of each key, in the order of key bytes, deleted ones too.

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import cast
 
 import polars as pl
-from deltalake import DeltaTable
 
-from state.changelog.compaction import TOMBSTONE_HORIZON
 from state.changelog.reading import TaskChangelog, encoded
-from state.changelog.rows import changelog_spec
 from state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
 from state.commit.record import SnapshotRef, TaskCommit
 from state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
@@ -34,6 +31,7 @@ class RestoreProgress:
     task: str
     source: str
     """What the state is made of, for people: a snapshot, or the changelog and why no snapshot."""
+    from_snapshot: bool
     rows: int
     """Loaded from the changelogs so far, over all stores."""
     bytes_read: int
@@ -62,41 +60,45 @@ OnProgress = Callable[[RestoreProgress], None]
 
 def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[StoreSpec], commit: TaskCommit,
                  through: StateId, *, generation: int, task_rows: Sequence[tuple[bytes, bytes]],
-                 on_progress: OnProgress = lambda progress: None) -> TaskStore:
+                 take_snapshot: bool = False, on_progress: OnProgress = lambda progress: None) -> TaskStore:
     """Build a new instance in ``folder`` that holds the task's state as of a commit, and return it open.
 
     ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of it: of its
     snapshot, if it lists one, and the changelogs' rows since, or of the changelogs alone where it is missing, damaged
-    or too old. ``task_rows`` are the positions and stream times for the ``_task`` store, sorted by key.
+    or too old. ``task_rows`` are the positions and stream times for the ``_task`` store, sorted by key. With
+    ``take_snapshot`` the snapshot's file itself becomes the instance where it can; it is gone then.
 
     The changelogs must have all of the commit, as they do once a driver has claimed the application.
 
     Raises:
         FileExistsError: ``folder`` exists.
     """
-    finish = partial(_finish, specs=specs, app_folder=app_folder, task_id=task_id, state=commit.state,
-                     through=through.epoch, generation=generation, task_rows=dict(task_rows), on_progress=on_progress)
+    def changelogs(above: int = -1) -> list[TaskChangelog]:
+        return [TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above) for spec in specs]
+
+    finish = partial(_finish, task_id=task_id, state=commit.state, generation=generation, task_rows=dict(task_rows),
+                     on_progress=on_progress)
     unused = ""
     if commit.snapshot is not None and has_snapshots(specs):
         try:
-            _require_deletions_since(app_folder, specs, commit.snapshot)
-            store = fetch_snapshot(app_folder, commit.snapshot, folder, task_id)
+            tails = changelogs(above=commit.snapshot.state.epoch)
+            _require_deletions_since(tails, commit.snapshot)
+            store = fetch_snapshot(app_folder, commit.snapshot, folder, task_id, take=take_snapshot)
         except SnapshotError as error:
             unused = f"; {error}"
         else:
-            return finish(store, snapshot=commit.snapshot,
+            return finish(store, tails, snapshot=commit.snapshot,
                           source=f"snapshot of {commit.snapshot.state} and the changelog since")
     store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
-    return finish(store, snapshot=None, source=f"changelog{unused}")
+    return finish(store, changelogs(), snapshot=None, source=f"changelog{unused}")
 
 
-def _finish(store: TaskStore, *, snapshot: SnapshotRef | None, specs: Sequence[StoreSpec], app_folder: Path,
-            task_id: str, state: StateId | None, through: int, generation: int, task_rows: dict[bytes, bytes | None],
-            source: str, on_progress: OnProgress) -> TaskStore:
+def _finish(store: TaskStore, changelogs: Sequence[TaskChangelog], *, snapshot: SnapshotRef | None, task_id: str,
+            state: StateId | None, generation: int, task_rows: dict[bytes, bytes | None], source: str,
+            on_progress: OnProgress) -> TaskStore:
     """Put what the changelogs have beyond ``snapshot`` into ``store``."""
-    above = -1 if snapshot is None else snapshot.state.epoch
-    changelogs = [TaskChangelog.of(app_folder, spec, task_id, through=through, above=above) for spec in specs]
-    report = _Report(task_id, source, sum(changelog.size_bytes for changelog in changelogs), on_progress)
+    size_bytes = sum(changelog.size_bytes for changelog in changelogs)
+    report = _Report(task_id, source, snapshot is not None, size_bytes, on_progress)
     long_keys: dict[bytes, bytes | None] = {}
     expiries: dict[bytes, bytes | None] = {}
 
@@ -128,21 +130,22 @@ def _finish(store: TaskStore, *, snapshot: SnapshotRef | None, specs: Sequence[S
     return store
 
 
-def _require_deletions_since(app_folder: Path, specs: Sequence[StoreSpec], snapshot: SnapshotRef) -> None:
+def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: SnapshotRef) -> None:
     """A changelog that has dropped old deletions cannot tell an older snapshot what to delete."""
-    for spec in specs:
-        table = DeltaTable(app_folder / changelog_spec(spec).name)
-        horizon = int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
-        if horizon > snapshot.state.epoch:
+    for changelog in changelogs:
+        if changelog.horizon > snapshot.state.epoch:
             raise SnapshotError(snapshot.path, f"is of epoch {snapshot.state.epoch}, and the changelog of "
-                                               f"{spec.name!r} has dropped deletions up to epoch {horizon}")
+                                               f"{changelog.spec.name!r} has dropped deletions up to epoch "
+                                               f"{changelog.horizon}")
 
 
 class _Report:
     """Adds up what was loaded and tells it."""
 
-    def __init__(self, task_id: str, source: str, bytes_total: int, on_progress: OnProgress) -> None:
-        self._task_id, self._source, self._bytes_total, self._on_progress = task_id, source, bytes_total, on_progress
+    def __init__(self, task_id: str, source: str, from_snapshot: bool, bytes_total: int,
+                 on_progress: OnProgress) -> None:
+        self._task_id, self._source, self._from_snapshot = task_id, source, from_snapshot
+        self._bytes_total, self._on_progress = bytes_total, on_progress
         self._started = time.monotonic()
         self._rows = self._bytes_finished = self._bytes_of_store = 0
         self._tell()
@@ -158,7 +161,7 @@ class _Report:
 
     def _tell(self) -> None:
         self._on_progress(RestoreProgress(
-            task=self._task_id, source=self._source, rows=self._rows,
+            task=self._task_id, source=self._source, from_snapshot=self._from_snapshot, rows=self._rows,
             bytes_read=self._bytes_finished + self._bytes_of_store, bytes_total=self._bytes_total,
             seconds=time.monotonic() - self._started))
 

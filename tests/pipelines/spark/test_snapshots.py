@@ -15,6 +15,7 @@ from state.changelog.snapshot import SNAPSHOT_FOLDER
 from state.commit.protocol import newest_commit
 from state.commit.record import SnapshotRef
 from state.engine.cache import TaskStoreCache
+from state.engine.task_store import TaskStore
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 
@@ -70,6 +71,54 @@ def test_a_lost_task_restores_from_its_snapshot_and_what_came_since(shop):
     (done,) = shop.restores.done
     assert done.source == f"snapshot of {done.request.commit.snapshot.state} and the changelog since"
     assert totals(shop) == expected(shop)
+
+
+def test_a_snapshot_becomes_the_lost_task_s_store_and_a_new_one_is_published(shop):
+    shop.run()
+    for _ in range(2):
+        before = shop.listed()["0_1"]
+        shop.lose("0_1")
+        shop.topics.rows["sales", 1] += sales(30, 1)
+        shop.run()
+        assert shop.restores.done[0].is_snapshot_gone
+        assert shop.restores.done[0].from_snapshot
+        assert shop.listed()["0_1"] not in (None, before)
+        assert shop.files() == shop.listed_files()
+        assert totals(shop) == expected(shop)
+
+
+def test_a_snapshot_that_no_new_one_would_follow_is_copied(shop):
+    shop.run()
+    before = shop.listed()["0_1"]
+    shop.snapshot_rows = 0
+    shop.lose("0_1")
+    shop.topics.rows["sales", 1] += sales(30, 1)
+    shop.run()
+    assert shop.restores.done[0].from_snapshot
+    assert shop.listed()["0_1"] == before
+    assert shop.files() == shop.listed_files()
+
+
+def test_a_restore_that_dies_with_the_snapshot_in_its_hands_is_done_from_the_changelog(shop, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments, **settings):
+        raise Killed
+
+    shop.run()
+    shop.lose("0_1")
+    shop.topics.rows["sales", 1] += sales(30, 1)
+    with monkeypatch.context() as dying:
+        dying.setattr(TaskStore, "catch_up", die)
+        with pytest.raises(Killed):
+            shop.run()
+    TaskStoreCache.close_all()
+    shop.run()
+    assert [done.from_snapshot for done in shop.restores.done] == [False]
+    assert totals(shop) == expected(shop)
+    assert shop.files() == shop.listed_files()
+    assert len(shop.files()) == 2
 
 
 def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
@@ -130,9 +179,10 @@ def test_a_driver_that_dies_around_a_snapshot_leaves_nothing_wrong(shop, monkeyp
 
     def die(*arguments):
         copies.append(arguments)
-        if moment != "in the copy" or len(copies) < 3:
-            return copy(*arguments)
-        raise Killed
+        checksum = copy(*arguments)
+        if moment == "in the copy" and len(copies) == 3:
+            raise Killed
+        return checksum
 
     def on_step(step):
         lists = [task.snapshot != task.listed_snapshot for task in driver._coordinator.tasks.values()]

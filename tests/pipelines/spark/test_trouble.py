@@ -163,7 +163,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
     place.run()
     commit = newest_commit(place.warehouse, "sales")
     request = RestoreRequest(task=TaskId(0, 1), instance="new", commit=commit.tasks[place.name_of("0_1")],
-                             through=commit.state_id, generation=2, reason="a test")
+                             through=commit.state_id, generation=2, reason="a test", take_snapshot=False)
 
     class Killed(BaseException):
         pass

@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.compaction import TOMBSTONE_HORIZON, Compaction, TableReport
+from state.changelog.compaction import Compaction, TableReport
 from state.changelog.restore import restore_task
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from state.changelog.rows import SEGMENT_EPOCHS, TOMBSTONE_HORIZON, changelog_spec
 from state.commit.files import write_file
 from state.commit.log import newest_commit
 from state.commit.protocol import Committer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,8 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.compaction import TOMBSTONE_HORIZON
 from state.changelog.restore import RestoreProgress, restore_task
-from state.changelog.rows import changelog_spec
+from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
 from state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
 from state.commit.protocol import Committer
 from state.commit.record import CommitRecord, SnapshotRef, TaskCommit
@@ -37,12 +37,14 @@ class Life:
     contents: dict[int, dict[str, list]]
     snapshot: SnapshotRef
 
-    def restored(self, folder: Path, epoch: int = EPOCHS[-1], snapshot: SnapshotRef | None = None) -> tuple[dict, str]:
+    def restored(self, folder: Path, epoch: int = EPOCHS[-1], snapshot: SnapshotRef | None = None, *,
+                 take: bool = False) -> tuple[dict, str]:
         """What a restore as of ``epoch`` leads to, and what it says it was made of."""
         state, seen = StateId(1, epoch), list[RestoreProgress]()
         store = restore_task(self.app, folder, "0_0", SPECS,
                              TaskCommit(state=state, instance="new", snapshot=snapshot or self.snapshot), state,
-                             generation=5, task_rows=self.contents[epoch][TASK_STORE], on_progress=seen.append)
+                             generation=5, task_rows=self.contents[epoch][TASK_STORE], take_snapshot=take,
+                             on_progress=seen.append)
         try:
             assert (store.current, store.base, store.generation) == (state, state, 5)
             return content(store), seen[-1].source
@@ -85,12 +87,26 @@ def test_a_snapshot_holds_the_commit_that_the_task_had_heard_of(life, tmp_path):
     assert sorted(entry.name for entry in life.store.folder.parent.iterdir()) == ["one"]
 
 
+@pytest.mark.parametrize("take", [False, True])
 @pytest.mark.parametrize("epoch", [PUBLISHED_AT + 1, EPOCHS[-1]])
-def test_a_snapshot_and_the_changelog_since_are_the_lost_store(life, tmp_path, epoch):
+def test_a_snapshot_and_the_changelog_since_are_the_lost_store(life, tmp_path, epoch, take):
     """Puts, deletes and sweeps, long keys too."""
-    found, source = life.restored(tmp_path / "new", epoch)
+    found, source = life.restored(tmp_path / "new", epoch, take=take)
     assert found == life.contents[epoch]
     assert source == "snapshot of 1.4 and the changelog since"
+    assert (life.app / life.snapshot.path).exists() != take
+
+
+def test_a_snapshot_on_another_file_system_is_copied(life):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        found, source = life.restored(Path(elsewhere, "new"), take=True)
+    assert found == life.contents[EPOCHS[-1]]
+    assert source.startswith("snapshot")
+    assert (life.app / life.snapshot.path).exists()
+
+
+LOST = ("missing", "cut short", "flipped", "older than forgotten deletions", "never written")
+"""What is wrong with the snapshot itself."""
 
 
 def damage(life: Life, how: str) -> SnapshotRef:
@@ -121,6 +137,9 @@ def test_without_a_good_snapshot_the_changelog_alone_does(life, tmp_path, how, r
     assert found == life.contents[EPOCHS[-1]]
     assert source.startswith("changelog; snapshot ")
     assert reason in source
+    found, source = life.restored(tmp_path / "newer", take=True)
+    assert found == life.contents[EPOCHS[-1]]
+    assert source.startswith("changelog" if how in LOST else "snapshot")
 
 
 def test_a_task_whose_rows_expire_has_no_snapshots():
