@@ -1,8 +1,9 @@
 """The public names of Weir; the test driver is in ``pipelines.testing``."""
 
 from pipelines.application import Application, load_application
+from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.builder import StreamsBuilder
-from pipelines.dsl.grouped import KGroupedStream, TimeWindowedKStream
+from pipelines.dsl.grouped import EmitStrategy, KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.suppressed import BufferConfig, Suppressed
 from pipelines.dsl.table import KTable
@@ -16,14 +17,26 @@ from pipelines.errors import (
 )
 from pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
 from pipelines.operators.functions import Windowed
-from pipelines.operators.windows import TimeWindows
+from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.reading import read_table
 from pipelines.serdes import Bytes, Delimited, Int64, Json, String
+from pipelines.serdes.timestamps import (
+    FailOnInvalidTimestamp,
+    LogAndSkipOnInvalidTimestamp,
+    TimestampExtractor,
+    UsePartitionTimeOnInvalidTimestamp,
+    WallclockTimestampExtractor,
+)
 from pipelines.state_reader import Query, StateReader
 
 __all__ = [
-    "Application", "ApplicationLoadError", "BadInputError", "BufferConfig", "Bytes", "CoPartitioningError", "Count",
-    "Delimited", "First", "Int64", "Json", "KGroupedStream", "KStream", "KTable", "Last", "Max", "Mean", "Min",
-    "Query", "QueryError", "StateReader", "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowedKStream",
-    "TimeWindows", "TopologyError", "UserFunctionError", "Windowed", "load_application", "read_table",
+    "Application", "ApplicationLoadError", "BadInputError", "BranchedKStream", "BufferConfig", "Bytes",
+    "CoPartitioningError", "Count", "Delimited", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Int64", "Json",
+    "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Query",
+    "QueryError", "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
+    "String", "Sum", "Suppressed", "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError",
+    "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "WallclockTimestampExtractor",
+    "Windowed", "load_application", "read_table",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import polars as pl
 
@@ -13,16 +15,57 @@ from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import STORED, Aggregate, Count
 from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from pipelines.operators.functions import KeyType, UserFunction
-from pipelines.operators.windows import TimeWindows
+from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows, to_ms
 from pipelines.serdes.row_type import RowType
-from pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
-from state.types import StoreKind
+from pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
+from state.types import StoreKind, StoreSpec
+
+if TYPE_CHECKING:
+    from pipelines.dsl.stream import KStream
+
+LateTo = Callable[["KStream"], object]
+
+
+@dataclass(frozen=True)
+class EmitStrategy:
+    """When a windowed aggregation forwards a window."""
+
+    is_final: bool
+
+    @classmethod
+    def on_window_update(cls) -> EmitStrategy:
+        """At every update, which is how it is without a strategy."""
+        return cls(is_final=False)
+
+    @classmethod
+    def on_window_close(cls) -> EmitStrategy:
+        """Once, when stream time closes the window; whatever the wall clock says."""
+        return cls(is_final=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Windowing:
+    """How records are put into windows."""
+
+    windows: Windows
+    retention_ms: int | None = None
+    late_to: LateTo | None = None
+    is_final: bool = False
+
+    def store(self, spec: StoreSpec) -> StoreSpec:
+        """``spec`` as this windowing needs it."""
+        least_ms = self.windows.least_retention_ms
+        if isinstance(self.windows, (SessionWindows, SlidingWindows)):
+            return replace(spec, kind=StoreKind.SESSION, retention_ms=max(least_ms or 0, self.retention_ms or 0))
+        return replace(spec, kind=StoreKind.WINDOW, retention_ms=self.retention_ms)
 
 
 class _Grouped:
     """What a grouped stream can be folded into; the store's name comes first everywhere."""
 
-    _windows: TimeWindows | None = None
+    _windowing: _Windowing | None = None
 
     def __init__(self, graph: Graph, node: Node, *, needs_repartition: bool) -> None:
         self._graph, self._node, self._needs_repartition = graph, node, needs_repartition
@@ -61,9 +104,49 @@ class _Grouped:
             def step(key: Any, item: Any, state: Any) -> Any:
                 return item if state is None else reducer(state, item)
 
-            return self._function_fold(step, function, value), value
+            def merged(key: Any, one: Any, other: Any) -> Any:
+                return other if one is None else reducer(one, other)
+
+            return self._function_fold(step, function, value, merged), value
 
         return self._add("KSTREAM-REDUCE-", store, fold)
+
+    def _function_fold(self, step: Callable[[Any, Any, Any], Any], function: UserFunction, state: RowType,
+                       merger: Callable[[Any, Any, Any], Any] | None = None) -> Fold:
+        record = self._node.record
+        return FunctionFold(step=step, node=function.node, function=function.name, value=record.value,
+                            key=KeyType(record.key, record.is_windowed), state_type=state, merger=merger)
+
+    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
+        check_name("store", store)
+        name = self._graph.new_name(prefix)
+        fold, output = fold_of(name)
+        parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
+        windowing = self._windowing
+        record = self._graph.record(name, parent.record.key, output,
+                                    is_windowed=parent.record.is_windowed or windowing is not None)
+        spec = store_spec(name, store, record, fold.state)
+        if windowing is None:
+            return KTable(self._graph, self._graph.add(
+                AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)))
+        late_to = self._graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
+        node = self._graph.add(AggregateNode(
+            name=name, parent=parent, record=record, store=windowing.store(spec), fold=fold,
+            windows=windowing.windows, is_final=windowing.is_final, late_to=late_to))
+        if windowing.late_to and late_to:
+            self._add_late(late_to, node, parent.record, windowing.late_to)
+        return KTable(self._graph, node, windows=windowing.windows, is_final=windowing.is_final)
+
+    def _add_late(self, name: str, node: Node, record: RecordType, late_to: LateTo) -> None:
+        from pipelines.dsl.stream import KStream
+
+        late = self._graph.record(name, record.key, record.value, is_windowed=True, shared=list(record.key.columns))
+        late_to(KStream(self._graph, self._graph.add(LateRecordsNode(name=name, parent=node, record=late)),
+                        has_new_key=False))
+
+
+class _GroupedByFunction(_Grouped):
+    """Aggregation by plain functions, where no states are merged."""
 
     def aggregate(self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any],
                   /) -> KTable:
@@ -80,47 +163,114 @@ class _Grouped:
 
         return self._add("KSTREAM-AGGREGATE-", store, fold)
 
-    def _function_fold(self, step: Callable[[Any, Any, Any], Any], function: UserFunction, state: RowType) -> Fold:
-        record = self._node.record
-        return FunctionFold(step=step, node=function.node, function=function.name, value=record.value,
-                            key=KeyType(record.key, record.is_windowed), state_type=state)
 
-    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
-        check_name("store", store)
-        name = self._graph.new_name(prefix)
-        fold, output = fold_of(name)
-        parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
-        record = self._graph.record(name, parent.record.key, output,
-                                    is_windowed=parent.record.is_windowed or self._windows is not None)
-        kind = StoreKind.KEY_VALUE if self._windows is None else StoreKind.WINDOW
-        spec = store_spec(name, store, record, fold.state, kind=kind)
-        node = AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=self._windows)
-        return KTable(self._graph, self._graph.add(node), windows=self._windows)
-
-
-class KGroupedStream(_Grouped):
+class KGroupedStream(_GroupedByFunction):
     """Records by key. Aggregating drops null keys and null values, and counts the dropped."""
 
-    def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream:
-        """Records by key and window."""
-        if not isinstance(windows, TimeWindows):
-            raise TopologyError(f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...) or "
-                                "TimeWindows.of_size_with_no_grace(...)")
+    @overload
+    def windowed_by(self, windows: SessionWindows, *, retention: timedelta | None = None,
+                    late_to: LateTo | None = None) -> SessionWindowedKStream: ...
+
+    @overload
+    def windowed_by(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, *,
+                    retention: timedelta | None = None, late_to: LateTo | None = None) -> TimeWindowedKStream: ...
+
+    def windowed_by(self, windows: Windows, *, retention: timedelta | None = None,
+                    late_to: LateTo | None = None) -> TimeWindowedKStream | SessionWindowedKStream:
+        """Records by key and window.
+
+        ``retention`` keeps windows in the store beyond their close, to be queried: from their start, sessions and
+        sliding windows from their end. ``late_to`` gets the stream of the records that are late, with the bounds of
+        the closed window, one for each such window: ``late_to=lambda late: late.to_delta("late_clicks")``.
+
+        Raises:
+            TopologyError: The retention is shorter than the windows are open.
+        """
+        if not isinstance(windows, Windows):
+            raise TopologyError(f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...), "
+                                "SlidingWindows.of_time_difference_and_grace(...), "
+                                "SessionWindows.of_inactivity_gap_and_grace(...) or UnlimitedWindows.of()")
         if self._node.record.is_windowed:
             raise TopologyError("the key is windowed already; choose a new key with group_by(...) before windowed_by")
-        return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windows)
+        if late_to is not None and not callable(late_to):
+            raise TopologyError(f"late_to is {late_to!r}; pass a function of the late records' stream, "
+                                'as lambda late: late.to_delta("late")')
+        windowing = _Windowing(windows=windows, retention_ms=_retention_ms(windows, retention), late_to=late_to)
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
+        return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
 
 
-class TimeWindowedKStream(_Grouped):
-    """Records by key and time window. Aggregating drops null keys; null values are folded, and counted by ``count``."""
+class _Windowed(_Grouped):
+    """What is the same for all windows."""
 
-    def __init__(self, graph: Graph, node: Node, needs_repartition: bool, windows: TimeWindows) -> None:
+    def __init__(self, graph: Graph, node: Node, needs_repartition: bool, windowing: _Windowing) -> None:
         super().__init__(graph, node, needs_repartition=needs_repartition)
-        self._windows = windows
+        self._windowing: _Windowing = windowing
+
+    def emit_strategy(self, strategy: EmitStrategy) -> Self:
+        """When the aggregation forwards a window; what is forwarded on its close is final."""
+        if not isinstance(strategy, EmitStrategy):
+            raise TopologyError(f"emit_strategy got {strategy!r}; pass EmitStrategy.on_window_close() or "
+                                "EmitStrategy.on_window_update()")
+        if strategy.is_final and isinstance(self._windowing.windows, UnlimitedWindows):
+            raise TopologyError("unlimited windows never close; use EmitStrategy.on_window_update()")
+        return type(self)(self._graph, self._node, self._needs_repartition,
+                          replace(self._windowing, is_final=strategy.is_final))
 
 
-def repartition(graph: Graph, parent: Node, name: str) -> RepartitionNode:
+class TimeWindowedKStream(_Windowed, _GroupedByFunction):
+    """Records by key and time window. Aggregating drops null keys; null values are folded, and counted by ``count``.
+
+    Sliding windows drop null values too.
+    """
+
+
+class SessionWindowedKStream(_Windowed):
+    """Records by key and session. Aggregating drops null keys; null values are folded, and counted by ``count``.
+
+    When a record changes the bounds of sessions or merges them, a tombstone goes out for each before the new one.
+    """
+
+    def aggregate(self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any],
+                  merger: Callable[[Any, Any, Any], Any], /) -> KTable:
+        """``aggregator(key, value, aggregate)`` over the merged session, None deletes it.
+
+        Sessions are merged, by their ends, as ``merger(key, aggregate, other)`` from ``initializer()`` on.
+        """
+        def fold(name: str) -> tuple[Fold, RowType]:
+            function = user_function(aggregator, name)
+            user_function(initializer, name)
+            user_function(merger, name)
+            output = returned_type(function, "value")
+
+            def step(key: Any, item: Any, state: Any) -> Any:
+                return aggregator(key, item, initializer() if state is None else state)
+
+            def merged(key: Any, one: Any, other: Any) -> Any:
+                return merger(key, initializer() if one is None else one, other)
+
+            return self._function_fold(step, function, output, merged), output
+
+        return self._add("KSTREAM-AGGREGATE-", store, fold)
+
+
+def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:
+    if retention is None:
+        return None
+    retention_ms, least_ms = to_ms(retention, "retention"), windows.least_retention_ms
+    if least_ms is None:
+        raise TopologyError("unlimited windows are kept for ever; leave the retention out")
+    if retention_ms < least_ms:
+        raise TopologyError(f"retention is {retention}, but the windows need {timedelta(milliseconds=least_ms)} until "
+                            "they are closed; keep them for that long at least")
+    return retention_ms
+
+
+def repartition(graph: Graph, parent: Node, name: str, *, is_explicit: bool = False,
+                partitions: int | None = None) -> RepartitionNode:
     """An edge that moves records to the task that owns their key; takes three numbers, as Kafka Streams does."""
     for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
         graph.new_name(prefix)
-    return graph.add(RepartitionNode(name=f"{name}-repartition", parent=parent, record=parent.record))
+    return graph.add(RepartitionNode(name=f"{name}-repartition", parent=parent, record=parent.record,
+                                     is_explicit=is_explicit, partitions=partitions))

@@ -12,8 +12,8 @@ from pipelines.dsl.graph import Graph, check_name, store_spec
 from pipelines.dsl.stateless import add_filter, add_map_values
 from pipelines.dsl.suppressed import Suppressed
 from pipelines.errors import TopologyError
-from pipelines.operators.windows import TimeWindows, to_ms
-from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode
+from pipelines.operators.windows import to_ms
+from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
 from state.stores.specs import key_value_spec
 from state.types import StoreClock, StoreKind
 
@@ -26,7 +26,7 @@ TtlClock = Literal["stream_time", "wall_clock"]
 class KTable:
     """A table; methods add a node and return what comes out of it."""
 
-    def __init__(self, graph: Graph, node: Node, *, windows: TimeWindows | None = None, is_final: bool = False) -> None:
+    def __init__(self, graph: Graph, node: Node, *, windows: Windows | None = None, is_final: bool = False) -> None:
         self._graph, self._node = graph, node
         self._windows = windows
         self._is_final = is_final
@@ -38,6 +38,11 @@ class KTable:
         The predicate, an expression or a function of ``(key, value)``, never sees a tombstone.
         """
         return self._then(add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True))
+
+    def filter_not(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> KTable:
+        """The rows for which the predicate is false or null, as ``filter``."""
+        return self._then(add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True,
+                                     is_negated=True))
 
     def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> KTable:
         """The whole new value, as for a stream; tombstones pass unmapped."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.migrate.errors import MigrationError
+from pipelines.operators.windows import TimeWindows
 from pipelines.serdes.scalar import Bytes, Int64, String
 from pipelines.serdes.serde import Serde
 from pipelines.topology import SubTopology
@@ -88,8 +89,10 @@ def window_size_ms(sub_topology: SubTopology, store: StoreSpec) -> int | None:
     for node in sub_topology.nodes:
         if isinstance(node, (AggregateNode, TableNode)) and node.store is store:
             windows = node.windows if isinstance(node, AggregateNode) else None
-            if store.kind in (StoreKind.KEY_VALUE, StoreKind.WINDOW):
-                return windows.size_ms if windows else None
+            if isinstance(windows, TimeWindows):
+                return windows.size_ms
+            if windows is None and store.kind is StoreKind.KEY_VALUE:
+                return None
     raise MigrationError(f"store {store.name!r} ({store.kind}) has no changelog in Kafka Streams that could be read: "
                          "only key-value and window stores of tables and aggregations have; suppress directly behind "
                          "the aggregation, which needs no store of its own")

@@ -17,6 +17,7 @@ from pipelines.migrate.errors import MigrationError
 from pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
 from pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
 from pipelines.migrate.outputs import output_rows
+from pipelines.operators.windows import TimeWindows
 from pipelines.serdes.source import RawRecords
 from pipelines.topology import SubTopology
 from pipelines.topology.nodes import AggregateNode
@@ -198,4 +199,5 @@ def _still_open(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame,
     """The rows of windows that can still change; Kafka Streams keeps, and has forwarded, closed ones too."""
     start = pl.col("window_start").dt.timestamp("ms")
     return rows.filter(*(start >= node.windows.closed_before(clock) for node in sub_topology.nodes
-                         if isinstance(node, AggregateNode) and node.store is store and node.windows))
+                         if isinstance(node, AggregateNode) and node.store is store
+                         and isinstance(node.windows, TimeWindows)))

@@ -25,8 +25,10 @@ class Accumulator:
     """The state columns."""
     partial: list[pl.Expr]
     """The state columns of a group of rows, inside ``group_by().agg()``."""
-    running: list[pl.Expr]
-    """The state columns after each row of a group, to be taken ``over`` the group."""
+    lift: list[pl.Expr]
+    """The state columns of a single row."""
+    scan: list[pl.Expr]
+    """From the state columns of rows or earlier states, in order, those after each; to be taken ``over`` a group."""
     merge: list[pl.Expr]
     """The state columns from the batch's and the stored ones (suffix ``STORED``, null where none)."""
     output: pl.DataType
@@ -67,7 +69,7 @@ class Count:
         return Accumulator(
             name=name, state=pl.Schema({name: pl.Int64()}), output=pl.Int64(), finish=pl.col(name),
             partial=[pl.len().cast(pl.Int64).alias(name)],
-            running=[pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(name)],
+            lift=[pl.lit(1, dtype=pl.Int64).alias(name)], scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)])
 
 
@@ -80,7 +82,7 @@ class Sum(Aggregate):
         value = value.cast(total)
         return Accumulator(
             name=name, state=pl.Schema({name: total}), output=total, finish=pl.col(name),
-            partial=[value.sum().alias(name)], running=[value.fill_null(0).cum_sum().alias(name)],
+            partial=[value.sum().alias(name)], lift=[value.fill_null(0).alias(name)], scan=[pl.col(name).cum_sum()],
             merge=[_plus(name)])
 
 
@@ -96,8 +98,8 @@ class Mean(Aggregate):
             name=name, state=pl.Schema({sums: total, counts: pl.Int64()}), output=pl.Float64(),
             finish=pl.when(pl.col(counts) > 0).then(pl.col(sums) / pl.col(counts)).alias(name),
             partial=[value.sum().alias(sums), value.count().cast(pl.Int64).alias(counts)],
-            running=[value.fill_null(0).cum_sum().alias(sums),
-                     value.is_not_null().cast(pl.Int64).cum_sum().alias(counts)],
+            lift=[value.fill_null(0).alias(sums), value.is_not_null().cast(pl.Int64).alias(counts)],
+            scan=[pl.col(sums).cum_sum(), pl.col(counts).cum_sum()],
             merge=[_plus(sums), _plus(counts)])
 
 
@@ -106,7 +108,7 @@ class Min(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(name, dtype, value.min(), value.cum_min().forward_fill(),
+        return _kept(name, dtype, value, value.min(), pl.col(name).cum_min().forward_fill(),
                      pl.min_horizontal(name, name + STORED))
 
 
@@ -115,7 +117,7 @@ class Max(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(name, dtype, value.max(), value.cum_max().forward_fill(),
+        return _kept(name, dtype, value, value.max(), pl.col(name).cum_max().forward_fill(),
                      pl.max_horizontal(name, name + STORED))
 
 
@@ -123,8 +125,9 @@ class First(Aggregate):
     """The value that arrived first (not: with the smallest timestamp), nulls ignored, null of nothing."""
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        first = value.drop_nulls().first()
-        return _kept(name, dtype, first, pl.when(value.forward_fill().is_not_null()).then(first),
+        kept = pl.col(name)
+        return _kept(name, dtype, value, value.drop_nulls().first(),
+                     pl.when(kept.forward_fill().is_not_null()).then(kept.drop_nulls().first()),
                      pl.coalesce(name + STORED, name))
 
 
@@ -132,7 +135,7 @@ class Last(Aggregate):
     """The value that arrived last (not: with the greatest timestamp), nulls ignored, null of nothing."""
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        return _kept(name, dtype, value.drop_nulls().last(), value.forward_fill(),
+        return _kept(name, dtype, value, value.drop_nulls().last(), pl.col(name).forward_fill(),
                      pl.coalesce(name, name + STORED))
 
 
@@ -140,9 +143,11 @@ def _plus(column: str) -> pl.Expr:
     return (pl.col(column) + pl.col(column + STORED).fill_null(0)).alias(column)
 
 
-def _kept(name: str, dtype: pl.DataType, partial: pl.Expr, running: pl.Expr, merge: pl.Expr) -> Accumulator:
+def _kept(name: str, dtype: pl.DataType, value: pl.Expr, partial: pl.Expr, scan: pl.Expr,
+          merge: pl.Expr) -> Accumulator:
     return Accumulator(name=name, state=pl.Schema({name: dtype}), output=dtype, finish=pl.col(name),
-                       partial=[partial.alias(name)], running=[running.alias(name)], merge=[merge.alias(name)])
+                       partial=[partial.alias(name)], lift=[value.alias(name)], scan=[scan.alias(name)],
+                       merge=[merge.alias(name)])
 
 
 def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.DataType:

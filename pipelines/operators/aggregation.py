@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.fold import Fold
-from pipelines.operators.windows import TimeWindows
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
@@ -45,26 +45,29 @@ class Aggregation:
 class WindowedAggregation:
     """One state a key and window, until the window closes; then the state goes, for nothing can change it.
 
-    Null keys are dropped and counted; null values are folded. Updates as in ``Aggregation``, with
-    ``window_start`` and ``window_end`` among the key columns, by record, then window.
+    A store with a retention keeps it longer, and drops it by itself. Null keys are dropped and counted; null values
+    are folded. Updates as in ``Aggregation``, with ``window_start`` and ``window_end`` among the key columns, by
+    record, then window.
     """
 
     store: StoreSpec
     fold: Fold
-    windows: TimeWindows
+    windows: TimeWindows | UnlimitedWindows
     every_update: bool
+    late_to: str | None = None
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = has_key(rows, list(self.store.key)[:-2], epoch)
         if rows.is_empty():
             return rows
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        rows = self.windows.assign(rows, stream_time, epoch)
+        rows, late = self.windows.assign(rows, stream_time)
+        epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
-        closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        upper = store.window_upper(max(closed_before, 0))
-        store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
+        if self.store.retention_ms is None:
+            upper = store.window_upper(max(self.windows.closed_before(epoch.clocks[self.store.name]), 0))
+            store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
         return updates
 
 

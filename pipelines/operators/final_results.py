@@ -23,28 +23,35 @@ from state.types import StoreSpec
 class FinalResults:
     """Folds records into open windows; forwards each window's state once, when stream time closes it.
 
-    Results are ordered by (window end, key), their ``_ts`` is the greatest timestamp folded in, and their
-    ``_partition`` and ``_offset`` are those of the record that closed the window.
+    The state goes then; where the store has a retention, it keeps it longer, and drops it by itself. Results are
+    ordered by (window end, key), their ``_ts`` is the greatest timestamp folded in, and their ``_partition`` and
+    ``_offset`` are those of the record that closed the window.
     """
 
     store: StoreSpec
     fold: Fold
     windows: TimeWindows
+    late_to: str | None = None
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         by = list(self.store.key)
         rows = has_key(rows, by[:-2], epoch)
         if rows.is_empty():
             return rows
+        keeps = self.store.retention_ms is not None
+        closed_from = self.windows.closed_before(epoch.clocks.get(self.store.name, 0)) if keeps else 0
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         places = rows.select(PLACE)
-        rows = self.windows.assign(rows, stream_time, epoch)
+        rows, late = self.windows.assign(rows, stream_time)
+        epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        closed_keys, closed = store.scan(b"", store.window_upper(max(closed_before, 0)))
+        closed_keys, closed = store.scan(store.window_upper(max(closed_from, 0)),
+                                         store.window_upper(max(closed_before, 0)))
         if closed_keys:
             closed = pl.concat([store.decode(closed_keys), closed], how="horizontal")
-            store.delete(closed_keys)
+            if not keeps:
+                store.delete(closed_keys)
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
@@ -54,6 +61,8 @@ class FinalResults:
             stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
             states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
             write_states(store, self.fold, keys, states[:len(keys)])
+            if keeps:
+                write_states(store, self.fold, store.encode(closing.select(by)), states[len(keys):])
             parts.append(states[len(keys):].filter(~pl.col("_deleted")))
             if closed_keys:
                 closed = closed.join(closing, on=by, how="anti", nulls_equal=True)

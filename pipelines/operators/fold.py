@@ -2,13 +2,14 @@
 
 A fold works on a batch and the stored states that it meets; which records reach it, and what happens to the
 store, is the business of ``aggregation`` and ``final_results`` beside this. There are two: expressions over
-columns, and a Python function called a record at a time.
+columns, and a Python function called a record at a time. States that are copied or merged are in ``states``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import polars as pl
@@ -16,6 +17,7 @@ import polars as pl
 from pipelines.errors import UserFunctionError
 from pipelines.operators.aggregates import STORED, Accumulator
 from pipelines.operators.functions import KeyType
+from pipelines.operators.states import ColumnStates, FunctionStates, States
 from pipelines.serdes.row_type import RowType
 
 PLACE = ("_partition", "_offset")
@@ -46,6 +48,10 @@ class Fold(Protocol):
     def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
                 by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The state after each row, in the order of ``rows``, and the states as ``merge`` gives them."""
+        ...
+
+    def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
+        """States over ``rows`` and ``stored`` (state columns, ``_ts``) that are copied and merged one by one."""
         ...
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
@@ -79,17 +85,29 @@ class ColumnFold:
                 by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         known = groups.select(by).hstack(_as_stored(stored)).with_row_index("_group")
         met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
-        running = [running.over("_group") for accumulator in self.accumulators for running in accumulator.running]
+        running = [scan.over("_group") for accumulator in self.accumulators for scan in accumulator.scan]
         updates = (
             met.select(*by, *(column for column in known.columns if column.endswith(STORED)), "_group",
-                       *running, pl.col("_ts").cum_max().over("_group"), *PLACE)
+                       *self.lifts(), pl.col("_ts").cum_max().over("_group"), *PLACE)
+            .with_columns(running)
             .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
             .drop(pl.selectors.ends_with(STORED)))
         states = updates.group_by("_group").last().sort("_group")
         return updates.drop("_group"), states.drop("_group")
 
+    def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
+        return ColumnStates(rows.select("_ts", *self.lifts()), stored, self.scans())
+
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return finish_columns(self.accumulators, states)
+
+    def lifts(self) -> list[pl.Expr]:
+        """The state columns of single rows."""
+        return [lift for accumulator in self.accumulators for lift in accumulator.lift]
+
+    def scans(self) -> list[pl.Expr]:
+        """The state columns after each of several states in a row."""
+        return [scan for accumulator in self.accumulators for scan in accumulator.scan]
 
     def _merges(self) -> list[pl.Expr]:
         merges = [merge for accumulator in self.accumulators for merge in accumulator.merge]
@@ -115,7 +133,8 @@ class FunctionFold:
     """``reduce`` and ``aggregate`` with plain functions, a Python call a record.
 
     ``step(key, value, state)`` gives the new state; None deletes it, and the next record begins anew with
-    ``state`` None, which ``step`` turns into the initial state.
+    ``state`` None, which ``step`` turns into the initial state. Where states are merged, ``merger(key, one, other)``
+    gives the state of both; ``one`` is None for the first.
     """
 
     step: Callable[[Any, Any, Any], Any]
@@ -125,6 +144,7 @@ class FunctionFold:
     key: KeyType
     value: RowType
     state_type: RowType
+    merger: Callable[[Any, Any, Any], Any] | None = None
 
     @property
     def state(self) -> pl.Schema:
@@ -145,6 +165,13 @@ class FunctionFold:
         after = self._frame([updates[index][0] for index in order], [updates[index][1] for index in order])
         return pl.concat([rows.select(*by), after, rows.select(PLACE)], how="horizontal"), states
 
+    def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
+        return FunctionStates(
+            keys=self.key.to_objects(rows), values=self.value.to_objects(rows, rows.get_column("_deleted")),
+            times=rows.get_column("_ts").to_list(), stored=self.state_type.to_objects(stored),
+            stored_times=stored.get_column("_ts").to_list(), step=partial(self._call, self.step),
+            merger=partial(self._call, self.merger or self.step), frame=self._frame)
+
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return states
 
@@ -162,7 +189,7 @@ class FunctionFold:
             state, time = states[group], state_times[group]
             for index in members[group]:
                 time = times[index] if state is None else max(times[index], time)
-                state = self._step(key, values[index], state)
+                state = self._call(self.step, key, values[index], state)
                 updates.append((state, time))
             states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]
@@ -170,9 +197,9 @@ class FunctionFold:
                           how="horizontal")
         return updates, after
 
-    def _step(self, key: Any, value: Any, state: Any) -> Any:
+    def _call(self, function: Callable[[Any, Any, Any], Any], key: Any, one: Any, other: Any) -> Any:
         try:
-            return self.step(key, value, state)
+            return function(key, one, other)
         except Exception as error:
             raise UserFunctionError(self.function, self.node, f"{type(error).__name__}: {error}") from error
 

@@ -1,20 +1,22 @@
-"""Time windows: their definition, which windows a record falls into, and which of those are closed to it.
+"""Windows on the clock's grid: their definition, which a record falls into, and which of those are closed to it.
 
-Keeping a window's state belongs to ``aggregation`` and ``final_results`` beside this.
+Windows that the records make, sessions and sliding ones, are in ``data_windows`` beside this; keeping a window's state
+belongs to ``aggregation`` and ``final_results``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
 from pipelines.errors import TopologyError
-from pipelines.operators.epoch import Epoch
 from pipelines.serdes.row_type import TIME
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
+NO_END_MS = 253_402_300_799_999
+"""The end of a window that never ends: the last millisecond of the year 9999, as far as a datetime goes."""
 
 
 def to_ms(duration: timedelta, name: str) -> int:
@@ -23,6 +25,20 @@ def to_ms(duration: timedelta, name: str) -> int:
     if rest:
         raise TopologyError(f"{name} is {duration}, which is not a whole number of milliseconds; round it")
     return whole
+
+
+def positive_ms(duration: timedelta, name: str) -> int:
+    """As ``to_ms``; raises ``TopologyError`` when it is not above zero."""
+    if (found := to_ms(duration, name)) < 1:
+        raise TopologyError(f"{name} is {duration}; it must be at least one millisecond")
+    return found
+
+
+def grace_to_ms(grace: timedelta) -> int:
+    """As ``to_ms``; raises ``TopologyError`` when it is negative."""
+    if (found := to_ms(grace, "grace")) < 0:
+        raise TopologyError(f"grace is {grace}; it must not be negative")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +61,8 @@ class TimeWindows:
     @classmethod
     def of_size_and_grace(cls, size: timedelta, grace: timedelta) -> TimeWindows:
         """Tumbling windows that admit out-of-order records until ``grace`` after their end."""
-        size_ms, grace_ms = to_ms(size, "window size"), to_ms(grace, "grace")
-        if size_ms < 1:
-            raise TopologyError(f"window size is {size}; it must be at least one millisecond")
-        if grace_ms < 0:
-            raise TopologyError(f"grace is {grace}; it must not be negative")
-        return cls(size_ms=size_ms, grace_ms=grace_ms, advance_ms=size_ms)
+        size_ms = positive_ms(size, "window size")
+        return cls(size_ms=size_ms, grace_ms=grace_to_ms(grace), advance_ms=size_ms)
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
         """Hopping windows: a new window begins every ``advance``, at most one size apart."""
@@ -60,15 +72,24 @@ class TimeWindows:
                                 f"{timedelta(milliseconds=self.size_ms)}")
         return TimeWindows(size_ms=self.size_ms, grace_ms=self.grace_ms, advance_ms=advance_ms)
 
+    @property
+    def closes_after_ms(self) -> int:
+        """A window is closed once stream time reaches its end plus this."""
+        return self.grace_ms
+
+    @property
+    def least_retention_ms(self) -> int:
+        """How long a window's state is needed, from its start."""
+        return self.size_ms + self.grace_ms
+
     def closed_before(self, stream_time_ms: int) -> int:
         """Windows that start below this are closed: ``start + size + grace <= stream time``."""
         return stream_time_ms - self.size_ms - self.grace_ms + 1
 
-    def assign(self, rows: pl.DataFrame, stream_time: pl.Series, epoch: Epoch) -> pl.DataFrame:
-        """One row per record and window that is open to it, by record, then window start.
+    def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """One row per record and window that is open to it, by record, then window start; then those that are late.
 
-        Adds ``window_start`` and ``window_end``. A window that is closed at the record's own turn is left out
-        and counted in ``late_records``, once per window.
+        Both with ``window_start`` and ``window_end``. Late is a row whose window is closed at the record's own turn.
         """
         times = rows.get_column("_ts")
         newest = times - times % self.advance_ms
@@ -81,10 +102,48 @@ class TimeWindows:
             repeats = pl.int_range(rows.height, eager=True).repeat_by(offsets.list.len()).explode()
             rows, oldest_open, starts = rows[repeats], oldest_open[repeats], offsets.explode()
         is_open = starts >= oldest_open
-        late = rows.height - int(is_open.sum())
         rows = rows.with_columns(starts.cast(TIME).alias("window_start"),
                                  (starts + self.size_ms).cast(TIME).alias("window_end"))
-        if late:
-            epoch.counts["late_records"] += late
-            rows = rows.filter(is_open)
-        return rows
+        return (rows, rows.clear()) if is_open.all() else (rows.filter(is_open), rows.filter(~is_open))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlimitedWindows:
+    """One window that begins at ``start_on`` and never ends or closes; records from before it are in no window."""
+
+    start_ms: int
+
+    @classmethod
+    def of(cls) -> UnlimitedWindows:
+        """The window since 1970 (UTC)."""
+        return cls(start_ms=0)
+
+    @classmethod
+    def start_on(cls, start: datetime) -> UnlimitedWindows:
+        """The window from ``start`` on, which has a time zone and is not before 1970."""
+        if start.tzinfo is None:
+            raise TopologyError(f"the window starts at {start!r}, which has no time zone; pass a datetime with "
+                                "tzinfo=UTC")
+        start_ms = to_ms(start - datetime(1970, 1, 1, tzinfo=UTC), "window start")
+        if start_ms < 0:
+            raise TopologyError(f"the window starts at {start}; it must not start before 1970")
+        return cls(start_ms=start_ms)
+
+    @property
+    def closes_after_ms(self) -> None:
+        """It does not close."""
+
+    @property
+    def least_retention_ms(self) -> None:
+        """Its state is needed for ever."""
+
+    def closed_before(self, stream_time_ms: int) -> int:
+        """No window is closed."""
+        return 0
+
+    def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """As for ``TimeWindows``; nothing is late."""
+        inside = rows.filter(pl.col("_ts") >= self.start_ms)
+        inside = inside.with_columns(pl.lit(self.start_ms).cast(TIME).alias("window_start"),
+                                     pl.lit(NO_END_MS).cast(TIME).alias("window_end"))
+        return inside, inside.clear()

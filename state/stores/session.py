@@ -120,7 +120,11 @@ class SessionStore(Store):
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order, the last of a key and session stands: key columns, value columns, ``_ts``."""
         ends = rows.get_column("window_end").dt.timestamp("ms")
-        rows = rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last", maintain_order=True)
+        self.write_rows(rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last",
+                                                              maintain_order=True))
+
+    def write_rows(self, rows: pl.DataFrame) -> None:
+        """Put different sessions whether they have expired or not; stream time stays. Columns as for ``put_rows``."""
         keys = self.columns.encode(rows)
         self._index.put(zip(keys, rows.get_column("window_end").dt.timestamp("ms").to_list(), strict=True))
         self.columns.write(keys, rows)

@@ -1,0 +1,181 @@
+"""Aggregations over windows that the records make: sessions and sliding windows.
+
+Which windows a record opens, joins or merges depends on those before it, so that is worked out a record at a time
+(``session_windows`` and ``sliding_windows`` beside this say how); the states are computed over columns. Sessions whose
+records are all in time need no such walk (``session_columns``). The store is ordered by key, then window end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch, has_key
+from pipelines.operators.fold import PLACE, Fold
+from pipelines.operators.states import States
+from pipelines.serdes.row_type import TIME
+from state.stores.session import SessionStore
+from state.types import StoreSpec
+
+Window = tuple[int, int, int]
+"""The number of a key in its batch, window start and end in ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Records of one epoch and the stored windows that they can meet."""
+
+    rows: pl.DataFrame
+    """In order, with ``_key``, the number of the record's key."""
+    stream_time: pl.Series
+    """At each record's own turn."""
+    found: pl.DataFrame
+    """All columns of the store and ``_key``."""
+
+
+@dataclass
+class Trace:
+    """What one record after another does to windows; records by their row, states by their number."""
+
+    updates: list[tuple[int, int, int, int | None]] = field(default_factory=list)
+    """Record, window start and end, new state; None where the window goes."""
+    late: list[tuple[int, int, int]] = field(default_factory=list)
+    """Record, and the start and end of the window that it is late for."""
+    newest: dict[Window, tuple[int, int | None]] = field(default_factory=dict)
+    """The last record and state of each window that was touched."""
+
+    def put(self, record: int, window: Window, state: int | None) -> None:
+        self.updates.append((record, window[1], window[2], state))
+        self.newest[window] = record, state
+
+
+class DataWindows(Protocol):
+    """Windows that the records make."""
+
+    @property
+    def closes_after_ms(self) -> int:
+        """A window is closed once stream time reaches its end plus this."""
+        ...
+
+    @property
+    def takes_null_values(self) -> bool: ...
+
+    @property
+    def ends_are_times(self) -> bool:
+        """Whether a result's timestamp is its window's end; else it is the greatest timestamp folded in."""
+        ...
+
+    def reach_ms(self) -> tuple[int, int]:
+        """How long before a record a stored window ends at the earliest, and how long after it one starts."""
+        ...
+
+    def trace(self, batch: Batch, states: States) -> Trace: ...
+
+    def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
+        """What needs no walk: windows to put, with states; stored ones that they replace; and what is left to walk."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataWindowedAggregation:
+    """One state a key and window, which goes once its store's retention after the window's end has passed.
+
+    Null keys are dropped and counted, null values too where the windows do not take them. Updates have the key
+    columns, ``window_start``, ``window_end``, finished values, ``_ts _partition _offset _deleted``: with
+    ``every_update`` each that evaluating one record after another gives, else the newest of each window. With
+    ``is_final`` each window's state once, when stream time closes it, by window end, then key.
+    """
+
+    store: StoreSpec
+    fold: Fold
+    windows: DataWindows
+    every_update: bool
+    is_final: bool
+    late_to: str | None = None
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        by = list(self.store.key)[:-2]
+        rows = has_key(rows, by, epoch)
+        if not self.windows.takes_null_values and rows.get_column("_deleted").any():
+            kept = rows.filter(~pl.col("_deleted"))
+            epoch.counts["null_values"] += rows.height - kept.height
+            rows = kept
+        if rows.is_empty():
+            return rows
+        before_ms = epoch.clocks.get(self.store.name)
+        stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
+        store = SessionStore(self.store, epoch.session)  # without a clock: what has closed meanwhile is met as well
+        batch = self._batch(rows, stream_time, store, by)
+        is_walked = self.every_update and not self.is_final
+        if is_walked:
+            puts, tombstones, left = [], [], batch
+        else:
+            put, gone, left = self.windows.by_columns(batch, self.fold)
+            puts, tombstones = [put], [gone]
+        updates: list[pl.DataFrame] = []
+        if left.rows.height:
+            states = self.fold.states(left.rows, left.found)
+            trace = self.windows.trace(left, states)
+            late = self._rows(left.rows, [(record, start, end, None) for record, start, end in trace.late])
+            epoch.drop_late(late, self.late_to)
+            net = [(record, start, end, state) for (_, start, end), (record, state) in trace.newest.items()]
+            walked = self._states(left.rows, states, trace.updates if is_walked else net)
+            changed = self._states(left.rows, states, net) if is_walked else walked
+            puts.append(changed.filter(~pl.col("_deleted")))
+            tombstones.append(changed.filter("_deleted"))
+            updates = [walked] if is_walked else []
+        for gone in tombstones:
+            if gone.height:
+                store.delete_rows(gone)
+        for put in puts:
+            if put.height:
+                store.write_rows(put)
+        if self.is_final:
+            return self._closed(store, before_ms, stream_time, rows)
+        frames = [frame for frame in updates or [*tombstones, *puts] if frame.height]
+        return self.fold.finish(pl.concat(frames)) if frames else rows.clear()
+
+    def _batch(self, rows: pl.DataFrame, stream_time: pl.Series, store: SessionStore, by: list[str]) -> Batch:
+        before, after = self.windows.reach_ms()
+        times = pl.col("_ts")
+        keys = rows.group_by(by, maintain_order=True).agg(
+            (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms"))
+        numbers = keys.select(by).with_row_index("_key")
+        found = store.find_rows(keys).rename({"_asked": "_key"})
+        return Batch(rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),
+                     stream_time=stream_time, found=found)
+
+    def _rows(self, rows: pl.DataFrame, windows: Sequence[tuple[int, int, int, int | None]]) -> pl.DataFrame:
+        """The record of each, with the window's bounds."""
+        bounds = [pl.Series(name, [each[place] for each in windows], dtype=pl.Int64).cast(TIME)
+                  for name, place in (("window_start", 1), ("window_end", 2))]
+        return rows[[each[0] for each in windows]].drop("_key").hstack(bounds)
+
+    def _states(self, rows: pl.DataFrame, states: States,
+                windows: Sequence[tuple[int, int, int, int | None]]) -> pl.DataFrame:
+        """The windows with their states: key columns, window bounds, state columns, ``_ts``, place, ``_deleted``."""
+        numbers = [None if state is None or states.is_gone(state) else state for _, _, _, state in windows]
+        framed = self._rows(rows, windows)
+        found = states.frame(numbers)
+        ends = framed.get_column("window_end").dt.timestamp("ms")
+        times = ends if self.windows.ends_are_times else found.get_column("_ts").fill_null(ends)
+        return pl.DataFrame([
+            *framed.select(*self.store.key).get_columns(), *found.select(*self.fold.state).get_columns(),
+            times.alias("_ts"), *framed.select(PLACE).get_columns(),
+            pl.Series("_deleted", [number is None for number in numbers], dtype=pl.Boolean())])
+
+    def _closed(self, store: SessionStore, before_ms: int | None, stream_time: pl.Series,
+                rows: pl.DataFrame) -> pl.DataFrame:
+        """The windows that this epoch has closed."""
+        delay_ms = self.windows.closes_after_ms
+        after_ms = None if before_ms is None else before_ms - delay_ms + 1
+        closed = store.find_ended(after_ms, int(stream_time[-1]) - delay_ms).frame()
+        if closed.is_empty():
+            return rows.clear()
+        closed = closed.sort("window_end", *list(self.store.key)[:-2], nulls_last=False)
+        closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
+        return self.fold.finish(closed.select(*self.store.key, *self.fold.state, "_ts").hstack(
+            rows.select(PLACE)[closers]).with_columns(pl.lit(False).alias("_deleted")))

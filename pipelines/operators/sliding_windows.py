@@ -1,0 +1,169 @@
+"""Sliding windows: every distinct set of records of a key that lie within the time difference.
+
+Each record opens the window that ends with it, and the one that starts a millisecond after it if any record lies in
+that. The rules are those of Kafka Streams' ``KStreamSlidingWindowAggregate``; the states and the store belong to
+``data_windows`` beside this.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import polars as pl
+
+from pipelines.operators.data_windows import Batch, Trace
+from pipelines.operators.fold import Fold
+from pipelines.operators.states import States
+from pipelines.operators.windows import grace_to_ms, positive_ms
+
+
+@dataclass
+class _KeyWindows:
+    """The windows of one key by start: state, and the greatest timestamp in it."""
+
+    starts: list[int] = field(default_factory=list)
+    held: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def put(self, start: int, state: int, newest: int) -> None:
+        if start not in self.held:
+            insort(self.starts, start)
+        self.held[start] = state, newest
+
+    def remove(self, start: int) -> None:
+        if self.held.pop(start, None) is not None:
+            self.starts.remove(start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindows:
+    """Windows ``[start, start + difference]``, both ends included, made by the records; none starts before 1970.
+
+    A window is closed to a record when it ends before stream time minus grace; a record that no open window takes is
+    late and leaves no trace. Null keys and null values are dropped. There is no default grace.
+    """
+
+    difference_ms: int
+    grace_ms: int
+
+    @classmethod
+    def of_time_difference_with_no_grace(cls, difference: timedelta) -> SlidingWindows:
+        """Windows of records at most ``difference`` apart that close once stream time is beyond their end."""
+        return cls.of_time_difference_and_grace(difference, timedelta(0))
+
+    @classmethod
+    def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> SlidingWindows:
+        """Windows of records at most ``difference`` apart that admit records until ``grace`` after their end."""
+        return cls(difference_ms=positive_ms(difference, "time difference"), grace_ms=grace_to_ms(grace))
+
+    @property
+    def closes_after_ms(self) -> int:
+        """A window is closed once stream time reaches its end plus this.
+
+        Kafka Streams' suppression forwards it one millisecond earlier, when a record can still change it.
+        """
+        return self.grace_ms + 1
+
+    @property
+    def least_retention_ms(self) -> int:
+        """How long a window's state is needed, from its end: records copy from windows up to a difference before."""
+        return self.difference_ms + self.grace_ms + 1
+
+    @property
+    def takes_null_values(self) -> bool:
+        return False
+
+    @property
+    def ends_are_times(self) -> bool:
+        return False
+
+    def reach_ms(self) -> tuple[int, int]:
+        return self.difference_ms, 1
+
+    def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
+        return batch.rows.clear(), batch.rows.clear(), batch
+
+    def trace(self, batch: Batch, states: States) -> Trace:
+        walk = _Walk(self.difference_ms, states)
+        windows: dict[int, _KeyWindows] = {}
+        for row, (key, start, newest) in enumerate(zip(
+                batch.found.get_column("_key").to_list(),
+                batch.found.get_column("window_start").dt.timestamp("ms").to_list(),
+                batch.found.get_column("_ts").to_list(), strict=True)):
+            windows.setdefault(key, _KeyWindows()).put(start, states.stored(row), newest)
+        for record, (key, time, stream_time) in enumerate(zip(
+                batch.rows.get_column("_key").to_list(), batch.rows.get_column("_ts").to_list(),
+                batch.stream_time.to_list(), strict=True)):
+            walk.open_from = stream_time - self.grace_ms
+            if time + self.difference_ms < walk.open_from:
+                start = max(0, time - self.difference_ms)
+                walk.trace.late.append((record, start, start + self.difference_ms))
+                continue
+            kept_from = walk.open_from - 2 * self.difference_ms
+            walk.step(record, key, time, kept_from, windows.setdefault(key, _KeyWindows()))
+        return walk.trace
+
+
+class _Walk:
+    """One record after another; ``open_from`` is the earliest end of a window that is open to the record."""
+
+    def __init__(self, difference_ms: int, states: States) -> None:
+        self.difference_ms, self.states, self.trace, self.open_from = difference_ms, states, Trace(), 0
+
+    def step(self, record: int, key: int, time: int, kept_from: int, windows: _KeyWindows) -> None:
+        """Put one record into its windows; those that start before ``kept_from`` are forgotten."""
+        difference, is_early = self.difference_ms, time < self.difference_ms
+        own_start = max(0, time - difference)
+        lower = bisect_left(windows.starts, max(0, time - 2 * difference, kept_from))
+        near = windows.starts[lower:bisect_right(windows.starts, time + 1)]
+        left: int | None = None          # the newest state of the records before this one
+        right: tuple[int, int] | None = None  # a state with the records behind this one, and its newest time
+        previous: int | None = None      # the time of the record before this one
+        for start in near:
+            state, newest = windows.held[start]
+            if start == own_start:
+                if newest < time:
+                    previous = newest
+                elif is_early and newest > time and right is None:
+                    right = state, newest
+                if not is_early:
+                    self._fold(record, key, windows, start, state, newest, time)
+            elif start < own_start:
+                left, previous = state, newest
+            elif start <= time:
+                right = state, newest
+                self._fold(record, key, windows, start, state, newest, time)
+        if is_early:
+            self._open_right(record, key, windows, time, right)
+        behind = None if previous is None else previous + 1
+        if behind is not None and behind not in windows.held and own_start < behind:
+            self._fold(record, key, windows, behind, None, time, time)
+        if is_early and own_start in windows.held:
+            state, newest = windows.held[own_start]
+            self._fold(record, key, windows, own_start, state, newest, time)
+        elif own_start not in near:
+            has_left = not is_early and previous is not None and own_start <= previous
+            self._fold(record, key, windows, own_start, left if has_left else None, time, time)
+        if not is_early:
+            self._open_right(record, key, windows, time, right)
+
+    def _open_right(self, record: int, key: int, windows: _KeyWindows, time: int,
+                    right: tuple[int, int] | None) -> None:
+        """The window of the records behind this one, if there are any and it is not there already."""
+        if right is not None and right[1] > time and time + 1 not in windows.held:
+            windows.put(time + 1, *right)
+            self.trace.put(record, (key, time + 1, time + 1 + self.difference_ms), right[0])
+
+    def _fold(self, record: int, key: int, windows: _KeyWindows, start: int, state: int | None, newest: int,
+              time: int) -> None:
+        window = (key, start, start + self.difference_ms)
+        if window[2] < self.open_from:
+            self.trace.late.append((record, start, window[2]))
+            return
+        folded = self.states.fold(state, record)
+        self.trace.put(record, window, folded)
+        if self.states.is_gone(folded):
+            windows.remove(start)
+        else:
+            windows.put(start, folded, max(newest, time))
