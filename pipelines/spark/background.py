@@ -23,7 +23,7 @@ class BackgroundJobs(Generic[Answer]):
     an answer a task."""
 
     def __init__(self, spark_context: SparkContext, pool: str, at_once: int = 1) -> None:
-        self._context, self._pool = spark_context, pool
+        self._context, self._pool, self._row = spark_context, pool, spark_context.parallelize([0], 1)
         self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=pool)
         self._running: dict[tuple[TaskId, ...], Future[list[Answer]]] = {}
 
@@ -39,7 +39,7 @@ class BackgroundJobs(Generic[Answer]):
         Called from the driver's thread, which binds the job.
         """
         self._context.environment[SLOT_VARIABLE] = self._pool if slot is None else str(slot)
-        job = self._context.parallelize([0], 1).mapPartitions(work)
+        job = self._row.mapPartitions(work)
         job._jrdd  # binds the environment of this moment  # noqa: B018
         self._running[tuple(tasks)] = self._threads.submit(self._collect, job)
 

@@ -143,5 +143,5 @@ def _copy(source: Path, target: Path, size_bytes: int) -> int:
 
 
 def _checksum(file: BinaryIO, size_bytes: int) -> int:
-    with mmap.mmap(file.fileno(), size_bytes, prot=mmap.PROT_READ) as content:
+    with mmap.mmap(file.fileno(), size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) as content:
         return zlib.crc32(content)
