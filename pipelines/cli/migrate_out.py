@@ -1,7 +1,9 @@
-"""``weir migrate to-group`` and ``to-checkpoints``: an application's committed positions for other systems."""
+"""``weir migrate to-group`` and ``to-checkpoints``: an application's committed positions for other systems; and what
+all directions share: their options, and how the outcome looks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,32 @@ ServersOption = Annotated[str | None, typer.Option(
     "--bootstrap-servers", metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show exactly what would change; change nothing.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What a migration changed, or would change."""
+
+    what: str
+    """The application that positions come to, or the consumer group or application that they are written for."""
+    source: str = ""
+    """Where they come from."""
+    outcome: str
+    changes: list[str]
+    """A sentence each."""
+    notes: list[str]
+
+
+def migration_settings(directory: Path | None, bootstrap_servers: str | None) -> Settings:
+    """The settings of a folder with the brokers that a flag names."""
+    return load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+
+
+def print_moved(moved: Moved) -> None:
+    """A line a change, then one that sums up."""
+    for line in (*moved.changes, *(f"note: {note}" for note in moved.notes)):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(": ".join(filter(None, (moved.what, moved.source, moved.outcome))), markup=False, soft_wrap=True)
 
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
@@ -40,11 +68,15 @@ def to_group(application: AppArgument,
 
     `weir run --set mirror_offsets_to_group=GROUP` does that at every commit.
     """
+    print_moved(move_to_group(migration_settings(directory, bootstrap_servers), application, group, dry_run=dry_run))
+
+
+def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
+    """Give a consumer group the committed positions; raises ``CommandError`` when it has others."""
     from infra.kafka.admin import KafkaAdmin
     from infra.kafka.broker import broker_for
     from pipelines.cli.positions import committed_positions
 
-    settings = load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
     positions = {(topic, number): offset
                  for topic, offsets in committed_positions(_newest(settings, application)).items()
                  for number, offset in offsets.items()}
@@ -58,22 +90,26 @@ def to_group(application: AppArgument,
                                "changed: choose another group, or delete the group's offsets")
         if changed and not dry_run:
             admin.set_group_offsets(group, changed)
-    for (topic, number), offset in sorted(changed.items()):
-        console.print(f"topic {topic}, partition {number}: offset {offset:,}", markup=False, soft_wrap=True)
     outcome = ("has these offsets already; nothing was changed" if not changed
                else "nothing was changed (--dry-run)" if dry_run else "has the application's positions")
-    console.print(f"consumer group {group}: {outcome}", markup=False, soft_wrap=True)
+    return Moved(what=f"consumer group {group}", outcome=outcome, notes=[],
+                 changes=[f"topic {topic}, partition {number}: offset {offset:,}"
+                          for (topic, number), offset in sorted(changed.items())])
 
 
 def to_checkpoints(application: AppArgument, folder: FolderArgument, dry_run: DryRunOption = False,
                    directory: DirOption = None, debug: DebugOption = False) -> None:
     """Write the positions as Kafka Streams' `.checkpoint` files, FOLDER/0_1/.checkpoint for task 0_1."""
+    print_moved(move_to_checkpoints(load_settings(directory), application, folder, dry_run=dry_run))
+
+
+def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, dry_run: bool) -> Moved:
+    """Write a ``.checkpoint`` file a task that reads topics."""
     from pipelines.cli.registry import registered_application
     from pipelines.migrate.kafka_streams_files import CHECKPOINT, check_checkpoint, write_checkpoint
     from pipelines.spark.errors import TopologyChangedError
     from pipelines.topology.changes import sub_topology_of
 
-    settings = load_settings(directory)
     topology, newest = registered_application(settings, application).topology, _newest(settings, application)
     by_task: dict[str, dict[TopicPartition, int]] = {}
     for name, commit in newest.tasks.items():
@@ -84,11 +120,10 @@ def to_checkpoints(application: AppArgument, folder: FolderArgument, dry_run: Dr
                 (topic, partition): offset for topic, offsets in commit.positions.items()
                 for partition, offset in offsets.items()}
     to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
-    for task in to_write:
-        if not dry_run:
-            write_checkpoint(folder / task, by_task[task])
-        console.print(f"{folder / task / CHECKPOINT}: "
-                      + ", ".join(f"{topic} {partition} up to {offset - 1}" for (topic, partition), offset
-                                  in sorted(by_task[task].items()) if offset), markup=False, soft_wrap=True)
+    for task in to_write if not dry_run else ():
+        write_checkpoint(folder / task, by_task[task])
     outcome = "nothing was changed" if dry_run or not to_write else f"{len(to_write)} files written"
-    console.print(f"{application}: {outcome}{' (--dry-run)' if dry_run else ''}", markup=False, soft_wrap=True)
+    return Moved(what=application, outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}", notes=[], changes=[
+        f"{folder / task / CHECKPOINT}: " + ", ".join(
+            f"{topic} {partition} up to {offset - 1}" for (topic, partition), offset in sorted(by_task[task].items())
+            if offset) for task in to_write])

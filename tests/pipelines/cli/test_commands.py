@@ -11,7 +11,7 @@ from pipelines.cli.app import app
 
 COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",),
             ("commit",), ("pause",), ("resume",), ("stop",), ("compact",), ("snapshot",), ("restore",), ("verify",),
-            ("bench",), ("kafka", "start"), ("kafka", "stop"),
+            ("stacks",), ("bench",), ("kafka", "start"), ("kafka", "stop"),
             ("migrate", "from-group"), ("migrate", "from-checkpoints"), ("migrate", "from-spark"),
             ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints")]
 STEERING = ("commit", "pause", "resume", "stop")

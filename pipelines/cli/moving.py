@@ -1,0 +1,196 @@
+"""What ``weir migrate`` moves in, as calls: the commands and Dagster's job make the same.
+
+Moving out is ``migrate_out`` beside this; what a migration is and how it is read are ``pipelines.migrate``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pipelines.cli.migrate_out import Moved
+from pipelines.cli.options import CommandError
+
+if TYPE_CHECKING:
+    from infra.kafka.admin import KafkaAdmin
+    from infra.settings import Settings
+    from pipelines.application import Application
+    from pipelines.migrate.migration import Migration, TopicPartition
+
+LEASE_TTL_S = 600.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An application that is to be migrated, and its topics."""
+
+    settings: Settings
+    application: Application
+    admin: KafkaAdmin
+    topic_counts: Mapping[str, int]
+    reference: str
+
+    def migration(self, source: str, found: Mapping[TopicPartition, int]) -> Migration:
+        """Positions alone, of those topics that the application reads.
+
+        Raises:
+            MigrationError: They do not fit the topics.
+        """
+        from pipelines.migrate.migration import Migration, source_positions
+
+        partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
+        positions = source_positions(
+            self.application, self.topic_counts, found, self.admin.beginning_offsets(partitions),
+            self.admin.end_offsets(partitions), source)
+        return Migration(application=self.application, source=source, positions=positions,
+                         counts=self.application.topology.partition_counts(self.topic_counts))
+
+    def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
+        """Write the migration unless ``dry_run``, and say what it changes."""
+        from infra.control import ControlDatabase, this_host
+        from pipelines.cli.registry import register
+
+        is_there = migration.is_written(self.settings.warehouse)
+        if not dry_run and not is_there:
+            database = ControlDatabase(self.settings.control_database_url)
+            lease = database.acquire_lease(self.application.id, owner="weir migrate", pid=os.getpid(),
+                                           host=this_host(), ttl_s=LEASE_TTL_S)
+            try:
+                migration.write(self.settings.warehouse)
+            finally:
+                database.release(lease)
+            register(self.settings, self.application.id, self.reference)
+        outcome = ("is in place already; nothing was changed" if is_there
+                   else "nothing was changed (--dry-run)" if dry_run else "committed as the application's epoch 1")
+        return Moved(what=self.application.id, source=migration.source, outcome=outcome,
+                     changes=lines(migration, self.topic_counts), notes=list(notes))
+
+
+def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
+    """What a migration changes, a line each."""
+    from pipelines.migrate.migration import missing
+
+    start, outputs = migration.application.start, Counter[str]()
+    for table, rows in migration.outputs:
+        outputs[table.name] += rows.height
+    return [
+        *(f"topic {topic}, partition {partition}: begins at offset {offset:,}" for (topic, partition), offset
+          in sorted(migration.positions.items())),
+        *(f"topic {topic}, partition {partition}: has no offset, begins at the {start}" for topic, partition
+          in missing(migration.positions, topic_counts)),
+        *(f"store {each.store.name}, task {each.task}: {each.rows.height:,} rows" for each in migration.stores),
+        *(f"output {name}: {rows:,} rows" for name, rows in outputs.items())]
+
+
+@contextmanager
+def place(settings: Settings, reference: str) -> Iterator[Place]:
+    """The application at ``reference``, with its broker up for the block."""
+    from infra.kafka.admin import KafkaAdmin
+    from infra.kafka.broker import broker_for
+    from pipelines.cli.plan import source_counts
+    from pipelines.cli.registry import load_reference
+
+    application = load_reference(reference)
+    with broker_for(settings) as servers:
+        yield Place(settings=settings, application=application, admin=KafkaAdmin(servers, settings.kafka),
+                    topic_counts=source_counts(settings, application, servers), reference=reference)
+
+
+def require_empty_stores(application: Application, accepted: bool) -> list[str]:
+    """Notes on the stores of an application that takes positions over without state.
+
+    Raises:
+        CommandError: It has stores, and nobody said that they may begin empty.
+    """
+    from pipelines.migrate.migration import stores_of
+
+    stores = stores_of(application)
+    if stores and not accepted:
+        raise CommandError(f"{application.id} keeps state ({', '.join(stores)}), and positions alone bring none: its "
+                           "results would count only what is read from now on; accept that with --empty-stores, or "
+                           "leave the migration out to read everything anew")
+    return [f"store {store} begins empty" for store in stores]
+
+
+def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Begin where a consumer group has got to; raises ``CommandError`` while it has consumers."""
+    notes = require_empty_stores(where.application, empty_stores)
+    if members := where.admin.group_members(group):
+        raise CommandError(f"consumer group {group!r} has {members} consumers, which would go on reading; stop "
+                           "them first")
+    migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Begin where ``.checkpoint`` and ``.position`` files, or folders with such files, have source topics."""
+    from pipelines.migrate.kafka_streams_files import offset_files, read_positions
+
+    notes = require_empty_stores(where.application, empty_stores)
+    files = offset_files(paths)
+    found = read_positions(files)
+    others = sorted({topic for topic, _ in found} - where.topic_counts.keys())
+    notes += [f"topic {topic} is not read by the application and is left out" for topic in others]
+    source = f"{len(files)} files of Kafka Streams in {', '.join(map(str, paths))}"
+    return where.carry_out(where.migration(source, found), dry_run=dry_run, notes=notes)
+
+
+def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Begin where the newest committed batch of a Structured Streaming query ends; ``folder`` is its checkpoint."""
+    from pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+
+    notes = require_empty_stores(where.application, empty_stores)
+    found = read_spark_checkpoint(folder)
+    if found.is_interrupted:
+        notes.append(f"a batch behind {found.batch} was begun and not committed: its input is read again, and what "
+                     "the query wrote of it is for you to judge")
+    migration = where.migration(f"batch {found.batch} of Spark checkpoint {folder}", found.positions)
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def move_from_kafka_streams(where: Place, application_id: str, *, changelogs: Mapping[str, str],
+                            serdes: Mapping[str, str], dry_run: bool) -> Moved:
+    """Take a stopped Kafka Streams application over; ``changelogs`` are topics by store, ``serdes`` are
+    ``module:name`` by store, where they are not what the program suggests."""
+    from infra.kafka.reader import PartitionReader
+    from pipelines.migrate.formats import StoreSerdes
+    from pipelines.migrate.kafka_streams_app import KafkaStreamsApp
+    from pipelines.migrate.migration import stores_of
+
+    for store in changelogs.keys() | serdes.keys():
+        if store not in stores_of(where.application):
+            raise CommandError(f"{where.application.id} has no store {store!r}; it has "
+                               f"{', '.join(stores_of(where.application)) or 'none'}")
+    kafka = {**where.settings.kafka, "bootstrap.servers": where.admin.bootstrap_servers}
+    app = KafkaStreamsApp(
+        id=application_id, application=where.application, cluster=where.admin, topic_counts=where.topic_counts,
+        reader=lambda topic, partition: PartitionReader(kafka, topic, partition), changelogs=changelogs,
+        serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()})
+    migration = app.migration()
+    filled = {table.name for table, _ in migration.outputs}
+    notes = [f"output {name} begins with what is read from now on" for name
+             in where.application.topology.committed_form.outputs if name not in filled]
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def load_object(name: str, kind: type[T]) -> T:
+    """What ``module:attribute`` leads to.
+
+    Raises:
+        CommandError: Nothing of that kind.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CommandError(f"{name} leads nowhere ({error}); write package.module:name of a {kind.__name__}") from error
+    if not isinstance(found, kind):
+        raise CommandError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
+    return found
