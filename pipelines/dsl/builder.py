@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import polars as pl
+
 from pipelines.dsl.graph import Graph
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.table import KTable, TtlClock, add_table
+from pipelines.errors import TopologyError
+from pipelines.operators.aggregates import expression_dtype
 from pipelines.serdes.serde import Serde
-from pipelines.topology.nodes import SourceNode
+from pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
+from pipelines.topology.nodes import RecordType, SourceNode
 from pipelines.topology.topology import Topology
 
 
@@ -18,22 +23,26 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topic: str, *, key: Serde, value: Serde) -> KStream:
+    def stream(self, topic: str, *, key: Serde, value: Serde,
+               timestamp: TimestampExtractor | None = None) -> KStream:
         """The records of ``topic``, null keys and null values included.
+
+        ``timestamp`` says which time a record has; without it the record's own, and one without is bad input.
 
         Raises:
             TopologyError: A schema does not fit, or the topic is read already.
         """
-        return KStream(self._graph, self._source(topic, key, value), has_new_key=False)
+        return KStream(self._graph, self._source(topic, key, value, timestamp), has_new_key=False)
 
     def table(self, topic: str, *, key: Serde, value: Serde, store: str,
-              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
+              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
+              timestamp: TimestampExtractor | None = None) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
-        stream time or by the wall clock; no tombstone is forwarded.
+        stream time or by the wall clock; no tombstone is forwarded. ``timestamp`` as for ``stream``.
         """
-        return add_table(self._graph, self._source(topic, key, value), store, "KTABLE-SOURCE-", ttl=ttl,
+        return add_table(self._graph, self._source(topic, key, value, timestamp), store, "KTABLE-SOURCE-", ttl=ttl,
                          ttl_by=ttl_by)
 
     def build(self) -> Topology:
@@ -44,7 +53,24 @@ class StreamsBuilder:
         """
         return Topology(tuple(self._graph.nodes))
 
-    def _source(self, topic: str, key: Serde, value: Serde) -> SourceNode:
+    def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None) -> SourceNode:
         name = self._graph.new_name("KSTREAM-SOURCE-")
         record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"))
-        return self._graph.add(SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value))
+        return self._graph.add(SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
+                                          timestamp=_checked(topic, record, timestamp)))
+
+
+def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:
+    """The extractor of a source; raises ``TopologyError`` when it cannot give times of these records."""
+    if timestamp is None:
+        return FailOnInvalidTimestamp()
+    if not isinstance(timestamp, TimestampExtractor):
+        raise TopologyError(f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, as "
+                            'FailOnInvalidTimestamp(of="ordered_at") or WallclockTimestampExtractor()')
+    if timestamp.of is not None:
+        expression = pl.col(timestamp.of) if isinstance(timestamp.of, str) else timestamp.of
+        dtype = expression_dtype(expression, record.columns, f"the timestamp of topic {topic!r}")
+        if not (dtype.is_integer() or isinstance(dtype, (pl.Datetime, pl.Date))):
+            raise TopologyError(f"topic {topic!r}: the timestamp has type {dtype}; it must be a datetime, a date, or "
+                                "an integer in milliseconds since 1970")
+    return timestamp

@@ -84,8 +84,8 @@ def user_function(call: Callable[..., Any], node: str) -> UserFunction:
     return UserFunction(call, node)
 
 
-def returned_type(function: UserFunction, scalar_name: str) -> RowType:
-    """The row type of a function's return annotation; raises ``TopologyError`` when it has none."""
+def return_annotation(function: UserFunction, example: str) -> Any:
+    """What a function says it returns; raises ``TopologyError``, with ``example`` as the way out, when it does not."""
     try:
         hints = typing.get_type_hints(function.call)
     except (TypeError, NameError) as error:
@@ -95,8 +95,13 @@ def returned_type(function: UserFunction, scalar_name: str) -> RowType:
                                 "types that are defined at module level") from None
     if "return" not in hints:
         raise TopologyError(f"{function.node}: function {function.name} has no return annotation, and state and "
-                            "tables need types; write def f(...) -> YourDataclass, or use expressions")
-    return row_type_of(hints["return"], scalar_name)
+                            f"tables need types; write def f(...) -> {example}, or use expressions")
+    return hints["return"]
+
+
+def returned_type(function: UserFunction, scalar_name: str) -> RowType:
+    """The row type of a function's return annotation; raises ``TopologyError`` when it has none."""
+    return row_type_of(return_annotation(function, "YourDataclass"), scalar_name)
 
 
 def named_expressions(where: str, schema: pl.Schema, positional: Sequence[Any],

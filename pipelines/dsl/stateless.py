@@ -1,4 +1,4 @@
-"""Filters and value mappers, which streams and tables add in the same way."""
+"""Filters and value mappers, which streams and tables add in the same way, and peeks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ import polars as pl
 from pipelines.dsl.graph import Graph, named_expressions, returned_type, unchanged_columns, user_function
 from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import expression_dtype
-from pipelines.topology.nodes import FilterNode, MapValuesNode, Node
+from pipelines.operators.functions import UserFunction
+from pipelines.topology.nodes import FilterNode, MapValuesNode, Node, PeekNode
 
 
-def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool) -> Node:
+def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool,
+               is_negated: bool = False) -> Node:
     name = graph.new_name(prefix)
-    if isinstance(predicate, pl.Expr):
-        dtype = expression_dtype(predicate, parent.record.columns, name)
-        if dtype != pl.Boolean():
-            raise TopologyError(f"{name}: the predicate has type {dtype}; filter needs true or false")
-    else:
-        predicate = user_function(predicate, name)
-    return graph.add(FilterNode(name=name, parent=parent, record=parent.record, predicate=predicate,
-                                is_table=is_table))
+    return graph.add(FilterNode(name=name, parent=parent, record=parent.record, is_table=is_table,
+                                predicate=checked_predicate(name, parent, predicate), is_negated=is_negated))
+
+
+def checked_predicate(name: str, parent: Node, predicate: Any) -> pl.Expr | UserFunction:
+    """What decides for node ``name`` over the records of ``parent``; raises ``TopologyError`` for anything else."""
+    if not isinstance(predicate, pl.Expr):
+        return user_function(predicate, name)
+    dtype = expression_dtype(predicate, parent.record.columns, name)
+    if dtype != pl.Boolean():
+        raise TopologyError(f"{name}: the predicate has type {dtype}; filter needs true or false")
+    return predicate
 
 
 def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix: str, *, is_table: bool) -> Node:
@@ -38,3 +44,8 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
     return graph.add(MapValuesNode(
         name=name, parent=parent, mapper=mapper, is_table=is_table,
         record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared)))
+
+
+def add_peek(graph: Graph, parent: Node, action: Any, prefix: str) -> Node:
+    name = graph.new_name(prefix)
+    return graph.add(PeekNode(name=name, parent=parent, record=parent.record, action=user_function(action, name)))

@@ -104,7 +104,8 @@ class KStream:
         What follows runs in as many tasks as before, or in ``partitions``. Records with a null key pass too.
         """
         if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
-            raise TopologyError(f"repartition({name!r}) has partitions={partitions!r}; it must be a whole number from 1")
+            raise TopologyError(f"repartition({name!r}) has partitions={partitions!r}; it must be a whole number "
+                                "from 1")
         node = repartition(self._graph, self._node, check_name("repartition", name), is_explicit=True,
                            partitions=partitions)
         return KStream(self._graph, node, has_new_key=False)

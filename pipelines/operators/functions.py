@@ -59,6 +59,14 @@ class UserFunction:
         except Exception as error:
             raise UserFunctionError(self.name, self.node, f"{type(error).__name__}: {error}") from error
 
+    def over_each(self, arguments: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+        """All that each call gives, of a function that gives any number of results; errors as ``over``."""
+        call = self.call
+        try:
+            return [list(call(*each)) for each in arguments]
+        except Exception as error:
+            raise UserFunctionError(self.name, self.node, f"{type(error).__name__}: {error}") from error
+
     def columns(self, result: RowType, objects: list[Any]) -> list[pl.Series]:
         """The results as columns; raises ``UserFunctionError`` when one does not fit the annotation."""
         try:

@@ -1,4 +1,7 @@
-"""Operators without state, on streams and on tables: filter, map the value, choose another key."""
+"""Operators without state that leave keys alone, on streams and on tables: filter, map the value, peek.
+
+Those that choose a key or give several records are in ``mapping`` beside this, splitting is in ``branching``.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,37 @@ from pipelines.operators.epoch import Epoch
 from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.serdes.row_type import RowType
 
+Predicate = pl.Expr | UserFunction
+
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Keeps the rows for which the predicate is true (not null). A function gets ``(key, value)``.
+    """Keeps the rows for which the predicate is true (not null), or with ``is_negated`` the others.
 
-    Of a table, a row that does not pass becomes a tombstone, and the predicate never sees a tombstone.
+    A function gets ``(key, value)``. Of a table, a row that does not pass becomes a tombstone, and the predicate never
+    sees a tombstone.
     """
 
-    predicate: pl.Expr | UserFunction
+    predicate: Predicate
+    is_negated: bool
     key: KeyType
     value: RowType
     is_table: bool
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         deleted = rows.get_column("_deleted")
-        if isinstance(self.predicate, pl.Expr):
-            passes = rows.with_columns(self.predicate.cast(pl.Boolean).alias("_passes")).get_column("_passes")
-            passes = passes.fill_null(False)
-        else:
-            asked = rows.filter(~deleted) if self.is_table else rows
-            objects = self.value.to_objects(asked, asked.get_column("_deleted"))
-            answers = self.predicate.over(zip(self.key.to_objects(asked), objects, strict=True))
-            passes = pl.Series([bool(answer) for answer in answers], dtype=pl.Boolean())
-            if self.is_table:
-                passes = pl.Series(values=[False] * rows.height, dtype=pl.Boolean()).scatter(
-                    (~deleted).arg_true(), passes)
         if not self.is_table:
-            return rows.filter(passes)
-        return _with_tombstones(rows, self.value, self.key.row_type.columns, deleted | ~passes)
+            return rows.filter(self._passes(rows))
+        if isinstance(self.predicate, pl.Expr):
+            passes = self._passes(rows)
+        else:
+            passes = pl.Series(values=[False] * rows.height, dtype=pl.Boolean()).scatter(
+                (~deleted).arg_true(), self._passes(rows.filter(~deleted)))
+        return with_tombstones(rows, self.value, self.key.row_type.columns, deleted | ~passes)
+
+    def _passes(self, rows: pl.DataFrame) -> pl.Series:
+        found = meets(self.predicate, rows, self.key, self.value)
+        return ~found if self.is_negated else found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,41 +73,56 @@ class MapValues:
             columns = self.mapper.columns(self.result, answers)
             deleted = pl.Series([answer is None for answer in answers], dtype=pl.Boolean())
         else:
-            named = {f"_{name}": expression.cast(self.result.columns[name])
-                     for name, expression in self.mapper.items()}
-            mapped = rows.with_columns(**named)
-            columns = [mapped.get_column(f"_{name}").alias(name) for name in self.mapper]
+            columns = computed(rows, self.mapper, self.result)
         kept = [name for name in self.key_columns if name not in self.result.columns]
-        mapped = pl.DataFrame([*rows.select(kept).get_columns(), *columns,
-                               *rows.select("_ts", "_partition", "_offset").get_columns(), deleted.alias("_deleted")])
-        return _with_tombstones(mapped, self.result, self.key_columns, deleted)
+        mapped = pl.DataFrame([*rows.select(kept).get_columns(), *columns, *reserved(rows, deleted)])
+        return with_tombstones(mapped, self.result, self.key_columns, deleted)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectKey:
-    """A new key a row: of columns and expressions, or of a function that gets ``(key, value)``."""
+class Peek:
+    """Shows each row to a function of ``(key, value)`` and passes it on.
 
-    selector: Mapping[str, pl.Expr] | UserFunction
+    An epoch that is rolled back runs again, so a function sees a record at least once.
+    """
+
+    action: UserFunction
     key: KeyType
     value: RowType
-    result: RowType
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        if isinstance(self.selector, UserFunction):
-            values = self.value.to_objects(rows, rows.get_column("_deleted"))
-            keys = self.selector.over(zip(self.key.to_objects(rows), values, strict=True))
-            columns = self.selector.columns(self.result, keys)
-        else:
-            named = {f"_{name}": expression.cast(self.result.columns[name])
-                     for name, expression in self.selector.items()}
-            selected = rows.with_columns(**named)
-            columns = [selected.get_column(f"_{name}").alias(name) for name in self.selector]
-        kept = [name for name in self.value.columns if name not in self.result.columns]
-        return pl.DataFrame([*columns, *rows.select(*kept, "_ts", "_partition", "_offset", "_deleted").get_columns()])
+        values = self.value.to_objects(rows, rows.get_column("_deleted"))
+        self.action.over(zip(self.key.to_objects(rows), values, strict=True))
+        return rows
 
 
-def _with_tombstones(rows: pl.DataFrame, value: RowType, key_columns: Container[str],
-                     deleted: pl.Series) -> pl.DataFrame:
+def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType) -> pl.Series:
+    """For which rows the predicate is true, without nulls; a function gets null values too."""
+    if isinstance(predicate, pl.Expr):
+        answers = rows.with_columns(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
+        return answers.fill_null(False)
+    objects = value.to_objects(rows, rows.get_column("_deleted"))
+    found = predicate.over(zip(key.to_objects(rows), objects, strict=True))
+    return pl.Series([bool(answer) for answer in found], dtype=pl.Boolean())
+
+
+def computed(rows: pl.DataFrame, expressions: Mapping[str, pl.Expr], types: RowType) -> list[pl.Series]:
+    """The columns that ``expressions`` give over ``rows``, in the types that ``types`` has for them."""
+    named = {f"_{name}": expression.cast(types.columns[name]) for name, expression in expressions.items()}
+    frame = rows.with_columns(**named)
+    return [frame.get_column(f"_{name}").alias(name) for name in expressions]
+
+
+def reserved(rows: pl.DataFrame, deleted: pl.Series | None = None) -> list[pl.Series]:
+    """The columns of ``rows`` that are no user's, in order, with ``_deleted`` as given."""
+    columns = [column for column in rows.get_columns() if column.name.startswith("_")]
+    if deleted is None:
+        return columns
+    return [deleted.alias("_deleted") if column.name == "_deleted" else column for column in columns]
+
+
+def with_tombstones(rows: pl.DataFrame, value: RowType, key_columns: Container[str],
+                    deleted: pl.Series) -> pl.DataFrame:
     """``rows`` with ``_deleted`` as given, and no value where it is true; a column that is also key stays."""
     if not deleted.any():
         return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ import polars as pl
 
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import Serde
+from pipelines.serdes.timestamps import TimestampExtractor
 from pipelines.tasks.plan import BadRecord
 
 
@@ -45,6 +46,8 @@ class DecodableSource(Protocol):
     def key(self) -> RowType: ...
     @property
     def value(self) -> RowType: ...
+    @property
+    def timestamp(self) -> TimestampExtractor: ...
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,15 @@ class Decoded:
     Boolean; in offset order. A null key has all key columns null."""
     bad: list[BadRecord]
     """In offset order."""
+    skipped: list[int] = field(default_factory=list)
+    """Offsets of records that the source's timestamp extractor drops."""
 
 
-def decode_source(source: DecodableSource, raw: RawRecords) -> Decoded:
-    """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised."""
+def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms: int, now_ms: int) -> Decoded:
+    """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised.
+
+    ``partition_time_ms`` and ``now_ms`` are what the timestamp extractor goes by (``TimestampExtractor.extract``).
+    """
     rows = len(raw.values)
     key = source.key_serde.decode(raw.keys, source.key)
     value = source.value_serde.decode(raw.values, source.value)
@@ -74,14 +82,15 @@ def decode_source(source: DecodableSource, raw: RawRecords) -> Decoded:
     ])
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
     reasons |= {index: f"key: {reason}" for index, reason in key.bad.items()}
-    reasons |= {int(index): f"negative timestamp {raw.timestamps_ms[index]}"
-                for index in np.flatnonzero(np.asarray(raw.timestamps_ms) < 0)}
-    if not reasons:
+    event_times = source.timestamp.extract(frame, reasons.keys(), partition_time_ms, now_ms)
+    frame = frame.with_columns(event_times.times_ms.alias("_ts"))
+    reasons |= event_times.bad
+    if not (reasons or event_times.skipped):
         return Decoded(frame, [])
     bad = [_bad_record(raw, index, reasons[index]) for index in sorted(reasons)]
     keep = np.ones(rows, dtype=bool)
-    keep[list(reasons)] = False
-    return Decoded(frame.filter(pl.Series(keep)), bad)
+    keep[[*reasons, *event_times.skipped]] = False
+    return Decoded(frame.filter(pl.Series(keep)), bad, raw.offsets[event_times.skipped].tolist())
 
 
 def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
@@ -90,7 +99,7 @@ def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
                      key=raw.keys[index], value=raw.values[index])
 
 
-def source_schema(key: RowType, value: RowType) -> pl.Schema:
-    """The columns that every source and every repartition edge delivers."""
-    return pl.Schema({**key.columns, **value.columns, "_ts": pl.Int64(), "_partition": pl.Int32(),
+def source_schema(columns: pl.Schema) -> pl.Schema:
+    """What sources and repartition edges deliver of records with these columns."""
+    return pl.Schema({**columns, "_ts": pl.Int64(), "_partition": pl.Int32(),
                       "_offset": pl.Int64(), "_deleted": pl.Boolean()})

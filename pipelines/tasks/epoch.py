@@ -270,9 +270,10 @@ class EpochRunner:
             if frame.height:
                 read.frames[wanted.topic] = frame
                 read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
-                beyond = () if until_ms is None else (frame["_ts"] > until_ms).arg_true()
-                if len(beyond) and max(1, beyond[0]) < frame.height:  # extracted, which no reader sees
-                    read.cut(wanted.topic, wanted.partition, max(1, beyond[0]))
+                if until_ms is not None and not source.timestamp.is_records_own:  # the reader cannot see its times
+                    beyond = (frame["_ts"] > until_ms).arg_true()
+                    if len(beyond) and max(1, beyond[0]) < frame.height:
+                        read.cut(wanted.topic, wanted.partition, max(1, beyond[0]))
         if len(sub_topology.inputs) > 1:
             self._wait_for_unfinished(plan, sub_topology, read, raws)
         return read

@@ -19,6 +19,7 @@ from pipelines.application import Application
 from pipelines.errors import BadInputError
 from pipelines.operators.windows import to_ms
 from pipelines.serdes.source import decode_source
+from pipelines.serdes.timestamps import UNKNOWN_MS
 from pipelines.tasks.plan import BadRecord
 from pipelines.tasks.processor import EpochOutput, TaskProcessor
 from pipelines.testing.stores import ReadOnlyKeyValueStore, ReadOnlyWindowStore
@@ -77,6 +78,7 @@ class TopologyTestDriver:
         self._topology = application.topology
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
+        self._partition_times: dict[str, int] = {}
         self._outputs = {spec.name: TestOutputTable(spec.name) for spec in self._topology.table_specs()}
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
@@ -98,9 +100,9 @@ class TopologyTestDriver:
     @property
     def counts(self) -> dict[str, int]:
         """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
-        ``null_values``, ``expired_records``, ``dead_letters``; 0 where nothing was counted."""
+        ``null_values``, ``expired_records``, ``invalid_timestamps``, ``dead_letters``; 0 where nothing was counted."""
         names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "expired_records",
-                 "dead_letters")
+                 "invalid_timestamps", "dead_letters")
         return {name: self._counts[name] for name in names}
 
     @property
@@ -147,12 +149,16 @@ class TopologyTestDriver:
         self._offsets[topic] += 1
         self._counts["records_in"] += 1
         task = next(task for task in self._tasks if source in task.sub_topology.sources)
-        decoded = decode_source(source, raw)
+        decoded = decode_source(source, raw, now_ms=self._now_ms,
+                                partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS))
         for bad in decoded.bad:
             if self._application.on_error == "fail":
                 raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
             self._counts["dead_letters"] += 1
             self.dead_letters.append(bad)
+        self._counts["invalid_timestamps"] += len(decoded.skipped)
+        if decoded.frame.height:
+            self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
         self._run(task, {topic: decoded.frame})
 
     def _run(self, task: _Task, inputs: dict[str, pl.DataFrame]) -> None:

@@ -29,8 +29,6 @@ def _node(node: Node) -> list[str]:
                        for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
-    if isinstance(node, RepartitionNode) and node.is_explicit:
-        return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [f"    Processor: {node.name}-filter (stores: [])", f"      --> {node.name}-sink", f"      <-- {before}",
                 f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {node.name}-filter"]
@@ -41,12 +39,6 @@ def _node(node: Node) -> list[str]:
 
 
 def _after(node: Node) -> str:
-    names = [_first_name(child) for child in node.children if node not in child.looked_up]
+    names = [f"{child.name}-filter" if isinstance(child, RepartitionNode) else child.name
+             for child in node.children if node not in child.looked_up]
     return f"      --> {', '.join(names) or 'none'}"
-
-
-def _first_name(node: Node) -> str:
-    """A repartition that the program asked for lets null keys pass, so it has no filter."""
-    if isinstance(node, RepartitionNode):
-        return f"{node.name}-sink" if node.is_explicit else f"{node.name}-filter"
-    return node.name

@@ -1,6 +1,6 @@
 """Evaluation by columns must not show: any cut of the input into batches gives what one record at a time gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -67,6 +67,27 @@ def key_of(key: str | None, value: Event | None) -> str | None:
     return value.word if value else None
 
 
+def swapped(key: str | None, value: Event | None) -> tuple[str | None, int | None]:
+    return (value.word, value.amount) if value else (key, None)
+
+
+def several(key: str | None, value: Event | None) -> list[tuple[str, Event | None]]:
+    return [(letter, value) for letter in (key or "") * ((value.amount or 0) % 3 if value else 1)]
+
+
+def repeated(value: Event | None) -> Iterator[int | None]:
+    yield from range(value.amount % 4 if value and value.amount else 0) if value else [None]
+
+
+def is_odd(key: str | None, value: Event | None) -> bool:
+    return value is not None and bool((value.amount or 0) % 2)
+
+
+def branches(stream: KStream) -> None:
+    for name, branch in stream.split("s").branch(col("amount") > 20).branch(is_odd).default_branch().items():
+        branch.group_by_key().count(name).to_stream().to_delta(name)
+
+
 PROGRAMS: dict[str, Callable[[KStream], None]] = {
     "agg to table": lambda s: s.group_by_key().agg("s", **ALL).to_delta("out"),
     "agg to every update": lambda s: s.group_by_key().agg("s", **ALL).to_stream().filter(
@@ -96,6 +117,14 @@ PROGRAMS: dict[str, Callable[[KStream], None]] = {
     "filtered before": lambda s: s.filter(col("amount") > 5).group_by_key().windowed_by(TUMBLING).agg(
         "s", **ALL).to_stream().to_delta("out"),
     "to_table": lambda s: s.to_table("s").filter(col("amount") > 20).to_stream().to_delta("out"),
+    "filter_not": lambda s: s.filter_not(is_odd).filter_not(col("amount") > 20).to_delta("out"),
+    "filter_not of a table": lambda s: s.to_table("s").filter_not(is_odd).to_stream().to_delta("out"),
+    "map": lambda s: s.map(swapped).map(key={"value": "value"}, value={"key": col("key"), "n": col("value")}).to_delta(
+        "out"),
+    "flat_map": lambda s: s.flat_map(several).to_delta("out"),
+    "flat_map_values": lambda s: s.flat_map_values(repeated).flat_map_values(
+        half=pl.int_ranges(0, col("value") % 3)).to_delta("out"),
+    "branches": branches,
     "new key": lambda s: s.select_key(key_of).map_values(twice=col("amount") * 2).to_delta("out"),
 }
 
@@ -126,19 +155,21 @@ def frame(records: list[tuple]) -> pl.DataFrame:
 def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
     processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
     counts: dict[str, int] = {}
-    facts, edges = [], []
+    facts: dict[str, list[dict]] = {}
+    edges = []
     gauges = {}
     for batch in batches:
         output = processor.run({"events": batch}, session, clocks, 0)
         clocks, gauges = output.clocks, output.gauges
-        facts += [row for rows in output.sinks.values() for row in rows.drop("_seq").to_dicts()]
+        for table, rows in output.sinks.items():
+            facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
         edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:
         if sink.is_updates:  # only the newest row a key stands
-            newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts}
-            facts = sorted(newest.values(), key=repr)
+            newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts.get(sink.table, ())}
+            facts[sink.table] = sorted(newest.values(), key=repr)
             counts.pop("rows_out", None)
     stores = {name: rows for name, rows in session.rows.items() if rows}
     return dict(facts=facts, edges=edges, stores=stores, clocks=clocks, gauges=gauges,

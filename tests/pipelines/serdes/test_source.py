@@ -20,7 +20,7 @@ def decode(keys, values, times):
     raw = SimpleNamespace(topic="events", partition=2, keys=keys, values=values,
                           timestamps_ms=np.array(times, dtype=np.int64),
                           offsets=np.arange(40, 40 + len(keys), dtype=np.int64))
-    return decode_source(builder.build().source("events"), raw)
+    return decode_source(builder.build().source("events"), raw, partition_time_ms=-1, now_ms=0)
 
 
 def test_bad_records_are_left_out_and_named():

@@ -1,0 +1,46 @@
+"""Splitting: each record is marked with the first branch that it meets, and each branch takes those marked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch
+from pipelines.operators.functions import KeyType
+from pipelines.operators.stateless import Predicate, meets
+from pipelines.serdes.row_type import RowType
+
+BRANCH = "_branch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Adds ``_branch``: the index of the first predicate that is true, null where none is.
+
+    A function is asked about records only that no predicate before it has taken.
+    """
+
+    predicates: Sequence[Predicate]
+    key: KeyType
+    value: RowType
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        branch = pl.repeat(None, rows.height, dtype=pl.Int32(), eager=True)
+        for index, predicate in enumerate(self.predicates):
+            waiting = branch.is_null().arg_true()
+            found = meets(predicate, rows[waiting], self.key, self.value)
+            branch = branch.scatter(waiting.filter(found), index)
+        return rows.with_columns(branch.alias(BRANCH))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The rows marked ``index``; None takes those of no branch."""
+
+    index: int | None
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        marked = pl.col(BRANCH).is_null() if self.index is None else pl.col(BRANCH) == self.index
+        return rows.filter(marked).drop(BRANCH)

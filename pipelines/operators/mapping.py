@@ -1,0 +1,126 @@
+"""Mappers that choose a key anew or give any number of records; those that give one value a value are in ``stateless``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from pipelines.errors import UserFunctionError
+from pipelines.operators.epoch import Epoch
+from pipelines.operators.functions import KeyType, UserFunction
+from pipelines.operators.stateless import computed, reserved, with_tombstones
+from pipelines.serdes.row_type import RowType
+
+
+class PairExpressions(NamedTuple):
+    """A new key and a new value by columns."""
+
+    key: Mapping[str, pl.Expr]
+    value: Mapping[str, pl.Expr]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapColumns:
+    """A new key and a new value a row, of expressions; a null value stays null."""
+
+    mapper: PairExpressions
+    key: RowType
+    result: RowType
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        values = {name: expression for name, expression in self.mapper.value.items() if name not in self.key.columns}
+        mapped = pl.DataFrame([*computed(rows, self.mapper.key, self.key), *computed(rows, values, self.result),
+                               *reserved(rows)])
+        return with_tombstones(mapped, self.result, self.key.columns, mapped.get_column("_deleted"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapPairs:
+    """New records of a function that gets ``(key, value)``: one pair, or any number if ``is_flat``."""
+
+    mapper: UserFunction
+    is_flat: bool
+    key: KeyType
+    value: RowType
+    key_result: RowType
+    result: RowType
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        values = self.value.to_objects(rows, rows.get_column("_deleted"))
+        arguments = zip(self.key.to_objects(rows), values, strict=True)
+        answers = (self.mapper.over_each(arguments) if self.is_flat
+                   else [[pair] for pair in self.mapper.over(arguments)])
+        pairs = [pair for several in answers for pair in several]
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise UserFunctionError(self.mapper.name, self.mapper.node,
+                                        f"it gave {pair!r}, which is not a pair of key and value")
+        new_values = [value for _, value in pairs]
+        return pl.DataFrame([
+            *self.mapper.columns(self.key_result, [key for key, _ in pairs]),
+            *self.mapper.columns(self.result, new_values),
+            *reserved(rows[_repeats(answers)], _is_none(new_values))])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatMapValues:
+    """Any number of values a row, under its key.
+
+    A function gets the value, nulls included, and what it gives that is None makes a null value. Of expressions, each
+    element of the list column ``exploded`` makes a row, with the other columns beside it; a null value, list or no
+    element makes none.
+    """
+
+    mapper: Mapping[str, pl.Expr] | UserFunction
+    exploded: str | None
+    key_columns: tuple[str, ...]
+    value: RowType
+    result: RowType
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        kept = [name for name in self.key_columns if name not in self.result.columns]
+        if isinstance(self.mapper, UserFunction):
+            objects = self.value.to_objects(rows, rows.get_column("_deleted"))
+            answers = self.mapper.over_each((item,) for item in objects)
+            values = [value for several in answers for value in several]
+            rows = rows[_repeats(answers)]
+            return pl.DataFrame([*rows.select(kept).get_columns(), *self.mapper.columns(self.result, values),
+                                 *reserved(rows, _is_none(values))])
+        assert self.exploded is not None  # expressions always come with it
+        types = RowType(pl.Schema({**self.result.columns, self.exploded: pl.List(self.result.columns[self.exploded])}))
+        rows = rows.filter(~pl.col("_deleted"))
+        mapped = pl.DataFrame([*rows.select(kept).get_columns(), *computed(rows, self.mapper, types), *reserved(rows)])
+        return mapped.filter(pl.col(self.exploded).list.len() > 0).explode(self.exploded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectKey:
+    """A new key a row: of columns and expressions, or of a function that gets ``(key, value)``."""
+
+    selector: Mapping[str, pl.Expr] | UserFunction
+    key: KeyType
+    value: RowType
+    result: RowType
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        if isinstance(self.selector, UserFunction):
+            values = self.value.to_objects(rows, rows.get_column("_deleted"))
+            keys = self.selector.over(zip(self.key.to_objects(rows), values, strict=True))
+            columns = self.selector.columns(self.result, keys)
+        else:
+            columns = computed(rows, self.selector, self.result)
+        kept = [name for name in self.value.columns if name not in self.result.columns]
+        return pl.DataFrame([*columns, *rows.select(kept).get_columns(), *reserved(rows)])
+
+
+def _repeats(answers: list[list[Any]]) -> pl.Series:
+    """The index of the row that each answer came from."""
+    return pl.Series([index for index, several in enumerate(answers) for _ in several], dtype=pl.UInt32())
+
+
+def _is_none(values: list[Any]) -> pl.Series:
+    return pl.Series([value is None for value in values], dtype=pl.Boolean())

@@ -1,0 +1,115 @@
+"""Timestamp extractors: which time a record has, and what becomes of one without a valid time.
+
+A valid time is not null and not negative. An extractor takes the record's own timestamp, or with ``of`` a column's name
+or an expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970. The names are
+Kafka Streams'; the default is ``FailOnInvalidTimestamp()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from pipelines.serdes.row_type import TIME
+
+UNKNOWN_MS = -1
+"""The partition time before any record, as in Kafka Streams."""
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """The times of a frame's rows, and the rows that have none."""
+
+    times_ms: pl.Series
+    """Int64; valid but for rows that are unreadable, bad or skipped."""
+    bad: dict[int, str] = field(default_factory=dict)
+    """Row to the reason why it has no time."""
+    skipped: list[int] = field(default_factory=list)
+    """Rows to drop and count."""
+
+
+@dataclass(frozen=True, eq=False)
+class TimestampExtractor:
+    """Base of the extractors. Invalid times are the subclass's to judge."""
+
+    of: str | pl.Expr | None = None
+
+    @property
+    def is_records_own(self) -> bool:
+        """Whether times are those that the broker gives."""
+        return self.of is None
+
+    def extract(self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int,
+                now_ms: int) -> EventTimes:
+        """The times of ``frame``, decoded records of one partition in offset order with ``_ts`` as the broker has it.
+
+        ``partition_time_ms`` is the greatest time of earlier records of the partition, ``UNKNOWN_MS`` before any;
+        ``now_ms`` is the epoch's wall clock. Rows that are ``unreadable`` have no time and are not judged.
+        """
+        times = self._times(frame)
+        invalid = (times < 0).fill_null(True)
+        if not invalid.any():
+            return EventTimes(times)
+        if unreadable:
+            invalid = invalid.scatter(sorted(unreadable), False)
+            times = times.scatter(sorted(unreadable), None)
+        return self._judge(times, invalid, partition_time_ms) if invalid.any() else EventTimes(times)
+
+    def _times(self, frame: pl.DataFrame) -> pl.Series:
+        if self.of is None:
+            return frame.get_column("_ts")
+        expression = pl.col(self.of) if isinstance(self.of, str) else self.of
+        times = frame.select(expression.alias("_time")).to_series()
+        if not times.dtype.is_integer():
+            times = times.cast(TIME).to_physical()
+        return times.cast(pl.Int64).alias("_ts")
+
+    def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
+        raise NotImplementedError
+
+    def _reason(self, time_ms: int | None) -> str:
+        what = "negative timestamp" if time_ms is not None else "no timestamp"
+        shown = "" if time_ms is None else f" {time_ms}"
+        return f"{what}{shown}" if self.of is None else f"{what}{shown} in {self.of!s}"
+
+
+class FailOnInvalidTimestamp(TimestampExtractor):
+    """A record without a valid time is bad input: it stops the run, or goes to the dead letters."""
+
+    def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
+        return EventTimes(times, bad={row: self._reason(times[row]) for row in invalid.arg_true().to_list()})
+
+
+class LogAndSkipOnInvalidTimestamp(TimestampExtractor):
+    """A record without a valid time is dropped, and counted as ``invalid_timestamps``."""
+
+    def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
+        return EventTimes(times, skipped=invalid.arg_true().to_list())
+
+
+class UsePartitionTimeOnInvalidTimestamp(TimestampExtractor):
+    """A record without a valid time has the greatest time before it in its partition; before any it is bad input."""
+
+    def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
+        newest = times.set(invalid, None).cum_max().forward_fill().fill_null(UNKNOWN_MS)
+        filled = times.zip_with(~invalid, newest.clip(lower_bound=partition_time_ms))
+        unknown = (invalid & (filled < 0).fill_null(False)).arg_true().to_list()
+        return EventTimes(filled, bad={row: f"{self._reason(times[row])}, and no record before it in its partition "
+                                            "has one" for row in unknown})
+
+
+class WallclockTimestampExtractor(TimestampExtractor):
+    """Every record has the time at which its epoch ran: processing time instead of event time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @property
+    def is_records_own(self) -> bool:
+        return False
+
+    def extract(self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int,
+                now_ms: int) -> EventTimes:
+        return EventTimes(pl.repeat(now_ms, frame.height, dtype=pl.Int64(), eager=True).alias("_ts"))
