@@ -85,9 +85,11 @@ class EncodedRows:
 
 def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
     """``newest_rows`` as the bytes that a store holds, a batch at a time."""
-    codec, values = KeyCodec(spec.key, spec.kind), RowCodec(spec.value)
-    for part in rows.iter_slices(rows.height if _may_be_long(spec, rows) else BATCH_ROWS):
-        keys, long_keys = shortened(spec.name, codec.encode(part))
+    codec, values, may_be_long = KeyCodec(spec.key, spec.kind), RowCodec(spec.value), _may_be_long(spec, rows)
+    for part in rows.iter_slices(rows.height if may_be_long else BATCH_ROWS):
+        keys, long_keys = codec.encode(part), dict[bytes, bytes]()
+        if may_be_long:
+            keys, long_keys = shortened(spec.name, keys)
         if long_keys:  # a hash does not sort as what it stands for
             order = sorted(range(len(keys)), key=keys.__getitem__)
             keys, part = [keys[index] for index in order], part[order]

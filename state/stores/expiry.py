@@ -8,7 +8,7 @@ follows from the rows: a restore makes it anew. Window stores need none, their k
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import cast
 
@@ -17,7 +17,7 @@ import polars as pl
 from state.engine.contract import StateReader, StateSession
 from state.engine.task_store import EXPIRIES
 from state.stores.codec import TIME_BYTES, time_bytes
-from state.stores.specs import GONE, WRITTEN
+from state.stores.specs import GONE, SINCE, WRITTEN
 from state.types import StoreClock, StoreKind, StoreSpec
 
 _MARK_BYTES = 8
@@ -45,6 +45,12 @@ class ExpiryIndex:
         found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
         return None if found is None else _time_of(found[0])
 
+    def in_order(self) -> Iterator[tuple[bytes, int]]:
+        """All keys with their times, by time, read as they are taken."""
+        mark = _mark(self._store)
+        for entry, key in self._view.scan(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES)):
+            yield key, _time_of(entry)
+
     def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:
         """Keys with their times, both bounds included, by time."""
         mark = _mark(self._store)
@@ -55,12 +61,16 @@ class ExpiryIndex:
 
 def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> dict[bytes, bytes]:
     """The rows of ``_expiries`` for keys as the store holds them, and the times that ``expiry_times`` gives."""
+    if times_ms.null_count() == len(times_ms):
+        return {}
     return {_entry(spec.name, key, time_ms): key
             for key, time_ms in zip(keys, times_ms.to_list(), strict=True) if time_ms is not None}
 
 
 def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
     """When each row begins to grow old, in ms; null where it does not. ``rows`` are all of a task's store."""
+    if SINCE in spec.value:
+        return rows.get_column(SINCE).dt.timestamp("ms")
     if spec.retention_ms is None or spec.kind is StoreKind.WINDOW:
         return pl.repeat(None, rows.height, dtype=pl.Int64(), eager=True)
     if spec.kind is StoreKind.SESSION:
