@@ -93,7 +93,7 @@ def measure_restores(folder: Path, bootstrap_servers: str, peer: KafkaStreamsPee
         return _complete(measure(side, f"Weir: {name}"), rows)
 
     changelog = weir_restores("from changelogs, then snapshots are published", "1")
-    snapshot = weir_restores("from snapshots", "0")
+    snapshot = weir_restores("from snapshots", "1")
     shutil.rmtree(weir)
     kafka_streams = None
     if peer is not None:
