@@ -12,7 +12,7 @@ from orchestration.checks import lag_check
 from orchestration.commits import commits_sensor
 from orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
 from orchestration.health import health_sensor
-from orchestration.ingest import ingest_assets
+from orchestration.ingest import continuous_job, ingest_assets
 from orchestration.migration import migration_job
 from orchestration.repair import repair_sensor
 from orchestration.retention import retention_sensor
@@ -44,7 +44,8 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
     return dg.Definitions(
         assets=[*own.values(), *external.values(), ingest_assets(supervised)],
         asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
-        jobs=[*steering_jobs(supervised), restore, verify, audit, compaction, migration_job(supervised)],
+        jobs=[continuous_job(supervised), *steering_jobs(supervised), restore, verify, audit, compaction,
+              migration_job(supervised)],
         schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
         sensors=[commits_sensor(supervised), health_sensor(supervised), uncommitted_sensor(supervised),
                  succession_sensor(supervised), retention_sensor(supervised),

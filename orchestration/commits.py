@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
@@ -74,7 +75,7 @@ def news(supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInsta
     A topic is reported when the commit has read further than Dagster knows the topic to reach. ``pace`` is further
     metadata of the ingest.
     """
-    from orchestration.committed import ingest_metadata, offsets_metadata, table_metadata
+    from orchestration.committed import ingest_metadata, offsets_metadata, table_data_version, table_metadata
     from pipelines.cli.positions import committed_positions
 
     found = f"commit {newest.state_id}, found in the commit log"
@@ -91,8 +92,9 @@ def news(supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInsta
     for name, key in supervised.tables.items():
         folder = warehouse / supervised.id / name
         if (folder / "_delta_log").is_dir():  # one that an older program did not have comes with the next start
-            events.append(dg.AssetMaterialization(key, description=found,
-                                                  metadata=_values(table_metadata(newest, folder))))
+            events.append(dg.AssetMaterialization(
+                key, description=found, metadata=_values(table_metadata(newest, folder)),
+                tags={DATA_VERSION_TAG: table_data_version(newest, name)}))
     return events
 
 

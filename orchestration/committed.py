@@ -50,6 +50,11 @@ def offsets_metadata(offsets: Any) -> dict[str, Any]:
     return {"offsets": {"raw_value": offsets, "type": "json"}}
 
 
+def table_data_version(newest: CommitRecord, table: str) -> str:
+    """Changes when a commit has brought rows of the table, and then alone: what is downstream goes by it."""
+    return str(newest.table_versions.get(table, 0))
+
+
 def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
     """Where a table lies and, as far as that is known without much reading, how many rows stand in it."""
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)

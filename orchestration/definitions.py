@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dagster as dg
 
-from orchestration import examples  # a module that Dagster loads may hold one Definitions only
+from orchestration import examples, report  # a module that Dagster loads may hold one Definitions only
 from orchestration.resources import WeirResource, driver_pipes
 
 defs = dg.Definitions.merge(
-    examples.flights_defs, examples.weather_defs,
+    examples.flights_defs, examples.weather_defs, report.report_defs,
     dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
 )

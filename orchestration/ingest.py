@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
+    UnresolvedAssetJobDefinition as AssetJob,
+)
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 
 from infra.control import ControlDatabase, ControlDatabaseError
@@ -66,6 +69,15 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         yield from finished.get_results(implicit_materializations=False)
 
     return ingest
+
+
+def continuous_job(supervised: Supervised) -> AssetJob:
+    """``<app>_continuously``: the ingest without an end of its own."""
+    return dg.define_asset_job(
+        f"{supervised.name}_continuously", tags=supervised.tags,
+        description="Run the ingest until it is stopped or terminated; its checks are the hourly audit's.",
+        selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),
+        config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}})
 
 
 def _why_it_ended(settings: Settings, application: str, owner: str) -> str:

@@ -20,8 +20,8 @@ from orchestration.owner import run_of
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
 
-LOOK_EVERY_S = 10
-REPORT_LIMIT_S = 15.0
+LOOK_EVERY_S = 5
+REPORT_LIMIT_S = 10.0
 """How long after its driver's end a run may take to report and finish; its driver reports in a second or two."""
 SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after so long without a heartbeat."""

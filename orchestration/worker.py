@@ -20,7 +20,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 
 from infra.process import end_with
 from infra.settings import Settings
-from orchestration.committed import ingest_metadata, pace_metadata, table_metadata
+from orchestration.committed import ingest_metadata, pace_metadata, table_data_version, table_metadata
 from orchestration.owner import owner_of
 from pipelines.cli.drive import drive
 from pipelines.cli.registry import load_reference
@@ -45,7 +45,8 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
         "commits": summary.commits, "seconds": round(summary.seconds, 3)})
     for table, asset_key in pipes.get_extra("tables").items():
         folder = settings.warehouse / summary.application / table
-        pipes.report_asset_materialization(asset_key=asset_key, metadata=table_metadata(newest, folder))
+        pipes.report_asset_materialization(asset_key=asset_key, metadata=table_metadata(newest, folder),
+                                           data_version=table_data_version(newest, table))
 
 
 def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:

@@ -1,0 +1,57 @@
+"""The example report: its chart, and when it is made anew."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+import polars as pl
+
+from orchestration.commits import news
+from orchestration.definitions import defs
+from orchestration.report import REPORT, TABLE, late_report
+from orchestration.resources import WeirResource
+from state.commit.files import write_file
+from state.commit.protocol import newest_commit
+from tests.orchestration.flights import FLIGHTS
+
+SPEC = FLIGHTS.table_specs["late_departures"]
+
+
+def finals(settings, rows: list[tuple[int, int, int]]):
+    """A file of windows: hour, flights, late."""
+    frame = pl.DataFrame([{**dict.fromkeys(SPEC.schema), "window_start": datetime(2013, 1, 1, hour, tzinfo=UTC),
+                           "flights": flights, "late": late, "_epoch": 1} for hour, flights, late in rows],
+                         schema=SPEC.schema)
+    return write_file(settings.warehouse / "flights", SPEC, frame)
+
+
+def test_the_chart_has_a_bar_an_hour_as_long_as_its_share_of_late_departures(committer, commit_of, settings):
+    committer.commit(commit_of(1, files=(finals(settings, [(6, 100, 10), (17, 30, 10), (17, 20, 10)]),)))
+    metadata = late_report(WeirResource(dir=str(settings.dir))).metadata
+    assert (metadata["flights"], metadata["late"]) == (150, 30)
+    *_, morning, evening = metadata["chart"].value.splitlines()
+    assert morning == "| 06:00 | 100 | 10.0% | `" + "█" * 10 + "` |"
+    assert evening == "| 17:00 | 50 | 40.0% | `" + "█" * 40 + "` |"
+
+
+def test_it_is_made_anew_when_a_commit_brought_final_windows_and_not_at_other_commits(
+        committer, commit_of, settings, instance):
+    cursor = None
+
+    def is_requested(epoch: int, *files) -> bool:
+        nonlocal cursor
+        committer.commit(commit_of(epoch, offset=epoch, files=files))
+        for event in news(FLIGHTS, newest_commit(settings.warehouse, "flights"), instance, settings.warehouse, pace={}):
+            instance.report_runless_asset_event(event)
+        result = dg.evaluate_automation_conditions(defs, instance, asset_selection=dg.AssetSelection.assets(REPORT),
+                                                   cursor=cursor)
+        cursor = result.cursor
+        if result.total_requested:
+            instance.report_runless_asset_event(dg.AssetMaterialization(REPORT))
+        return bool(result.total_requested)
+
+    is_requested(1)
+    assert is_requested(2, finals(settings, [(6, 100, 10)]))
+    assert not is_requested(3)
+    assert not is_requested(4)
+    assert is_requested(5, finals(settings, [(7, 100, 10)]))
+    assert instance.get_latest_materialization_event(TABLE) is not None
