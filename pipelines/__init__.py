@@ -21,7 +21,21 @@ from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.reading import read_table
-from pipelines.serdes import Bytes, Delimited, Int64, Json, String
+from pipelines.serdes import (
+    Boolean,
+    Bytes,
+    Delimited,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Json,
+    Msgpack,
+    SessionWindowed,
+    String,
+    TimeWindowed,
+    Uuid,
+)
 from pipelines.serdes.timestamps import (
     FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
@@ -32,11 +46,12 @@ from pipelines.serdes.timestamps import (
 from pipelines.state_reader import Query, StateReader
 
 __all__ = [
-    "Application", "ApplicationLoadError", "BadInputError", "BranchedKStream", "BufferConfig", "Bytes",
-    "CoPartitioningError", "Count", "Delimited", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Int64", "Json",
-    "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Query",
-    "QueryError", "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
-    "String", "Sum", "Suppressed", "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError",
-    "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "WallclockTimestampExtractor",
-    "Windowed", "load_application", "read_table",
+    "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig", "Bytes",
+    "CoPartitioningError", "Count", "Delimited", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32",
+    "Float64", "Int32", "Int64", "Json", "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp",
+    "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed", "SessionWindowedKStream",
+    "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowed",
+    "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
+    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
+    "load_application", "read_table",
 ]

@@ -13,6 +13,7 @@ from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import expression_dtype
 from pipelines.serdes.serde import Serde
 from pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
+from pipelines.serdes.windowed import WindowedSerde
 from pipelines.topology.nodes import RecordType, SourceNode
 from pipelines.topology.topology import Topology
 
@@ -55,7 +56,8 @@ class StreamsBuilder:
 
     def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None) -> SourceNode:
         name = self._graph.new_name("KSTREAM-SOURCE-")
-        record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"))
+        record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
+                                    is_windowed=isinstance(key, WindowedSerde))
         return self._graph.add(SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
                                           timestamp=_checked(topic, record, timestamp)))
 

@@ -37,7 +37,7 @@ class KeyType:
         if not self.is_windowed:
             return keys
         starts, ends = rows.get_column("window_start").to_list(), rows.get_column("window_end").to_list()
-        return [Windowed(*parts) for parts in zip(keys, starts, ends, strict=True)]
+        return [None if parts[1] is None else Windowed(*parts) for parts in zip(keys, starts, ends, strict=True)]
 
 
 @dataclass(frozen=True)

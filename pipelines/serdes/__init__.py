@@ -2,6 +2,9 @@
 
 from pipelines.serdes.delimited import Delimited
 from pipelines.serdes.json_serde import Json
-from pipelines.serdes.scalar import Bytes, Int64, String
+from pipelines.serdes.msgpack_serde import Msgpack
+from pipelines.serdes.scalar import Boolean, Bytes, Float32, Float64, Int32, Int64, String, Uuid
+from pipelines.serdes.windowed import SessionWindowed, TimeWindowed
 
-__all__ = ["Bytes", "Delimited", "Int64", "Json", "String"]
+__all__ = ["Boolean", "Bytes", "Delimited", "Float32", "Float64", "Int32", "Int64", "Json", "Msgpack",
+           "SessionWindowed", "String", "TimeWindowed", "Uuid"]

@@ -8,38 +8,29 @@ a tombstone. A batch is decoded in one call when it can be proven that no value 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import polars as pl
 
-from pipelines.serdes.row_type import RowType, field_types, row_type_of, without_none
+from pipelines.serdes.row_type import RowType, row_type_of, schema_class
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-
-_INT64 = range(-(2**63), 2**63)
+from pipelines.serdes.structs import check_integers, columns_of, struct_of
 
 
 class Json:
-    """``Json(Flight)``: the fields of the dataclass ``Flight`` as columns."""
+    """``Json(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns."""
 
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-        fields = []
-        for name, annotation in field_types(cls).items():
-            kind, is_optional = without_none(annotation)
-            if kind is datetime:
-                kind = Annotated[datetime, msgspec.Meta(tz=True)]
-            fields.append((name, kind | None, None) if is_optional else (name, kind))
-        struct = msgspec.defstruct(cls.__name__, fields, kw_only=True, gc=False)
-        self._row_type = row_type_of(cls, "")
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self.cls = schema_class(schema)
+        struct = struct_of(self.cls)
+        self._row_type = row_type_of(self.cls, "")
         self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct | None)
         self._encode = msgspec.json.Encoder().encode
 
-    def __reduce__(self) -> tuple[type, tuple[type]]:
-        return Json, (self.cls,)
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
+        return Json, (self._schema,)
 
     def __repr__(self) -> str:
         return f"Json({self.cls.__name__})"
@@ -58,11 +49,11 @@ class Json:
             objects = self._decode_around(items, absent) if absent else None
         if objects is not None:
             try:
-                return DecodedColumns(_columns(row_type, objects, absent), absent)
+                return DecodedColumns(columns_of(row_type, objects, absent), absent)
             except (OverflowError, TypeError):
                 pass  # an integer beyond 64 bits: found exactly below
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
-        return DecodedColumns(_columns(row_type, objects, [*absent, *bad]), absent, bad)
+        return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
 
     def _decode_together(self, items: Sequence[bytes | None]) -> list[Any] | None:
         """All objects by one call, or None where a value is absent, bad, or might run into its neighbour.
@@ -95,22 +86,5 @@ class Json:
     def _decode_one(self, item: bytes) -> Any:
         value = self._one.decode(item)
         if value is not None:
-            for name, dtype in self._row_type.columns.items():
-                if not _fits(dtype, getattr(value, name)):
-                    raise ValueError(f"an integer does not fit into 64 bits - at `$.{name}`")
+            check_integers(self._row_type, value)
         return value
-
-
-def _fits(dtype: pl.DataType, value: Any) -> bool:
-    if isinstance(dtype, pl.List):
-        return value is None or all(_fits(dtype.inner, item) for item in value)  # type: ignore[arg-type]
-    return dtype != pl.Int64() or value is None or value in _INT64
-
-
-def _columns(row_type: RowType, objects: list[Any], without: Sequence[int]) -> list[pl.Series]:
-    """``without`` are the rows whose object is None."""
-    if without:
-        return [pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
-                for name, dtype in row_type.columns.items()]
-    return [pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype)
-            for name, dtype in row_type.columns.items()]

@@ -144,3 +144,29 @@ def normal_dtype(dtype: pl.DataType, where: str) -> pl.DataType:
         return dtype
     raise TopologyError(f"{where} has type {dtype}, which cannot be kept; cast it to an integer, float, string, "
                         "boolean, binary, date or datetime")
+
+
+def schema_class(schema: Any) -> Any:
+    """The frozen dataclass of ``schema``: itself, or one made of an Arrow or polars schema.
+
+    Of an Arrow schema, a field that is not nullable must be there; polars knows no such fields. Integers become 64 bits
+    wide, floats double, times UTC in milliseconds.
+
+    Raises:
+        TopologyError: A field has a type without a column type.
+    """
+    if isinstance(schema, type) or not (isinstance(schema, pl.Schema) or hasattr(schema, "__arrow_c_schema__")):
+        return schema
+    required = set()
+    if not isinstance(schema, pl.Schema):
+        required = {field.name for field in schema if not field.nullable}
+        schema = pl.Schema(schema)
+    fields = []
+    for name, dtype in schema.items():
+        kind = _annotation(normal_dtype(dtype, f"the field {name!r}"))
+        fields.append((name, kind if name in required else kind | None))
+    return dataclasses.make_dataclass("Row", fields, frozen=True)
+
+
+def _annotation(dtype: pl.DataType) -> Any:
+    return list[_annotation(dtype.inner)] if isinstance(dtype, pl.List) else _ANNOTATIONS[dtype]  # type: ignore[misc, arg-type]

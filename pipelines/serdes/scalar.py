@@ -1,15 +1,18 @@
-"""Scalars in one column: text as UTF-8, raw bytes, and 64-bit integers in big-endian order as Kafka's Java serdes."""
+"""Scalars in one column, as Kafka's Java serdes write them: text, raw bytes, numbers in big-endian order, UUIDs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import polars as pl
 
 from pipelines.serdes.row_type import RowType, row_type_of
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+
+_UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 
 
 class _Scalar:
@@ -51,24 +54,96 @@ class Bytes(_Scalar):
         return DecodedColumns([column], column.is_null().arg_true().to_list())
 
 
-class Int64(_Scalar):
-    """Eight bytes, big-endian, two's complement (Kafka's LongSerializer)."""
+class _Number(_Scalar):
+    """Numbers of one width, big-endian."""
 
-    annotation = int
+    stored: np.dtype[Any]
+    dtype: pl.DataType = pl.Int64()
 
     def encode(self, item: Any) -> bytes | None:
-        return None if item is None else item.to_bytes(8, "big", signed=True)
+        """Raises ``OverflowError`` for an integer that does not fit."""
+        if item is None:
+            return None
+        if self.stored.kind == "i" and not np.iinfo(self.stored).min <= item <= np.iinfo(self.stored).max:
+            raise OverflowError(f"{item} does not fit into {self.stored.itemsize} bytes")
+        return np.array(item, self.stored).tobytes()
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        width = self.stored.itemsize
         absent = [index for index, item in enumerate(items) if item is None]
-        bad = {index: f"expected 8 bytes, found {len(item)}" for index, item in enumerate(items)
-               if item is not None and len(item) != 8}
+        bad = {index: f"expected {width} bytes, found {len(item)}" for index, item in enumerate(items)
+               if item is not None and len(item) != width}
         unread = {*absent, *bad}
-        filled = b"".join(bytes(8) if index in unread else item for index, item in enumerate(items))  # type: ignore[misc]
-        column = pl.Series(next(iter(row_type.columns)), np.frombuffer(filled, ">i8").astype("<i8"))
+        filled = b"".join(bytes(width) if index in unread else item for index, item in enumerate(items))  # type: ignore[misc]
+        numbers = np.frombuffer(filled, self.stored)
+        column = pl.Series(next(iter(row_type.columns)), numbers.astype(self.stored.newbyteorder("="))).cast(self.dtype)
         if unread:
             column = column.scatter(sorted(unread), None)
         return DecodedColumns([column], absent, bad)
+
+
+class Int64(_Number):
+    """Eight bytes, two's complement (Kafka's LongSerializer)."""
+
+    annotation = int
+    stored = np.dtype(">i8")
+
+
+class Int32(_Number):
+    """Four bytes, two's complement (Kafka's IntegerSerializer)."""
+
+    annotation = int
+    stored = np.dtype(">i4")
+
+
+class Float64(_Number):
+    """Eight bytes, IEEE 754 (Kafka's DoubleSerializer)."""
+
+    annotation = float
+    stored = np.dtype(">f8")
+    dtype = pl.Float64()
+
+
+class Float32(_Number):
+    """Four bytes, IEEE 754 (Kafka's FloatSerializer)."""
+
+    annotation = float
+    stored = np.dtype(">f4")
+    dtype = pl.Float64()
+
+
+class Boolean(_Scalar):
+    """One byte, 0 or 1 (Kafka's BooleanSerializer)."""
+
+    annotation = bool
+
+    def encode(self, item: Any) -> bytes | None:
+        return None if item is None else bytes([bool(item)])
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        known = {None: None, b"\x00": False, b"\x01": True}
+        column = pl.Series(next(iter(row_type.columns)), [known.get(item) for item in items], dtype=pl.Boolean())
+        return DecodedColumns([column], [index for index, item in enumerate(items) if item is None],
+                              {index: f"expected one byte, 0 or 1, found {item!r}" for index, item in enumerate(items)
+                               if item not in known})
+
+
+class Uuid(_Scalar):
+    """A UUID as 36 characters of text (Kafka's UUIDSerializer); the column has the text, in lower case."""
+
+    annotation = str
+
+    def encode(self, item: Any) -> bytes | None:
+        """Takes a ``uuid.UUID`` or its text; raises ``ValueError`` for other text."""
+        return None if item is None else str(UUID(str(item))).encode()
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        text, absent, bad = decode_text(items)
+        wrong = (~text.str.contains(_UUID)).fill_null(False)
+        if wrong.any():
+            bad |= {index: f"expected a UUID, found {text[index]!r}" for index in wrong.arg_true().to_list()}
+            text = text.set(wrong, None)
+        return DecodedColumns([text.str.to_lowercase().alias(next(iter(row_type.columns)))], absent, bad)
 
 
 def decode_text(items: Sequence[bytes | None]) -> tuple[pl.Series, list[int], dict[int, str]]:

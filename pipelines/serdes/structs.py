@@ -1,0 +1,52 @@
+"""Objects that msgspec decodes into a declared schema, and their columns; shared by JSON and msgpack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+
+from pipelines.serdes.row_type import RowType, field_types, without_none
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def struct_of(cls: Any) -> type[msgspec.Struct]:
+    """The struct that ``cls`` is decoded into: a field of ``X | None`` may be missing, a time has its zone."""
+    fields = []
+    for name, annotation in field_types(cls).items():
+        kind, is_optional = without_none(annotation)
+        if kind is datetime:
+            kind = Annotated[datetime, msgspec.Meta(tz=True)]
+        fields.append((name, kind | None, None) if is_optional else (name, kind))
+    return msgspec.defstruct(cls.__name__, fields, kw_only=True, gc=False)
+
+
+def columns_of(row_type: RowType, objects: list[Any], without: Sequence[int]) -> list[pl.Series]:
+    """``without`` are the rows whose object is None.
+
+    Raises:
+        OverflowError, TypeError: An integer does not fit into 64 bits.
+    """
+    if without:
+        return [pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
+                for name, dtype in row_type.columns.items()]
+    return [pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype)
+            for name, dtype in row_type.columns.items()]
+
+
+def check_integers(row_type: RowType, value: Any) -> None:
+    """Raises ``ValueError`` when an integer of ``value`` does not fit into 64 bits."""
+    for name, dtype in row_type.columns.items():
+        if not _fits(dtype, getattr(value, name)):
+            raise ValueError(f"an integer does not fit into 64 bits - at `$.{name}`")
+
+
+def _fits(dtype: pl.DataType, value: Any) -> bool:
+    if isinstance(dtype, pl.List):
+        return value is None or all(_fits(dtype.inner, item) for item in value)  # type: ignore[arg-type]
+    return dtype != pl.Int64() or value is None or value in _INT64

@@ -1,0 +1,108 @@
+"""Keys with their window, as Kafka Streams' windowed serdes write them behind a windowed aggregation.
+
+A time-windowed key is the key's bytes and the window's start, a session-windowed one the key's bytes, the session's end
+and its start: milliseconds since 1970 in eight big-endian bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from pipelines.errors import TopologyError
+from pipelines.serdes.row_type import TIME, RowType
+from pipelines.serdes.serde import DecodedColumns, Serde
+
+TIME_BYTES = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class WindowedSerde:
+    """Base of the two. Columns are those of the key, ``window_start`` and ``window_end``; objects are ``Windowed``."""
+
+    times = 1
+    """How many times stand behind the key."""
+
+    def __init__(self, key: Serde) -> None:
+        self.key = key
+
+    def row_type(self, default_name: str) -> RowType:
+        """The key's own columns; the window's bounds come behind them."""
+        return self.key.row_type(default_name)
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        keys = pl.Series(items, dtype=pl.Binary())
+        behind = self.times * TIME_BYTES
+        short = (keys.bin.size() < behind).fill_null(False)
+        bad = {index: f"expected a key and {behind} bytes of its window, found {len(keys[index])} bytes"
+               for index in short.arg_true().to_list()}
+        keys = keys.set(short, None) if bad else keys
+        frame = pl.DataFrame([keys.alias("key")])
+        inner = self.key.decode(
+            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series().to_list(), row_type)
+        times = [keys.bin.tail((self.times - index) * TIME_BYTES).bin.head(TIME_BYTES).bin.reinterpret(
+            dtype=pl.Int64(), endianness="big") for index in range(self.times)]
+        bounds = [bound.cast(TIME).alias(name) for bound, name in
+                  zip(self._bounds(times), ("window_start", "window_end"), strict=True)]
+        return DecodedColumns([*inner.columns, *bounds], [index for index in inner.absent if index not in bad],
+                              {**inner.bad, **bad})
+
+    def encode(self, item: Any) -> bytes | None:
+        """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot say."""
+        if item is None:
+            return None
+        key = self.key.encode(item.key)
+        if key is None:
+            raise ValueError("a windowed key needs a key beside its window")
+        return key + b"".join(time.to_bytes(TIME_BYTES, "big", signed=True)
+                              for time in self._times(_ms(item.window_start), _ms(item.window_end)))
+
+    def _bounds(self, times: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
+        raise NotImplementedError
+
+    def _times(self, start_ms: int, end_ms: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+
+class TimeWindowed(WindowedSerde):
+    """``TimeWindowed(String("user"), size=timedelta(hours=1))``: the bytes say the start alone, ``size`` the end."""
+
+    def __init__(self, key: Serde, *, size: timedelta) -> None:
+        super().__init__(key)
+        self.size_ms, rest = divmod(size, _MILLISECOND)
+        if rest or self.size_ms < 1:
+            raise TopologyError(f"TimeWindowed has size={size}; it must be whole milliseconds, at least one")
+
+    def __repr__(self) -> str:
+        return f"TimeWindowed({self.key!r}, size_ms={self.size_ms})"
+
+    def _bounds(self, times: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
+        return times[0], times[0] + self.size_ms
+
+    def _times(self, start_ms: int, end_ms: int) -> tuple[int, ...]:
+        if end_ms - start_ms != self.size_ms:
+            raise ValueError(f"the window is {end_ms - start_ms} ms long, those of {self!r} are {self.size_ms}")
+        return (start_ms,)
+
+
+class SessionWindowed(WindowedSerde):
+    """``SessionWindowed(String("user"))``: the bytes say the session's end, then its start."""
+
+    times = 2
+
+    def __repr__(self) -> str:
+        return f"SessionWindowed({self.key!r})"
+
+    def _bounds(self, times: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
+        return times[1], times[0]
+
+    def _times(self, start_ms: int, end_ms: int) -> tuple[int, ...]:
+        return end_ms, start_ms
+
+
+def _ms(time: datetime) -> int:
+    return (time - _EPOCH) // _MILLISECOND
