@@ -11,6 +11,7 @@ import polars as pl
 from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.graph import Graph, check_name
 from pipelines.dsl.grouped import KGroupedStream, repartition
+from pipelines.dsl.joins import JoinFunction, add_stream_table_join
 from pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from pipelines.dsl.merging import add_merge
 from pipelines.dsl.stateless import add_filter, add_map_values, add_peek
@@ -117,6 +118,26 @@ class KStream:
         """
         return KStream(self._graph, add_merge(self._graph, self._node, other._node),
                        has_new_key=self._has_new_key or other._has_new_key)
+
+    def join(self, other: KTable, joiner: JoinFunction | None = None, /, *, name: str | None = None) -> KStream:
+        """Each record with the row that its key has in a table at that moment; without one it is dropped.
+
+        The result has the columns of both values, those of the table with ``_right`` behind a name that the stream
+        has too, or what ``joiner(value, row)`` or ``joiner(key, value, row)`` returns. Null keys and null values are
+        dropped. If the key was chosen anew, the records move to the task that owns it, by a repartition that ``name`` names.
+        """
+        return self._join(other, joiner, name, is_left=False)
+
+    def left_join(self, other: KTable, joiner: JoinFunction | None = None, /, *, name: str | None = None) -> KStream:
+        """As ``join``, but a record without a row, or without a key, goes on with nulls in place of the row."""
+        return self._join(other, joiner, name, is_left=True)
+
+    def _join(self, other: KTable, joiner: JoinFunction | None, name: str | None, *, is_left: bool) -> KStream:
+        stream = self._node
+        if self._has_new_key:
+            stream = repartition(self._graph, stream, name or stream.name)
+        node = add_stream_table_join(self._graph, stream, other._node, joiner, name=name, is_left=is_left)
+        return KStream(self._graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:
         """Records by their key; moves them only if the key was chosen anew."""

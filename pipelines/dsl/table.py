@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import polars as pl
 
 from pipelines.dsl.graph import Graph, check_name, store_spec
+from pipelines.dsl.joins import JoinFunction, add_table_table_join
 from pipelines.dsl.stateless import add_filter, add_map_values
-from pipelines.dsl.suppressed import Suppressed
+from pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from pipelines.errors import TopologyError
+from pipelines.operators.suppression_order import BufferLimits
+from pipelines.operators.table_table_join import JoinKind
 from pipelines.operators.windows import to_ms
 from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
-from state.stores.specs import key_value_spec
+from state.stores.specs import buffer_spec, key_value_spec
 from state.types import StoreClock, StoreKind
 
 if TYPE_CHECKING:
@@ -48,19 +51,54 @@ class KTable:
         """The whole new value, as for a stream; tombstones pass unmapped."""
         return self._then(add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True))
 
+    def join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
+        """The keys that both tables have, with the columns of both values, those of the other table with ``_right``
+        behind a name that this one has too, or what ``joiner(value, other)`` or ``joiner(key, value, other)`` returns.
+
+        An update of either table brings one of the result, with the greater time of the two rows.
+        """
+        return self._join(other, joiner, "inner")
+
+    def left_join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
+        """The keys of this table, with nulls where the other one has no row; else as ``join``."""
+        return self._join(other, joiner, "left")
+
+    def outer_join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
+        """The keys that either table has, with nulls for a row that is missing; else as ``join``."""
+        return self._join(other, joiner, "outer")
+
+    def _join(self, other: KTable, joiner: JoinFunction | None, kind: JoinKind) -> KTable:
+        return KTable(self._graph, add_table_table_join(self._graph, self._node, other._node, joiner, kind))
+
     def suppress(self, suppressed: Suppressed) -> KTable:
         """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328)."""
         if not isinstance(suppressed, Suppressed):
-            raise TopologyError(f"suppress got {suppressed!r}; pass Suppressed.until_window_closes(...)")
+            raise TopologyError(f"suppress got {suppressed!r}; pass Suppressed.until_window_closes(...) or "
+                                "Suppressed.until_time_limit(...)")
+        records, size = suppressed.buffer.limits
+        limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))
+        delay_ms = suppressed.limit_ms if suppressed.limit_ms is not None else self._closes_after_ms()
+        name = suppressed.name or self._graph.new_name("KTABLE-SUPPRESS-")
+        store_name = f"{name}-store" if suppressed.name else self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-")
+        record = self._node.record
+        spec = store_spec(name, store_name, record, _beside_key(record))
+        is_final = suppressed.limit_ms is None
+        node = SuppressNode(name=name, parent=self._node, record=record, delay_ms=delay_ms, is_final=is_final,
+                            limits=limits, windows=self._windows if is_final else None,
+                            store=buffer_spec(spec.name, spec.key, spec.value))
+        return KTable(self._graph, self._graph.add(node), windows=None if is_final else self._windows,
+                      is_final=is_final or self._is_final)
+
+    def _closes_after_ms(self) -> int:
+        """How long after their end the table's windows close; raises ``TopologyError`` when they do not."""
+        if self._is_final:
+            raise TopologyError("the results are final already; leave the suppression out")
         if self._windows is None:
             raise TopologyError("suppress until the window closes needs a windowed table; put "
                                 ".windowed_by(...) before the aggregation")
-        name = self._graph.new_name("KTABLE-SUPPRESS-")
-        record = self._node.record
-        store = store_spec(name, self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-"), record,
-                           _beside_key(record), kind=StoreKind.WINDOW)
-        node = SuppressNode(name=name, parent=self._node, record=record, store=store, windows=self._windows)
-        return KTable(self._graph, self._graph.add(node), is_final=True)
+        if self._windows.closes_after_ms is None:
+            raise TopologyError("unlimited windows never close; use Suppressed.until_time_limit(...)")
+        return self._windows.closes_after_ms
 
     def to_stream(self) -> KStream:
         """Every update as a record of a stream; a tombstone becomes a record with a null value."""

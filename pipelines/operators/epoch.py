@@ -9,7 +9,8 @@ from typing import Protocol
 
 import polars as pl
 
-from state.engine.contract import StateSession
+from pipelines.operators.batch_session import BatchSession
+from state.engine.contract import StateReader, StateSession
 
 
 @dataclass
@@ -24,6 +25,11 @@ class Epoch:
     counts: Counter[str] = field(default_factory=Counter)
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that they go to, with the bounds of the window that they are late for."""
+
+    @property
+    def before(self) -> StateReader:
+        """What stores that other operators look into held when the batch began."""
+        return self.session.before if isinstance(self.session, BatchSession) else self.session
 
     def drop_late(self, rows: pl.DataFrame, late_to: str | None) -> None:
         """Count rows that are late for their window, and put them aside for the node ``late_to`` if there is one."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from pipelines.operators.aggregation import Aggregation, WindowedAggregation
+from pipelines.operators.batch_session import BatchSession
 from pipelines.operators.branching import Branch, Split
 from pipelines.operators.data_windows import DataWindowedAggregation
 from pipelines.operators.epoch import Epoch, Operator, has_key
@@ -21,7 +22,7 @@ from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, Pai
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.stateless import Filter, MapValues, Peek
-from pipelines.operators.suppress import WindowCloseSuppression
+from pipelines.operators.suppress import HELD_BYTES, Suppression
 from pipelines.operators.tables import Materialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import TIME
@@ -66,11 +67,12 @@ class EpochOutput:
     edges: dict[str, pl.DataFrame]
     """By repartition edge, where there are rows: the edge's columns, in processing order."""
     counts: dict[str, int]
-    """``rows_out``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this epoch."""
+    """``rows_out``, ``suppression_emits``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this epoch."""
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     gauges: dict[str, int]
-    """``open_windows``: windows held in the stores now."""
+    """``open_windows``: windows held in the stores now; ``suppression_buffer_count`` and ``suppression_buffer_size``:
+    rows and bytes that suppressions hold beside these."""
     next_punctuation_ms: int | None = None
 
 
@@ -80,7 +82,8 @@ class TaskProcessor:
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
-        self._joins = {node: several_inputs_of(node) for node in sub_topology.nodes if node.others}
+        self._joins = {node: several_inputs_of(node, self._operators) for node in sub_topology.nodes if node.others}
+        self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [store.name for store in sub_topology.stores
                                if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
@@ -91,6 +94,8 @@ class TaskProcessor:
 
         Writes go to ``session``. ``clocks`` are those of the task's last epoch and stay as they are.
         """
+        if self._looked_into:
+            session = BatchSession(session, self._looked_into)
         epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, counts=Counter())
         sinks: dict[str, pl.DataFrame] = {}
         edges: dict[str, pl.DataFrame] = {}
@@ -101,7 +106,7 @@ class TaskProcessor:
                 found = [_rows_of(parent, inputs, made) for parent in node.parents]
                 if any(rows is not None and rows.height for rows in found):
                     made[node] = self._joins[node].process_all(
-                        [_no_rows(parent) if rows is None else rows
+                        [rows if rows is not None and rows.height else _no_rows(parent)
                          for rows, parent in zip(found, node.parents, strict=True)], epoch)
                 continue
             if isinstance(node, LateRecordsNode):
@@ -120,15 +125,25 @@ class TaskProcessor:
             else:
                 operator = self._operators[node]
                 made[node] = operator.process(rows, epoch) if operator else rows
+                if isinstance(node, SuppressNode):
+                    epoch.counts["suppression_emits"] += made[node].height
         due_ms = []
         for spec in self._expiring:
             store = store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms))
             store.expire()
             if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
-        gauges = {"open_windows": sum(session.count(store) for store in self._window_stores)}
+        gauges = {"open_windows": sum(session.count(store) for store in self._window_stores),
+                  **self._buffers(epoch)}
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
                            next_punctuation_ms=min(due_ms, default=None))
+
+    def _buffers(self, epoch: Epoch) -> dict[str, int]:
+        """What suppressions with a store of their own hold, if there are any."""
+        names = [node.store.name for node in self._sub_topology.nodes if isinstance(node, SuppressNode) and node.stores]
+        return {"suppression_buffer_count": sum(epoch.session.count(name) for name in names),
+                "suppression_buffer_size": sum(epoch.clocks.get(HELD_BYTES + name, 0) for name in names)
+                } if names else {}
 
     def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
         """``inputs`` with the turn of each row for its offset, where rows meet that have no order otherwise."""
@@ -222,7 +237,7 @@ def operator_of(node: Node) -> Operator | None:
             return WindowedAggregation(store=node.store, fold=node.fold, windows=node.windows, late_to=node.late_to,
                                        every_update=keeps_every_update(node))
         case SuppressNode() if node.fused_with is None:
-            return WindowCloseSuppression(store=node.store, windows=node.windows)
+            return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
         case SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode():
             return None
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")

@@ -1,17 +1,62 @@
-"""What executes a node with several parents."""
+"""What executes a node with several parents, and how the tables are looked up that it joins."""
 
 from __future__ import annotations
 
-from pipelines.operators.epoch import SeveralInputs
+from collections.abc import Mapping
+
+from pipelines.operators.epoch import Operator, SeveralInputs
 from pipelines.operators.merge import Merge
+from pipelines.operators.stream_table_join import StreamTableJoin
+from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
+from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
 from pipelines.serdes.source import source_schema
-from pipelines.topology.arrival import parents_by_arrival
-from pipelines.topology.nodes import MergeNode, Node
+from pipelines.topology.arrival import is_written_first, parents_by_arrival
+from pipelines.topology.joins import StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
+from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
+
+Operators = Mapping[Node, Operator | None]
 
 
-def several_inputs_of(node: Node) -> SeveralInputs:
-    """The operator of a node with several parents."""
+def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
+    """The operator of a node with several parents; ``operators`` are those of the sub-topology's other nodes."""
+    assert node.parent is not None
     match node:
         case MergeNode():
             return Merge(names=tuple(source_schema(node.record.columns)), by_arrival=tuple(parents_by_arrival(node)))
+        case StreamTableJoinNode():
+            (table,) = node.others
+            return StreamTableJoin(
+                table=view_of(table, operators), table_key=tuple(table.record.key_columns), joiner=node.joiner,
+                is_left=node.is_left,
+                is_written_first=all(is_written_first(base, node.parent, node) for base in bases(table)))
+        case TableTableJoinNode():
+            left, right = sides_of(node, operators)
+            return TableTableJoin(left=left, right=right, joiner=node.joiner, kind=node.kind,
+                                  is_right_first=parents_by_arrival(node) == [1, 0])
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
+
+
+def sides_of(node: TableTableJoinNode, operators: Operators) -> list[JoinedSide]:
+    """The left and the right side of a join of tables."""
+    (left, right) = node.parents
+    return [JoinedSide(table=view_of(table, operators), key=tuple(table.record.key_columns),
+                       is_written_first=all(is_written_first(base, other, node) for base in bases(table)),
+                       keeps_silent=is_filtered(table) and (
+                           node.kind == "outer" or (node.kind == "left" and table is left)))
+            for table, other in ((left, right), (right, left))]
+
+
+def view_of(table: Node, operators: Operators) -> TableView:
+    """How a table is looked up: in its store, through the filters and mappings behind that."""
+    match table:
+        case TableNode():
+            return StoredTable(table.store)
+        case AggregateNode():
+            return StoredTable(table.store, table.fold.finish)
+        case TableTableJoinNode():
+            left, right = sides_of(table, operators)
+            return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
+    operator = operators[table]
+    assert table.parent is not None
+    assert operator is not None
+    return DerivedTable(view_of(table.parent, operators), operator)

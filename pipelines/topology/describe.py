@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pipelines.topology.joins import TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SourceNode, TableSinkNode
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def describe(sub_topologies: Iterable[SubTopology]) -> str:
 
 
 def _node(node: Node) -> list[str]:
+    if isinstance(node, TableTableJoinNode):
+        return _table_table_join(node)
     before = ", ".join(f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
                        for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
     if isinstance(node, SourceNode):
@@ -38,7 +41,17 @@ def _node(node: Node) -> list[str]:
             f"      <-- {before}"]
 
 
+def _table_table_join(node: TableTableJoinNode) -> list[str]:
+    lines = []
+    for name, parent, other in ((node.this_name, node.parents[0], node.parents[1]),
+                                (node.other_name, node.parents[1], node.parents[0])):
+        stores = ", ".join(base.store.name for base in bases(other))
+        lines += [f"    Processor: {name} (stores: [{stores}])", f"      --> {node.name}", f"      <-- {parent.name}"]
+    return [*lines, f"    Processor: {node.name} (stores: [])", _after(node),
+            f"      <-- {node.this_name}, {node.other_name}"]
+
+
 def _after(node: Node) -> str:
-    names = [f"{child.name}-filter" if isinstance(child, RepartitionNode) else child.name
-             for child in node.children if node not in child.looked_up]
+    names = [f"{name}-filter" if isinstance(child, RepartitionNode) else name
+             for child in node.children if node not in child.looked_up for name in child.entrances(node)]
     return f"      --> {', '.join(names) or 'none'}"

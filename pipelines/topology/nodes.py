@@ -16,6 +16,7 @@ from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.mapping import PairExpressions
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
 from pipelines.serdes.partitioner import partition_of
 from pipelines.serdes.row_type import RowType
@@ -86,6 +87,15 @@ class Node:
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         """What the node keeps."""
+        return ()
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        """What ``describe()`` shows behind ``parent``."""
+        return (self.name,)
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        """Stores of other nodes that the node looks into."""
         return ()
 
     @property
@@ -227,10 +237,16 @@ class LateRecordsNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class SuppressNode(Node):
-    """Holds a windowed table's updates back until the window closes."""
+    """Holds a table's updates back, until their window closes or for a time."""
 
     store: StoreSpec
-    windows: Windows
+    delay_ms: int
+    """After a key's place in the buffer: the end of its window, or its first timestamp."""
+    is_final: bool
+    """Whether it waits for windows to close."""
+    limits: BufferLimits
+    windows: Windows | None = None
+    """That have to close."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -245,7 +261,8 @@ class SuppressNode(Node):
     def fused_with(self) -> AggregateNode | None:
         """The aggregation that is evaluated together with this, when nothing else sees its updates."""
         parent = self.parent
-        return parent if isinstance(parent, AggregateNode) and readers_of(parent) == [self] else None
+        is_fit = self.is_final and not self.limits
+        return parent if is_fit and isinstance(parent, AggregateNode) and readers_of(parent) == [self] else None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -233,7 +233,8 @@ def _check_names(nodes: Iterable[Node]) -> None:
     for what, names, way_out in (
         ("topic", [node.topic for node in nodes if isinstance(node, SourceNode)],
          "read it once and use the stream twice"),
-        ("store", [name for node in nodes for name in node.store_names], "give each its own name"),
+        ("store", [name for node in nodes for name in node.store_names
+                   if name not in {store.name for store in node.foreign_stores}], "give each its own name"),
         ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
     ):
         for name in names:

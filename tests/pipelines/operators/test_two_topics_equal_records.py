@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from pipelines import Count, StreamsBuilder, Sum
-from tests.pipelines.operators.two_topics import CUTS, RECORDS, build, left, picked, right, run
+from pipelines import Count, Json, KTable, Mean, StreamsBuilder, String, Sum
+from tests.pipelines.operators.two_topics import CUTS, RECORDS, Event, build, left, picked, right, run
 
 
 def diamond(builder: StreamsBuilder) -> None:
@@ -20,7 +20,53 @@ def repartitioned(builder: StreamsBuilder) -> None:
     left(builder).merge(right(builder)).group_by("word").agg("s", n=Count())
 
 
+def table(builder: StreamsBuilder) -> KTable:
+    return builder.table("right", key=String("id"), value=Json(Event), store="t")
+
+
+def left_table(builder: StreamsBuilder) -> KTable:
+    return builder.table("left", key=String("user"), value=Json(Event), store="l")
+
+
+def self_join(builder: StreamsBuilder) -> None:
+    one = left_table(builder)
+    one.outer_join(one.filter(col("amount") > 3)).to_stream().to_delta("out")
+
+
+def three_tables(builder: StreamsBuilder) -> None:
+    one, other = left_table(builder), table(builder).filter(col("amount") > 3)
+    one.join(other).left_join(other, words).to_stream().to_delta("out")
+
+
+def words(one: Event, other: Event | None) -> str:
+    return one.word + (other.word if other else "-")
+
+
+def own_table(builder: StreamsBuilder) -> None:
+    stream = left(builder)
+    stream.join(stream.filter(col("amount") > 3).to_table("t")).to_delta("out")
+
+
+def own_table_first(builder: StreamsBuilder) -> None:
+    stream = left(builder)
+    early = stream.map_values(twice=col("amount") * 2)
+    early.join(stream.to_table("t")).to_delta("out")
+
+
 PROGRAMS = {
+    **{f"{join} of tables": lambda b, join=join: getattr(left_table(b), join)(table(b).filter(
+        col("amount") > 3)).to_stream().to_delta("out") for join in ("join", "left_join", "outer_join")},
+    "join of tables to a table": lambda b: left_table(b).outer_join(table(b)).filter(col("amount") > 3).to_delta("out"),
+    "join of a table with itself": self_join,
+    "join of joined tables": three_tables,
+    "stream-table join": lambda b: left(b).join(table(b)).to_delta("out"),
+    "stream-table left join": lambda b: left(b).left_join(table(b), words).to_delta("out"),
+    "join with a filtered table": lambda b: left(b).left_join(
+        table(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2)).to_delta("out"),
+    "join with an aggregate": lambda b: left(b).join(right(b).group_by_key().agg(
+        "s", n=Count(), mean=Mean("amount"))).to_delta("out"),
+    "join with a table of the stream itself": own_table,
+    "join with a table that the stream reaches later": own_table_first,
     "merge": lambda b: left(b).filter(col("amount") > 3).merge(right(b)).to_delta("out"),
     "merge, aggregated": lambda b: left(b).merge(right(b)).group_by_key().agg(
         "s", n=Count(), total=Sum("amount")).to_stream().to_delta("out"),

@@ -57,16 +57,17 @@ def picked(records: Sequence[Row], inputs: Sequence[str]) -> list[tuple[Row, int
     return order
 
 
-def frames(batch: Sequence[tuple[Row, int]]) -> dict[str, pl.DataFrame]:
+def frames(sub_topology: SubTopology, batch: Sequence[tuple[Row, int]]) -> dict[str, pl.DataFrame]:
     """By topic, what its decoded source gives of the batch."""
     found = {}
-    for topic in ("left", "right"):
+    for source in sub_topology.sources:
+        topic = source.topic
         rows = [(key, *(value or (None, None)), time_ms, 3, offset, value is None)
                 for (name, key, time_ms, value), offset in batch if name == topic]
         if rows:
             found[topic] = pl.DataFrame(rows, orient="row", schema={
-                "user": pl.String, "amount": pl.Int64, "word": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
-                "_offset": pl.Int64, "_deleted": pl.Boolean})
+                **source.record.columns, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
+                "_deleted": pl.Boolean})
     return found
 
 
@@ -77,7 +78,7 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     facts: dict[str, list[dict]] = {}
     edges: list[dict] = []
     for batch in batches:
-        output = processor.run(frames(batch), session, clocks, 0)
+        output = processor.run(frames(sub_topology, batch), session, clocks, 0)
         clocks = output.clocks
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())

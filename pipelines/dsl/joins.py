@@ -1,0 +1,81 @@
+"""Joins as streams and tables add them: whether the two sides fit, what results look like, and the nodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, check_name, returned_type, user_function
+from pipelines.errors import TopologyError
+from pipelines.operators.joiner import Joiner
+from pipelines.operators.table_table_join import JoinKind
+from pipelines.serdes.row_type import RowType
+from pipelines.topology.joins import StreamTableJoinNode, TableTableJoinNode, bases
+from pipelines.topology.nodes import Node, RecordType
+
+JoinFunction = Callable[..., Any]
+
+
+def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: JoinFunction | None, *,
+                          name: str | None, is_left: bool) -> Node:
+    """Raises ``TopologyError`` when the keys differ, or the table cannot be looked up."""
+    running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
+    name = running_name if name is None else check_name("join", name)
+    bases(table)
+    joiner, record = joiner_of(graph, name, stream.record, table.record, function)
+    return graph.add(StreamTableJoinNode(name=name, parent=stream, others=(table,), record=record, joiner=joiner,
+                                         is_left=is_left))
+
+
+def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None,
+                         kind: JoinKind) -> Node:
+    """Raises ``TopologyError`` when the keys differ, or a table cannot be looked up."""
+    name, this_name, other_name = (graph.new_name(prefix) for prefix
+                                   in ("KTABLE-MERGE-", "KTABLE-JOINTHIS-", "KTABLE-JOINOTHER-"))
+    for table in (left, right):
+        bases(table)
+    joiner, record = joiner_of(graph, name, left.record, right.record, function)
+    return graph.add(TableTableJoinNode(name=name, parent=left, others=(right,), record=record, joiner=joiner,
+                                        kind=kind, this_name=this_name, other_name=other_name))
+
+
+def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
+              function: JoinFunction | None) -> tuple[Joiner, RecordType]:
+    """What makes results of pairs, and the results' columns under the left side's key."""
+    check_keys(name, left, right)
+    right_names: dict[str, str] = {}
+    for column in right.value.columns:
+        free = pair_name = f"{column}_right" if column in left.columns else column
+        while free in (*left.columns, *right_names.values()):
+            free = f"{free}_right"
+        if free != pair_name and function is None:
+            raise TopologyError(f"{name}: the column {column!r} of both sides would be called {pair_name!r}, as "
+                                "another one is; rename one with map_values(...)")
+        right_names[column] = free
+    call = None if function is None else user_function(function, name)
+    if call is None:
+        columns = {**left.value.columns,
+                   **{right_names[column]: dtype for column, dtype in right.value.columns.items()}}
+        result = RowType(pl.Schema(columns))
+        shared = [column for column in left.value.columns if column in left.key_columns]
+    else:
+        result, shared = returned_type(call, "value"), []
+    record = graph.record(name, left.key, result, is_windowed=left.is_windowed, shared=shared)
+    joiner = Joiner(key=left.key_type, key_columns=tuple(left.key_columns), left=left.value, right=right.value,
+                    right_names=right_names, function=call, result=result,
+                    takes_key=function is not None and len(inspect.signature(function).parameters) == 3)
+    return joiner, record
+
+
+def check_keys(name: str, left: RecordType, right: RecordType) -> None:
+    """Raises ``TopologyError`` unless both sides' key columns have the same types in the same order."""
+    if list(left.key_columns.values()) != list(right.key_columns.values()):
+        raise TopologyError(f"{name} joins the key {_key(left)} with the key {_key(right)}; give both sides key "
+                            "columns of the same types in the same order, with select_key(...)")
+
+
+def _key(record: RecordType) -> str:
+    return "(" + ", ".join(f"{name}: {dtype}" for name, dtype in record.key_columns.items()) + ")"

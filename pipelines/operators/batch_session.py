@@ -1,0 +1,89 @@
+"""What stores held when a batch of records began, while its operators write to them.
+
+An operator that looks into the table of another one needs it: that other operator has taken the whole batch already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from state.engine.contract import StateReader, StateSession
+from state.engine.views import overlaid
+
+Row = tuple[bytes, bytes]
+
+
+class BatchSession:
+    """A session that keeps what ``stores`` held before this batch; fits ``state.engine.contract.StateSession``."""
+
+    def __init__(self, session: StateSession, stores: Collection[str]) -> None:
+        self._session = session
+        self._held: dict[str, dict[bytes, bytes | None]] = {store: {} for store in stores}
+
+    @property
+    def before(self) -> StateReader:
+        """The kept stores as they were when the batch began."""
+        return _Before(self._session, self._held)
+
+    def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._keep(store, keys)
+        self._session.put_many(store, keys, values)
+
+    def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
+        self._keep(store, keys)
+        self._session.delete_many(store, keys)
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._session.get_many(store, keys)
+
+    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+             reverse: bool = False) -> Iterator[Row]:
+        return self._session.scan(store, lower, upper, reverse=reverse)
+
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> Row | None:
+        return self._session.first(store, lower, upper, reverse=reverse)
+
+    def count(self, store: str) -> int:
+        return self._session.count(store)
+
+    def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._session.before_images(store, keys)
+
+    def changes(self, store: str) -> dict[bytes, bytes | None]:
+        return self._session.changes(store)
+
+    def _keep(self, store: str, keys: Sequence[bytes]) -> None:
+        held = self._held.get(store)
+        if held is not None:
+            new = [key for key in dict.fromkeys(keys) if key not in held]
+            held.update(zip(new, self._session.get_many(store, new), strict=True))
+
+
+class _Before:
+    """A ``StateReader`` that puts what was kept over what is there now."""
+
+    def __init__(self, session: StateSession, held: dict[str, dict[bytes, bytes | None]]) -> None:
+        self._session, self._held = session, held
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        held = self._held.get(store, {})
+        if not held:
+            return self._session.get_many(store, keys)
+        others = [key for key in keys if key not in held]
+        found = dict(zip(others, self._session.get_many(store, others), strict=True))
+        return [held[key] if key in held else found[key] for key in keys]
+
+    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+             reverse: bool = False) -> Iterator[Row]:
+        held = self._held.get(store, {})
+        over = sorted(((key, value) for key, value in held.items() if lower <= key and (upper is None or key < upper)),
+                      key=lambda row: row[0], reverse=reverse)
+        return overlaid(self._session.scan(store, lower, upper, reverse=reverse), over, reverse)
+
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> Row | None:
+        return next(self.scan(store, lower, upper, reverse=reverse), None)
+
+    def count(self, store: str) -> int:
+        return sum(1 for _ in self.scan(store))

@@ -1,0 +1,51 @@
+"""Stream-table joins: each record of the stream meets the row that its key has in the table at its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch, has_key
+from pipelines.operators.joiner import Joiner, renamed
+from pipelines.operators.table_view import TableView, look_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTableJoin:
+    """Results have the stream record's key, time and place; updates of the table bring nothing about.
+
+    Null values are dropped and counted. A null key is dropped and counted by an inner join, and meets nothing in a
+    left join. The table's key columns are taken for the stream's in their order.
+    """
+
+    table: TableView
+    table_key: tuple[str, ...]
+    joiner: Joiner
+    is_left: bool
+    is_written_first: bool
+    """Whether a record that changes the table too meets the row that it has brought."""
+
+    def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        rows, updates = inputs
+        rows = has_value(rows, epoch)
+        if not self.is_left:
+            rows = has_key(rows, list(self.joiner.key_columns), epoch)
+        asked = rows.select(*(pl.col(name).alias(known) for name, known
+                              in zip(self.joiner.key_columns, self.table_key, strict=True)), "_offset")
+        found = look_up(asked, self.table, updates, epoch, is_written_first=self.is_written_first)
+        gone = found.get_column("_deleted")
+        pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone")])
+        pairs = pairs.with_columns(_left_gone=pl.lit(False))
+        return self.joiner.join(pairs if self.is_left else pairs.filter(~gone))
+
+
+def has_value(rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+    """Rows without those whose value is null; the dropped are counted as ``null_values``."""
+    deleted = rows.get_column("_deleted")
+    if not deleted.any():
+        return rows
+    kept = rows.filter(~deleted)
+    epoch.counts["null_values"] += rows.height - kept.height
+    return kept

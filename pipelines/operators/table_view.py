@@ -1,0 +1,96 @@
+"""Tables as the operators beside them see them: the rows before a batch, and at each record's own turn.
+
+A table is looked up in the store that keeps it, through the filters and mappings behind it; those keep nothing of
+their own, as in Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch, Operator
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+BEFORE_ALL_TURNS = -1
+
+
+class TableView(Protocol):
+    """A table that can be looked up by key."""
+
+    def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """The rows that stood when the batch began, aligned with ``keys`` (the table's key columns, none null).
+
+        Key columns, value columns, ``_ts _partition _offset _deleted``; where there is none, ``_deleted`` is true.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table in a store."""
+
+    store: StoreSpec
+    finish: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    """From the columns that are kept to those that the table has, where they differ."""
+
+    def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        store = TypedStore(self.store, epoch.before)
+        rows = keys.hstack(store.fetch(store.encode(keys)))
+        rows = rows.with_columns(_partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64),
+                                 _deleted=~pl.col("_found")).drop("_found")
+        return self.finish(rows) if self.finish else rows
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table that a filter or mapping makes of another."""
+
+    table: TableView
+    operator: Operator
+
+    def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        return self.operator.process(self.table.before(keys, epoch), epoch)
+
+
+def look_up(asked: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch: Epoch, *,
+            is_written_first: bool) -> pl.DataFrame:
+    """The table's row for each row of ``asked`` at its own turn: value columns, ``_ts``, ``_deleted``.
+
+    ``asked`` has the table's key columns, under its names, and ``_offset``, by which it is ordered; ``updates`` are
+    the table's rows of this batch. Of an update by the very record that asks, ``is_written_first`` says whether it
+    shows. A null key finds nothing.
+    """
+    keys = [name for name in asked.columns if name != "_offset"]
+    distinct = asked.select(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
+    numbered = distinct.with_row_index("_id")
+    ids = _ids(asked.select(keys), numbered)
+    rows = table.before(distinct, epoch)
+    found = rows.columns[len(keys):]
+    if updates.is_empty():
+        return rows.select(pl.col(found).gather(ids)).with_columns(pl.col("_deleted").fill_null(True))
+    names = [*keys, *found]
+    history = pl.concat([rows.select(names), updates.select(names)])
+    history = history.with_columns(_ids(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
+    turns = pl.DataFrame([asked.get_column("_offset"), ids])
+    met = turns.join_asof(history.drop(keys).sort("_offset", maintain_order=True), on="_offset", by="_id",
+                          strategy="backward", allow_exact_matches=is_written_first, check_sortedness=False)
+    return met.drop("_id").with_columns(pl.col("_deleted").fill_null(True))
+
+
+def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Epoch) -> pl.DataFrame:
+    """What each of a table's ``rows`` of this batch took the place of: value columns, ``_ts``, ``_deleted``."""
+    before = table.before(rows.select(key).unique(maintain_order=True), epoch)
+    values = [name for name in before.columns if name not in key]
+    stacked = pl.concat([before, rows.select(before.columns)])
+    return stacked.select(pl.col(values).shift(1).over(key))[before.height:]
+
+
+def _ids(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
+    """The number of each key, null for one that has none."""
+    return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True,
+                     maintain_order="left").get_column("_id")

@@ -1,0 +1,84 @@
+"""The nodes of joins, and which stores a table is kept in, so that a join can look into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.errors import TopologyError
+from pipelines.operators.joiner import Joiner
+from pipelines.operators.table_table_join import JoinKind
+from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode
+from state.types import StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamTableJoinNode(Node):
+    """Each record of the stream with the row that its key has in the table, which is looked up."""
+
+    joiner: Joiner
+    is_left: bool
+
+    @property
+    def looked_up(self) -> tuple[Node, ...]:
+        return self.others
+
+    @property
+    def is_join(self) -> bool:
+        return True
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for base in bases(self.others[0]))
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return tuple(store.name for store in self.foreign_stores)
+
+
+@dataclass(eq=False, kw_only=True)
+class TableTableJoinNode(Node):
+    """The rows of two tables under equal keys as a table. In Kafka Streams these are three processors."""
+
+    joiner: Joiner
+    kind: JoinKind
+    this_name: str
+    other_name: str
+
+    @property
+    def is_join(self) -> bool:
+        return True
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for parent in self.parents for base in bases(parent))
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        names = zip(self.parents, (self.this_name, self.other_name), strict=True)
+        return tuple(name for one, name in names if one is parent)
+
+
+def is_filtered(table: Node) -> bool:
+    """Whether ``table`` is a filtered one, mapped perhaps."""
+    if isinstance(table, MapValuesNode) and table.parent is not None:
+        return is_filtered(table.parent)
+    return isinstance(table, FilterNode)
+
+
+def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
+    """The nodes whose stores keep what ``table`` is made of, left before right.
+
+    Raises:
+        TopologyError: The table cannot be looked up by key.
+    """
+    match table:
+        case TableNode() if table.store.retention_ms is None:
+            return (table,)
+        case AggregateNode(windows=None):
+            return (table,)
+        case FilterNode(is_table=True) | MapValuesNode(is_table=True):
+            assert table.parent is not None
+            return bases(table.parent)
+        case TableTableJoinNode():
+            return tuple(base for parent in table.parents for base in bases(parent))
+    raise TopologyError(f"the rows of {table.name} are not kept, so a join cannot look them up; keep them with "
+                        '.to_stream().to_table("name") in front of it')

@@ -1,0 +1,176 @@
+"""Stream-table joins to the record (Kafka Streams features, section 5; section 18, rule 11)."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from polars import col
+
+from pipelines import Application, CoPartitioningError, Json, StreamsBuilder, String, TopologyError
+from pipelines.testing import TopologyTestDriver
+
+
+@dataclass(frozen=True)
+class Order:
+    amount: int
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Priced:
+    price: int
+    tier: str
+
+
+def sides(builder):
+    return (builder.stream("orders", key=String("customer"), value=Json(Order)),
+            builder.table("customers", key=String("id"), value=Json(Customer), store="customers"))
+
+
+@contextmanager
+def driven(program):
+    """Pipes ``orders`` and ``customers``, and the table ``out``."""
+    builder = StreamsBuilder()
+    program(*sides(builder)).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        yield (driver.create_input_topic("orders"), driver.create_input_topic("customers"),
+               driver.create_output_table("out"), driver)
+
+
+def test_a_record_meets_the_row_of_its_key_and_only_the_stream_brings_results():
+    with driven(lambda orders, customers: orders.join(customers)) as (orders, customers, out, _):
+        orders.pipe_input("a", Order(1), timestamp_ms=1)
+        customers.pipe_input("a", Customer("gold"), timestamp_ms=2)
+        assert out.is_empty()
+        orders.pipe_input("a", Order(2, "x"), timestamp_ms=3)
+        assert out.read_rows() == [dict(customer="a", amount=2, note="x", tier="gold", note_right=None)]
+
+
+def test_a_left_join_goes_on_without_a_row():
+    with driven(lambda orders, customers: orders.left_join(customers)) as (orders, customers, out, _):
+        orders.pipe_input("a", Order(1), timestamp_ms=1)
+        customers.pipe_input("a", Customer("gold"), timestamp_ms=2)
+        customers.pipe_input("a", None, timestamp_ms=3)
+        orders.pipe_input("a", Order(2), timestamp_ms=4)
+        assert [(row["amount"], row["tier"]) for row in out.read_rows()] == [(1, None), (2, None)]
+
+
+def test_the_result_has_the_streams_time_and_a_newer_row_may_meet_an_older_record():
+    with driven(lambda orders, customers: orders.join(customers)) as (orders, customers, out, _):
+        customers.pipe_input("a", Customer("gold"), timestamp_ms=9_000)
+        orders.pipe_input("a", Order(1), timestamp_ms=1_000)
+        record = out.read_record()
+        assert (record.row["tier"], record.timestamp.timestamp()) == ("gold", 1.0)
+
+
+@pytest.mark.parametrize(("join", "rows", "null_keys"), [("join", [], 1), ("left_join", [(1, None)], 0)])
+def test_null_values_are_dropped_and_null_keys_meet_nothing(join, rows, null_keys):
+    with driven(lambda orders, customers: getattr(orders, join)(customers)) as (orders, customers, out, driver):
+        customers.pipe_input("a", Customer("gold"), timestamp_ms=1)
+        orders.pipe_input("a", None, timestamp_ms=2)
+        orders.pipe_input(None, None, timestamp_ms=2)
+        orders.pipe_input(None, Order(1), timestamp_ms=3)
+        assert [(row["amount"], row["tier"]) for row in out.read_rows()] == rows
+        assert (driver.counts["null_keys"], driver.counts["null_values"]) == (null_keys, 2)
+
+
+def priced(order: Order, customer: Customer | None) -> Priced | None:
+    if order.amount == 13:
+        return None
+    return Priced(order.amount, customer.tier if customer else "none")
+
+
+def keyed(key: str, order: Order, customer: Customer | None) -> Priced:
+    return Priced(order.amount, key)
+
+
+def test_a_function_makes_the_result_and_none_is_a_null_value_that_goes_on():
+    with driven(lambda orders, customers: orders.left_join(customers, priced)) as (orders, customers, out, _):
+        customers.pipe_input("a", Customer("gold"), timestamp_ms=1)
+        orders.pipe_records([("a", Order(1), 2), ("b", Order(2), 3), ("a", Order(13), 4)])
+        assert [(r.row["price"], r.row["tier"], r.is_deleted) for r in out.read_records()] == [
+            (1, "gold", False), (2, "none", False), (None, None, True)]
+    with driven(lambda orders, customers: orders.left_join(customers, keyed)) as (orders, _, out, _):
+        orders.pipe_input("b", Order(2), timestamp_ms=1)
+        assert out.read_row() == dict(customer="b", price=2, tier="b")
+
+
+def test_a_filtered_table_shows_only_what_passes():
+    with driven(lambda orders, customers: orders.left_join(
+            customers.filter(col("tier") == "gold"))) as (orders, customers, out, _):
+        customers.pipe_records([("a", Customer("gold"), 1), ("b", Customer("tin"), 1)])
+        orders.pipe_records([("a", Order(1), 2), ("b", Order(2), 3)])
+        assert [row["tier"] for row in out.read_rows()] == ["gold", None]
+
+
+def test_a_stream_with_a_new_key_moves_to_the_tables_tasks():
+    builder = StreamsBuilder()
+    orders, customers = sides(builder)
+    orders.select_key(who=col("note")).join(customers, name="billed").to_delta("out")
+    application = Application("test", builder)
+    assert application.topology.describe() == """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [orders])
+      --> KSTREAM-KEY-SELECT-0000000003
+    Processor: KSTREAM-KEY-SELECT-0000000003 (stores: [])
+      --> billed-repartition-filter
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: billed-repartition-filter (stores: [])
+      --> billed-repartition-sink
+      <-- KSTREAM-KEY-SELECT-0000000003
+    Sink: billed-repartition-sink (topic: billed-repartition)
+      <-- billed-repartition-filter
+
+   Sub-topology: 1
+    Source: billed-repartition-source (topics: [billed-repartition])
+      --> billed
+    Source: KSTREAM-SOURCE-0000000001 (topics: [customers])
+      --> KTABLE-SOURCE-0000000002
+    Processor: KTABLE-SOURCE-0000000002 (stores: [customers])
+      --> none
+      <-- KSTREAM-SOURCE-0000000001
+    Processor: billed (stores: [customers])
+      --> KSTREAM-SINK-0000000008
+      <-- billed-repartition-source
+    Sink: KSTREAM-SINK-0000000008 (table: out)
+      <-- billed
+"""
+    with TopologyTestDriver(application) as driver:
+        driver.create_input_topic("customers").pipe_input("x", Customer("gold"), timestamp_ms=1)
+        driver.create_input_topic("orders").pipe_input("a", Order(1, "x"), timestamp_ms=2)
+        assert driver.create_output_table("out").read_row()["tier"] == "gold"
+    assert application.topology.partition_counts({"orders": 4, "customers": 6}) == {0: 4, 1: 6}
+
+
+def test_topics_that_are_joined_need_equal_partition_counts():
+    builder = StreamsBuilder()
+    orders, customers = sides(builder)
+    orders.join(customers).to_delta("out")
+    topology = builder.build()
+    assert topology.partition_counts({"orders": 4, "customers": 4}) == {0: 4}
+    with pytest.raises(CoPartitioningError, match=r"customers has 6, orders has 4.*same number of partitions"):
+        topology.partition_counts({"orders": 4, "customers": 6})
+
+
+def test_at_equal_times_the_table_comes_first():
+    builder = StreamsBuilder()
+    orders, customers = sides(builder)
+    orders.join(customers).to_delta("out")
+    assert builder.build().sub_topologies[0].inputs == ("customers", "orders")
+
+
+def test_what_cannot_be_joined_is_refused_with_the_way_out():
+    builder = StreamsBuilder()
+    orders, customers = sides(builder)
+    with pytest.raises(TopologyError, match=r"the key \(amount: Int64\) with the key \(id: String\)"):
+        orders.select_key("amount").join(customers)
+    windowless = builder.table("short", key=String("id"), value=Json(Customer), store="short")
+    with pytest.raises(TopologyError, match="would be called 'tier_right', as another one is"):
+        orders.map_values(tier=col("note"), tier_right=col("note")).join(windowless)
