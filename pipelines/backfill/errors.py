@@ -30,7 +30,7 @@ class HistoryLostError(BackfillError):
         return (f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
                 "from before the days: some may have fallen out of retention, and a backfill of "
                 f"{self.application!r} would replace whole days with half ones; choose later days, or a smaller "
-                "--margin")
+                "--margin-hours")
 
 
 class NoCutError(BackfillError):

@@ -5,7 +5,7 @@ The others are left out of a backfill, each with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipelines.topology import TableSinkNode, Topology
@@ -38,25 +38,31 @@ def day_outputs(topology: Topology) -> DayOutputs:
     """What a backfill of ``topology`` swaps and what it leaves out."""
     swapped, left_out, look_back_ms = [], {}, 0
     for sink in (node for node in topology.nodes if isinstance(node, TableSinkNode)):
-        upstream = list(_ancestors(sink))
-        endless = [node for node in upstream if node.store_names and not _is_windowed(node)]
+        upstream = _ancestors(sink)
+        endless = sorted(name for node in upstream if _retention_ms(node) is None for name in node.store_names)
         if sink.is_updates and not sink.record.is_windowed:
             left_out[sink.table] = "it is a running table, and the rows of some days' records alone would be other ones"
         elif endless:
-            left_out[sink.table] = f"it comes out of {endless[0].store_names[0]!r}, which holds what came before"
+            left_out[sink.table] = f"it comes out of {endless[0]!r}, which holds what came before"
         else:
             swapped.append(DayOutput(table=sink.table, column=WINDOW_START if sink.record.is_windowed else TIMESTAMP))
-            windows = {node.windows for node in upstream if isinstance(node, AggregateNode) and node.windows}
-            look_back_ms = max(look_back_ms, sum(each.size_ms + each.grace_ms for each in windows))
+            kept_ms = (_retention_ms(node) or 0 for node in upstream if isinstance(node, AggregateNode))
+            look_back_ms = max(look_back_ms, sum(kept_ms))
     return DayOutputs(swapped=tuple(swapped), left_out=left_out, look_back_ms=look_back_ms)
 
 
-def _ancestors(node: Node) -> Iterator[Node]:
-    parent = node.parent
-    while parent is not None:
-        yield parent
-        parent = parent.parent
+def _ancestors(node: Node) -> set[Node]:
+    found: set[Node] = set()
+    waiting = list(node.parents)
+    while waiting:
+        ancestor = waiting.pop()
+        if ancestor not in found:
+            found.add(ancestor)
+            waiting += ancestor.parents
+    return found
 
 
-def _is_windowed(node: Node) -> bool:
-    return isinstance(node, SuppressNode) or (isinstance(node, AggregateNode) and node.windows is not None)
+def _retention_ms(node: Node) -> int | None:
+    """How long what a node keeps of a record has a part in its results; None for ever, or where that is not known."""
+    windows = node.windows if isinstance(node, AggregateNode | SuppressNode) else None
+    return None if windows is None else windows.least_retention_ms

@@ -34,7 +34,7 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
         raise NoCutError(application.id, "it has committed nothing; run it first")
     known = {topic for task in newest.tasks.values() for topic in task.positions}
     if new := sorted(set(application.topology.topics()) - known):
-        raise NoCutError(application.id, f"its newest commit does not know the topic {new[0]!r}; run this program first")
+        raise NoCutError(application.id, f"its newest commit does not know topic {new[0]!r}; run this program first")
     if newest.pending_blobs:
         raise NoCutError(application.id, "rows between its sub-topologies wait for tasks that restore; try again when "
                          "these have, which `weir status` shows")
@@ -43,6 +43,9 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
 
 def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, from_ms: int) -> Ranges:
     """Of each topic partition that ``cut`` knows, the offsets from the first record at or after ``from_ms`` to the cut.
+
+    The brokers know the records' own timestamps alone: where the program takes time from elsewhere, a topic is read from
+    its beginning.
 
     Raises:
         HistoryLostError: A partition may have lost records at or after ``from_ms``.
@@ -57,6 +60,8 @@ def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, 
     for (topic, partition), end in sorted(ends.items()):
         found = first[topic, partition]
         start = end if found is None else min(found, end)
+        if not application.topology.source(topic).timestamp.is_records_own:
+            start = oldest[topic, partition]
         if start <= oldest[topic, partition] and oldest[topic, partition] > 0:
             raise HistoryLostError(application.id, topic, partition, oldest[topic, partition])
         ranges.setdefault(topic, {})[partition] = (start, end)

@@ -36,6 +36,12 @@ class Days:
     first: date
     end: date
 
+    @classmethod
+    def of_ms(cls, start_ms: int, end_ms: int) -> Days:
+        """The days that begin and end at these midnights."""
+        first, end = (datetime.fromtimestamp(at_ms / 1000, UTC).date() for at_ms in (start_ms, end_ms))
+        return cls(first=first, end=end)
+
     @property
     def start_ms(self) -> int:
         return _midnight_ms(self.first)
@@ -115,6 +121,11 @@ class Shadow:
     @property
     def state_folder(self) -> Path:
         return self.state_dir / self.id
+
+    @property
+    def lease_name(self) -> str:
+        """What the control database knows its driver by; no application has such an id."""
+        return f"{self.application}/{self.id}"
 
     def begin(self, backfill: Backfill) -> None:
         """Make the folder; from now on the backfill can be found."""

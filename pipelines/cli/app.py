@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import compact, control, demo, inspect, migrate, plan, query, run, stacks, status, verify
+from pipelines.cli import backfill, compact, control, demo, inspect, migrate, plan, query, run, stacks, status, verify
 from pipelines.cli.options import DEBUG
 from pipelines.cli.render import notices
 
@@ -74,6 +74,7 @@ kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.k
 kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
 app.add_typer(kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
+app.add_typer(backfill.backfill, name="backfill")
 
 
 def main() -> None:

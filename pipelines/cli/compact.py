@@ -46,6 +46,7 @@ def compact_application(settings: Settings, application: str, *, store: str | No
         CommandError: The folder does not know the application or the store, or nothing is committed yet.
     """
     from infra.control import ControlDatabase
+    from pipelines.cli.drive_backfill import discard_abandoned
     from pipelines.cli.registry import require
     from state.changelog.compaction import Compaction
     from state.commit.protocol import newest_commit
@@ -57,6 +58,8 @@ def compact_application(settings: Settings, application: str, *, store: str | No
         settings.warehouse, application, is_whole=not is_running,
         tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000), on_progress=on_progress)
     tables = _chosen(compaction, application, store)
+    if not is_dry_run:
+        discard_abandoned(settings, application)
     reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
     return Compacted(reports=reports, is_running=is_running)
 

@@ -80,15 +80,29 @@ def require(settings: Settings, application: str) -> str:
 
 
 def registered_application(settings: Settings, application: str) -> Application:
-    """The program of an application that ran in the folder.
+    """The program of an application that ran in the folder; errors as ``registered_reference``."""
+    return _load(_registration(settings, application))
+
+
+def registered_reference(settings: Settings, application: str) -> str:
+    """Where the program of an application that ran in the folder is, ``module:attribute``, loaded from there.
 
     Raises:
         CommandError: The folder does not know it, or not where its program is.
     """
+    registration = _registration(settings, application)
+    _load(registration)
+    return registration.reference
+
+
+def _load(registration: Registration) -> Application:
+    return load_reference(registration.reference, Path(registration.import_from))
+
+
+def _registration(settings: Settings, application: str) -> Registration:
     require(settings, application)
     try:
-        registration = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
+        return Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CommandError(f"where the program of {application!r} is is not known in {settings.dir}; "
                            "start it once with `weir run MODULE:APP`") from error
-    return load_reference(registration.reference, Path(registration.import_from))

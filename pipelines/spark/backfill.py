@@ -45,11 +45,6 @@ class FixedRanges:
         return {topic: len(partitions) for topic, partitions in self.ranges.items()}
 
 
-def lease_name(application: str, backfill: str) -> str:
-    """What the control database knows a backfill's driver by; no application has such an id."""
-    return f"{application}/{backfill}"
-
-
 def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
                on_progress: Callable[[Progress], None] = lambda progress: None, on_step: str | None = None,
                spark: SparkSession | None = None) -> Completion | None:
@@ -64,7 +59,7 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     application = shadow_application(load_application(reference), shadow.id)
     source = FixedRanges(shadow.backfill.ranges)
     counts = source.partition_counts()
-    control = DriverControl(settings.control_database_url, lease_name(shadow.application, shadow.id), owner=owner)
+    control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
     with lease(control), ExitStack() as stack:
         worker = WorkerSettings(
             reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers}, on_step=on_step,

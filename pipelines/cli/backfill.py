@@ -1,0 +1,118 @@
+"""``weir backfill``: days of an application's outputs computed anew from history, and swapped in or discarded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
+from pipelines.cli.render import console, notices, print_json, print_table
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
+DAY = ["%Y-%m-%d"]
+
+
+def run(application: AppArgument,
+        first: Annotated[datetime, typer.Argument(metavar="FIRST", formats=DAY, help="The first day, UTC.")],
+        end: Annotated[datetime | None, typer.Argument(
+            metavar="END", formats=DAY, show_default="the day after FIRST", help="The day after the last.")] = None,
+        swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
+        margin_hours: Annotated[float | None, typer.Option(
+            "--margin-hours", min=0, show_default="the longest window and its grace",
+            help="Begin reading so long before the first day.")] = None,
+        directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Compute days of event time anew from the application's topics, beside it and unseen.
+
+    The program is the registered one, as it is now. Ctrl-C ends it and leaves nothing.
+    """
+    from pipelines.backfill.shadow import Days
+    from pipelines.cli.drive_backfill import make_backfill, swap_in
+    from pipelines.cli.progress import TerminalWarnings, following
+
+    days = Days(first=first.date(), end=(end or first + timedelta(days=1)).date())
+    if days.end <= days.first:
+        raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
+    settings = load_settings(directory)
+    margin_ms = None if margin_hours is None else round(margin_hours * 3_600_000)
+    with following(f"backfill of {application}") as on_progress:
+        made = make_backfill(settings, application, days, margin_ms=margin_ms, owner="weir backfill",
+                             on_progress=on_progress, console=TerminalWarnings())
+    if made is None:
+        console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
+        raise typer.Exit(1)
+    shadow, completion = made
+    console.print(f"backfill {shadow.id} of {application}, {days}: {completion.records_in:,} records in "
+                  f"{completion.seconds:.1f} s", markup=False, soft_wrap=True)
+    for table, reason in shadow.backfill.left_out.items():
+        console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
+    if swap:
+        console.print(f"{application}: {swap_in(settings, application, shadow.id)}", markup=False, soft_wrap=True)
+    else:
+        notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
+
+
+def swap(application: AppArgument, backfill: IdArgument, directory: DirOption = None,
+         debug: DebugOption = False) -> None:
+    """Put a complete backfill in the place of what the outputs hold for its days, in one commit.
+
+    The application's driver does it if one runs, else this command.
+    """
+    from pipelines.cli.drive_backfill import swap_in
+
+    console.print(f"{application}: {swap_in(load_settings(directory), application, backfill)}", markup=False,
+                  soft_wrap=True)
+
+
+def discard(application: AppArgument,
+            backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="One backfill.")] = None,
+            abandoned: Annotated[bool, typer.Option(
+                "--abandoned", help="All that broke off and have been still for a day.")] = False,
+            directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Remove a backfill that nobody wants to swap in. The outputs stay as they are."""
+    from pipelines.cli.drive_backfill import discard as discard_one
+    from pipelines.cli.drive_backfill import discard_abandoned
+    from pipelines.cli.registry import require
+
+    settings = load_settings(directory)
+    if abandoned == (backfill is not None):
+        raise CommandError("name one backfill, or give --abandoned; `weir backfill list` shows all")
+    if backfill is not None:
+        discard_one(settings, application, backfill)
+        console.print(f"{application}: {backfill} is discarded", markup=False)
+        return
+    gone = discard_abandoned(settings, require(settings, application))
+    console.print(f"{application}: {', '.join(gone) or 'nothing'} discarded", markup=False, soft_wrap=True)
+
+
+def show(application: AppArgument, as_json: JsonOption = False, directory: DirOption = None,
+         debug: DebugOption = False) -> None:
+    """Show an application's backfills: running, broken off, complete, and the newest that were swapped in."""
+    import polars as pl
+
+    from pipelines.cli.drive_backfill import backfills
+
+    rows = list(backfills(load_settings(directory), application))
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif not rows:
+        console.print(f"{application} has no backfills", markup=False)
+    else:
+        print_table(pl.DataFrame([{
+            "backfill": row.id, "days": row.days, "state": row.state, "records": row.records_in, "epoch": row.epoch,
+            "began": None if row.at_ms is None else datetime.fromtimestamp(row.at_ms / 1000, UTC)} for row in rows],
+            schema_overrides={"records": pl.Int64, "began": pl.Datetime("ms", "UTC")}, infer_schema_length=None))
+
+
+backfill = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",
+                       epilog="Example: weir backfill run flights 2013-01-08 2013-01-15 --swap",
+                       help="Compute days of an application's outputs anew from history, and swap them in.")
+for name, command, example in (
+    ("run", run, "flights 2013-01-08 2013-01-15 --swap"),
+    ("swap", swap, "flights 20130108-20130115-3f9a1c"),
+    ("discard", discard, "flights 20130108-20130115-3f9a1c"),
+    ("list", show, "flights --json"),
+):
+    backfill.command(name, epilog=f"Example: weir backfill {name} {example}")(command)

@@ -1,0 +1,154 @@
+"""Makes, swaps in and lists backfills, whoever asks: the command line or a Dagster run.
+
+What a backfill is and how it is swapped in is ``pipelines.backfill``, its driver ``pipelines.spark.backfill``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from infra.control import ControlDatabase, this_host
+from infra.settings import Settings
+from pipelines.application import load_application
+from pipelines.backfill.begin import begin_from_kafka
+from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.shadow import Completion, Days, Shadow, shadows
+from pipelines.backfill.swap import prepare, swap_at_rest
+from pipelines.cli.control import ask
+from pipelines.cli.log_files import log_file, logging_to
+from pipelines.cli.options import CommandError
+from pipelines.cli.registry import registered_application, registered_reference, require
+
+if TYPE_CHECKING:
+    from pipelines.spark.runner import Progress
+
+LEASE_TTL_S = 600.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillRow:
+    """One backfill, for people."""
+
+    id: str
+    days: str
+    state: Literal["running", "broken off", "complete", "swapped in"]
+    records_in: int | None
+    at_ms: int | None
+    """When it began; None for one that is swapped in."""
+    epoch: int
+    """The cut's, or that of the commit that swapped it in."""
+
+
+def make_backfill(settings: Settings, application: str, days: Days, *, margin_ms: int | None, owner: str,
+                  on_progress: Callable[[Progress], None] = lambda progress: None,
+                  console: logging.Handler | None = None) -> tuple[Shadow, Completion] | None:
+    """Backfill ``days`` of an application that ran in the folder, in this process; None when a signal ended it.
+
+    Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
+    Main thread only; raises what ``begin_from_kafka`` and ``run_shadow`` raise.
+    """
+    from infra.kafka.admin import KafkaAdmin
+    from infra.kafka.broker import broker_for
+    from pipelines.cli.drive import stop_on_signals
+
+    reference = registered_reference(settings, application)
+    program = load_application(reference)
+    with (logging_to(log_file(settings.logs, f"{application}-backfills"), console=console), stop_on_signals() as stop,
+          broker_for(settings) as bootstrap_servers):
+        from pipelines.spark.backfill import run_shadow
+
+        shadow = begin_from_kafka(program, settings.warehouse, settings.state_dir,
+                                  KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=margin_ms)
+        completion = None
+        try:
+            completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
+                                    stop=stop, on_progress=on_progress)
+        except Exception:
+            logger.info("backfill %s of %s ended with an error", shadow.id, application, exc_info=True)
+            raise
+        finally:
+            if completion is None:
+                shadow.remove()
+    return None if completion is None else (shadow, completion)
+
+
+def swap_in(settings: Settings, application: str, backfill: str, *, by: str | None = None,
+            reason: str = "command line") -> str:
+    """Swap a complete backfill in, by the application's driver if one runs; returns what was done, for people.
+
+    Raises:
+        CommandError: The driver did not answer, or could not do it.
+        UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
+        LeaseHeldError: A driver was started at this moment; try again.
+    """
+    program = registered_application(settings, application)
+    done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
+    if done:
+        return f"swapped in already, by the commit of epoch {done[0].epoch}"
+    prepared = prepare(Shadow.of(settings.warehouse, settings.state_dir, application, backfill))
+    database = ControlDatabase(settings.control_database_url)
+    if database.is_running(application):
+        return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
+    lease = database.acquire_lease(application, owner=by or "weir backfill", pid=os.getpid(), host=this_host(),
+                                   ttl_s=LEASE_TTL_S)
+    try:
+        epoch = swap_at_rest(settings.warehouse, program, backfill)
+    finally:
+        database.release(lease)
+    return f"swapped in by the commit of epoch {epoch}: {prepared}"
+
+
+def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
+    """Those that are there, then the newest that were swapped in.
+
+    Raises:
+        CommandError: The folder does not know the application.
+    """
+    from state.commit.protocol import newest_commit
+
+    database = ControlDatabase(settings.control_database_url)
+    newest = newest_commit(settings.warehouse, require(settings, application))
+    notes = newest.swapped if newest else ()
+    for shadow in shadows(settings.warehouse, settings.state_dir, application):
+        if shadow.id not in {note.backfill for note in notes}:
+            backfill, completion = shadow.backfill, shadow.completion
+            state: Literal["running", "broken off", "complete"] = "complete"
+            if completion is None:
+                state = "running" if database.is_running(shadow.lease_name) else "broken off"
+            yield BackfillRow(id=shadow.id, days=str(backfill.days), state=state, at_ms=backfill.at_ms,
+                              records_in=completion.records_in if completion else None, epoch=backfill.cut_epoch)
+    for note in reversed(notes):
+        yield BackfillRow(id=note.backfill, days=str(Days.of_ms(note.start_ms, note.end_ms)), state="swapped in",
+                          records_in=None, at_ms=None, epoch=note.epoch)
+
+
+def discard(settings: Settings, application: str, backfill: str) -> None:
+    """Remove a backfill that is not running.
+
+    Raises:
+        UnknownBackfillError: There is none of that id.
+        CommandError: It is running.
+    """
+    shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
+    if not shadow.folder.exists():
+        raise UnknownBackfillError(application, backfill, "there is none (any more)")
+    if ControlDatabase(settings.control_database_url).is_running(shadow.lease_name):
+        raise CommandError(f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
+                           "Dagster run, and nothing of it is left")
+    shadow.remove()
+
+
+def discard_abandoned(settings: Settings, application: str) -> list[str]:
+    """Remove the backfills that broke off and have been still for a day; returns their ids."""
+    database = ControlDatabase(settings.control_database_url)
+    found = [shadow for shadow in shadows(settings.warehouse, settings.state_dir, application)
+             if shadow.is_abandoned and not database.is_running(shadow.lease_name)]
+    for shadow in found:
+        shadow.remove()
+    return [shadow.id for shadow in found]

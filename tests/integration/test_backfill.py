@@ -1,0 +1,135 @@
+"""Backfills by the command line, on a real broker and real Spark, while the live application runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from confluent_kafka import Producer
+from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
+
+from infra.settings import Settings
+from pipelines.cli.app import app as weir
+from pipelines.cli.registry import register
+from pipelines.spark.runner import run
+from state.commit.log import newest_commit
+from state.commit.tables import read_rows, read_table
+from tests.pipelines.backfill.program import OUTPUTS, readings
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+REFERENCE = "tests.pipelines.backfill.program:app"
+DAYS = ("2024-05-02", "2024-05-05")
+LIMIT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory, broker, kafka_admin, spark):
+    """Settings of a folder whose application runs, and has read all readings but the last day's; and a producer."""
+    settings = Settings(dir=tmp_path_factory.mktemp("backfill"), slots=2, bootstrap_servers=broker)
+    kafka_admin.create_topic("readings", 2)
+    rows = readings()
+    produce(broker, rows[:200])
+    register(settings, "sensors", REFERENCE)
+    stop = threading.Event()
+    driver = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
+        "bootstrap_servers": broker, "stop": stop, "spark": spark})
+    driver.start()
+    until(lambda: records_in(settings) == 200, "catching up")
+    yield settings, lambda: produce(broker, rows[200:])
+    stop.set()
+    driver.join(60)
+    assert not driver.is_alive()
+
+
+def produce(broker: str, rows: list) -> None:
+    producer = Producer({"bootstrap.servers": broker})
+    for key, value, time_ms in rows:
+        producer.produce("readings", value, key, partition=(key[-1] - ord("0")) % 2, timestamp=time_ms)
+    producer.flush()
+
+
+def records_in(settings: Settings) -> int:
+    newest = newest_commit(settings.warehouse, "sensors")
+    return sum(task.totals.get("records_in", 0) for task in newest.tasks.values() if task.positions) if newest else 0
+
+
+def until(condition, what: str) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {LIMIT_S:.0f} s"
+        time.sleep(0.05)
+
+
+def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> subprocess.Popen:
+    """A backfill in a process of its own."""
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "backfill", "run", "sensors", *DAYS,
+               *arguments, "--dir", str(settings.dir)]
+    variables = {"WEIR_BOOTSTRAP_SERVERS": settings.bootstrap_servers, "WEIR_SLOTS": "2",
+                 "WEIR_MAX_EPOCH_RECORDS": str(epoch_records)}
+    return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+
+
+def weir_backfill(settings: Settings, *arguments: str) -> str:
+    done = CliRunner().invoke(weir, ["backfill", *arguments, "--dir", str(settings.dir)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def listed(settings: Settings) -> list[dict]:
+    return json.loads(weir_backfill(settings, "list", "sensors", "--json"))
+
+
+def outputs(settings: Settings) -> dict:
+    found = {}
+    for table in OUTPUTS:
+        rows = read_table(settings.warehouse / "sensors" / table).drop("_epoch", "_seq", "_deleted")
+        found[table] = rows.sort(rows.columns)
+    return found
+
+
+def test_a_backfill_that_is_killed_or_interrupted_leaves_the_outputs_alone(live):
+    settings, _ = live
+    before = outputs(settings)
+    killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
+    until(lambda: [row["state"] for row in listed(settings)] == ["running", "running"], "their start")
+    for process, number in ((killed, signal.SIGKILL), (interrupted, signal.SIGINT)):
+        process.send_signal(number)
+        process.communicate(timeout=LIMIT_S)
+    assert interrupted.returncode == 1
+    [left] = listed(settings)
+    assert left["state"] == "broken off"
+    assert_same(outputs(settings), before)
+    assert "is discarded" in weir_backfill(settings, "discard", "sensors", left["id"])
+    assert listed(settings) == []
+    assert not list((settings.warehouse / "sensors" / "_backfills").iterdir())
+
+
+def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
+    settings, produce_more = live
+    before, cut = outputs(settings), newest_commit(settings.warehouse, "sensors").epoch
+    out, errors = started(settings, "--swap").communicate(timeout=LIMIT_S)
+    assert "swapped in by the commit of epoch" in out, errors
+    assert "totals is left out: it is a running table" in out
+    assert_same(outputs(settings), before)
+    epochs = read_rows(settings.warehouse / "sensors" / "raised")["_epoch"]
+    assert (epochs == cut).sum() > 50
+    [row] = listed(settings)
+    assert row["state"] == "swapped in"
+    generation = newest_commit(settings.warehouse, "sensors").generation
+    produce_more()
+    until(lambda: records_in(settings) == len(readings()), "going on")
+    assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
+
+
+def assert_same(found: dict, wanted: dict) -> None:
+    for table, rows in wanted.items():
+        assert_frame_equal(found[table], rows)
