@@ -5,11 +5,12 @@ from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.builder import StreamsBuilder
 from pipelines.dsl.grouped import EmitStrategy, KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
 from pipelines.dsl.stream import KStream
-from pipelines.dsl.suppressed import BufferConfig, Suppressed
+from pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
 from pipelines.dsl.table import KTable
 from pipelines.errors import (
     ApplicationLoadError,
     BadInputError,
+    BufferFullError,
     CoPartitioningError,
     QueryError,
     TopologyError,
@@ -46,12 +47,12 @@ from pipelines.serdes.timestamps import (
 from pipelines.state_reader import Query, StateReader
 
 __all__ = [
-    "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig", "Bytes",
-    "CoPartitioningError", "Count", "Delimited", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32",
-    "Float64", "Int32", "Int64", "Json", "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp",
-    "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed", "SessionWindowedKStream",
-    "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder", "String", "Sum", "Suppressed", "TimeWindowed",
-    "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
-    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
-    "load_application", "read_table",
+    "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig",
+    "BufferFullError", "Bytes", "CoPartitioningError", "Count", "Delimited", "EagerBufferConfig", "EmitStrategy",
+    "FailOnInvalidTimestamp", "First", "Float32", "Float64", "Int32", "Int64", "Json", "KGroupedStream", "KStream",
+    "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError",
+    "SessionWindowed", "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
+    "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedKStream", "TimeWindows",
+    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
+    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
 ]

@@ -42,6 +42,20 @@ class QueryError(Exception):
     """A query of a store cannot be answered: wrong store or kind, no state here, or a position not reached."""
 
 
+class BufferFullError(Exception):
+    """A suppression's buffer has passed a limit and may not forward anything early."""
+
+    def __init__(self, name: str, records: int | None, size: int | None) -> None:
+        super().__init__(name, records, size)
+        self.name, self.records, self.bytes = name, records, size
+
+    def __str__(self) -> str:
+        limits = " and ".join([*([f"{self.records:,} records"] if self.records is not None else []),
+                               *([f"{self.bytes:,} bytes"] if self.bytes is not None else [])])
+        return (f"{self.name}: the buffer has passed its limit of {limits} and is to shut down when full; raise the "
+                "limit, shorten the grace, or use spill_to_disk_when_full()")
+
+
 class UserFunctionError(Exception):
     """A function of the program raised, or returned what its annotation does not promise."""
 

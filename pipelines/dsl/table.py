@@ -18,7 +18,7 @@ from pipelines.operators.table_table_join import JoinKind
 from pipelines.operators.windows import to_ms
 from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
 from state.stores.specs import buffer_spec, key_value_spec
-from state.types import StoreClock, StoreKind
+from state.types import StoreClock
 
 if TYPE_CHECKING:
     from pipelines.dsl.stream import KStream

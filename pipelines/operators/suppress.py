@@ -1,50 +1,186 @@
-"""Suppression until a window closes, standing alone: behind a table that is not the aggregation itself.
+"""Suppression: a table's updates held back until their window closes or a time has passed (KIP-328).
 
-A suppression directly behind its aggregation is evaluated with it (``final_results`` beside this).
+A suppression until the window closes directly behind its aggregation is evaluated with it (``final_results`` and
+``data_windows`` beside this). Which record makes which rows leave the buffer, is ``suppression_order``'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import polars as pl
 
 from pipelines.operators.epoch import Epoch
 from pipelines.operators.fold import PLACE
-from pipelines.operators.windows import TimeWindows
+from pipelines.operators.suppression_order import BufferLimits, Held, Walk
+from pipelines.serdes.row_type import TIME
+from state.stores.codec import RowCodec
+from state.stores.expiry import ExpiryIndex
+from state.stores.specs import BOOKKEEPING, GONE, SINCE
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
+HELD_BYTES = "_held_bytes:"
+"""Before a suppression's store in the clocks: how many bytes its buffer holds."""
+READ_AHEAD = 1_000
+"""Rows of the buffer that are looked at together."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class WindowCloseSuppression:
-    """Buffers the newest update of each window in a store; forwards it once stream time closes the window.
+class Suppression:
+    """Buffers the newest update of each key; forwards it when its time comes, or early when the buffer is full.
 
-    Tombstones are swallowed. Results are ordered by (window end, key) and keep the ``_ts`` of the buffered
-    update; ``_partition`` and ``_offset`` are those of the record that closed the window.
+    A key's place in the buffer is the end of its window where windows have to close, else its first timestamp since
+    it is held; only a late update moves it, forward. A row leaves once stream time reaches its place plus
+    ``delay_ms``: the oldest place first, then by its own timestamp and key. Rows keep their ``_ts``; ``_partition``
+    and ``_offset`` are those of the record that made them leave.
     """
 
     store: StoreSpec
-    windows: TimeWindows
+    delay_ms: int
+    is_final: bool
+    """Whether windows have to close; tombstones go nowhere then."""
+    limits: BufferLimits
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        by = list(self.store.key)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        store = TypedStore(self.store, epoch.session)
-        newest = rows.unique(by, keep="last", maintain_order=True)
-        gone = newest.filter("_deleted")
-        if gone.height:
-            store.delete(store.encode(gone.select(by)))
-            newest = newest.filter(~pl.col("_deleted"))
-        store.write(store.encode(newest.select(by)), newest.select(*self.store.value, "_ts"))
-        closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        keys, states = store.scan(b"", store.window_upper(max(closed_before, 0)))
+        place = pl.col("window_end") if self.is_final else pl.col("_ts").cast(TIME)
+        rows = rows.with_columns(place.alias(SINCE), pl.col("_deleted").alias(GONE))
+        buffer = _Buffer(self.store, epoch)
+        if self.is_final and not self.limits:
+            return self._closed(rows, stream_time, buffer)
+        keys = buffer.store.encode(rows)
+        walk = buffer.walk(rows, keys, self.limits)
+        walk.run(keys, _ms(rows.get_column(SINCE)), rows.get_column("_ts").to_list(), buffer.sizes(keys, rows),
+                 (stream_time - self.delay_ms).to_list())
+        buffer.settle(walk)
+        if not walk.left:
+            return self._forwarded(rows.clear())
+        left = buffer.candidates()[[ref for _, ref in walk.left]]
+        return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]],
+                                         how="horizontal"))
+
+    def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
+        """Without limits the order of records does not matter: put the newest, take what has closed."""
+        by = list(self.store.key)
+        buffer.put(rows.unique(by, keep="last", maintain_order=True))
+        closed = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, *by)
+        closers = stream_time.search_sorted(closed.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
+        return self._forwarded(pl.concat([closed, rows.select(PLACE)[closers]], how="horizontal"))
+
+    def _forwarded(self, left: pl.DataFrame) -> pl.DataFrame:
+        user_columns = [name for name in self.store.value if name not in BOOKKEEPING]
+        if self.is_final:
+            left = left.filter(~pl.col(GONE))
+        return left.select(*self.store.key, *user_columns, "_ts", *PLACE, pl.col(GONE).alias("_deleted"))
+
+
+class _Buffer:
+    """The rows that a suppression holds, with their index by place, during one batch."""
+
+    def __init__(self, spec: StoreSpec, epoch: Epoch) -> None:
+        self.store, self._index = TypedStore(spec, epoch.session), ExpiryIndex(spec, epoch.session)
+        self._spec, self._epoch, self._clock = spec, epoch, HELD_BYTES + spec.name
+        self._sizes = RowCodec(pl.Schema({name: dtype for name, dtype in spec.value.items()
+                                          if name not in BOOKKEEPING}))
+        self._columns = [*spec.key, *spec.value, "_ts"]
+        self._candidates: list[pl.DataFrame] = []
+        self._seen = 0
+        self._before: dict[bytes, Held] = {}
+
+    def sizes(self, keys: list[bytes], rows: pl.DataFrame) -> list[int]:
+        """Bytes of keys and rows, what Weir keeps beside them left out."""
+        return [len(key) + len(value) for key, value in zip(keys, self._sizes.encode(rows), strict=True)]
+
+    def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits) -> Walk:
+        """A walk that begins with what is held; rows that may leave are remembered as candidates."""
+        self._remember(rows.select(self._columns))
+        known = list(dict.fromkeys(keys))
+        self._before = {held.key: held for held in self._held(known)}
+        return Walk(name=self._spec.name, limits=limits, count=self.store.count(),
+                    size=self._epoch.clocks.get(self._clock, 0), held=dict(self._before),
+                    others=self._others(set(known)))
+
+    def candidates(self) -> pl.DataFrame:
+        return pl.concat(self._candidates)
+
+    def settle(self, walk: Walk) -> None:
+        """Put down what the walk has made of the buffer."""
+        gone = [held for key, held in self._before.items() if key not in walk.held] + walk.others_left
+        moved = [(held, self._before.get(key)) for key, held in walk.held.items() if held != self._before.get(key)]
+        self._index.remove([(held.key, held.place_ms) for held in gone])
+        self._index.remove([(old.key, old.place_ms) for new, old in moved if old and old.place_ms != new.place_ms])
+        self._index.put([(new.key, new.place_ms) for new, old in moved if old is None or old.place_ms != new.place_ms])
+        self.store.delete([held.key for held in gone])
+        if moved:
+            places = pl.Series(SINCE, [new.place_ms for new, _ in moved], dtype=pl.Int64).cast(TIME)
+            rows = self._candidates[0][[new.ref for new, _ in moved]].with_columns(places)
+            self.store.write([new.key for new, _ in moved], rows)
+        self._epoch.clocks[self._clock] = walk.size
+
+    def put(self, newest: pl.DataFrame) -> None:
+        """Put one row a key, whose places never change; a tombstone takes the row out."""
+        keys = self.store.encode(newest)
+        before = self._held(keys)
+        size = self._epoch.clocks.get(self._clock, 0) - sum(held.size for held in before)
+        is_gone = newest.get_column(GONE).to_list()
+        kept = [(key, place) for key, place, gone in zip(keys, _ms(newest.get_column(SINCE)), is_gone, strict=True)
+                if not gone]
+        rows = newest.filter(~pl.col(GONE))
+        names = [key for key, _ in kept]
+        gone = {key for key, is_tombstone in zip(keys, is_gone, strict=True) if is_tombstone}
+        self._index.remove([(held.key, held.place_ms) for held in before if held.key in gone])
+        self.store.delete(list(gone))
+        self._index.put(kept)
+        self.store.write(names, rows)
+        self._epoch.clocks[self._clock] = size + sum(self.sizes(names, rows))
+
+    def take_through(self, place_ms: int) -> pl.DataFrame:
+        """Take out the rows with places up to ``place_ms``."""
+        due = self._index.between(None, place_ms)
+        keys = [key for key, _ in due]
+        rows = self._rows(keys)
+        self._index.remove(due)
+        self.store.delete(keys)
+        self._epoch.clocks[self._clock] = self._epoch.clocks.get(self._clock, 0) - sum(self.sizes(keys, rows))
+        return rows
+
+    def _others(self, known: set[bytes]) -> Iterator[Held]:
+        """The rows of other keys, in the order in which they leave."""
+        entries = (entry for entry in self._index.in_order() if entry[0] not in known)
+        groups = (list(group) for _, group in groupby(entries, key=lambda entry: entry[1]))
+        while ahead := _at_least(READ_AHEAD, groups):
+            yield from sorted(self._held([key for key, _ in ahead]))
+
+    def _held(self, keys: list[bytes]) -> list[Held]:
+        """Those of ``keys`` that are held; their rows become candidates."""
+        found = self.store.fetch(keys)
+        keys = [key for key, is_held in zip(keys, found.get_column("_found").to_list(), strict=True) if is_held]
         if not keys:
-            return rows.clear()
-        store.delete(keys)
-        results = pl.concat([store.decode(keys), states], how="horizontal")
-        closers = stream_time.search_sorted(
-            results.get_column("window_end").to_physical() + self.windows.grace_ms, side="left")
-        return (results.hstack(rows.select(PLACE)[closers])
-                .with_columns(pl.lit(False).alias("_deleted"))
-                .sort("window_start", *by[:-2]).select(rows.columns))
+            return []
+        rows = pl.concat([self.store.decode(keys), found.filter("_found")], how="horizontal").select(self._columns)
+        first = self._remember(rows)
+        return [Held(*parts) for parts in zip(_ms(rows.get_column(SINCE)), rows.get_column("_ts").to_list(), keys,
+                                              self.sizes(keys, rows), range(first, first + len(keys)), strict=True)]
+
+    def _rows(self, keys: list[bytes]) -> pl.DataFrame:
+        return pl.concat([self.store.decode(keys), self.store.fetch(keys)], how="horizontal").select(self._columns)
+
+    def _remember(self, rows: pl.DataFrame) -> int:
+        self._candidates.append(rows)
+        self._seen += rows.height
+        return self._seen - rows.height
+
+
+def _at_least(count: int, groups: Iterator[list[tuple[bytes, int]]]) -> list[tuple[bytes, int]]:
+    """The next whole groups that have ``count`` entries together, or what there is."""
+    taken: list[tuple[bytes, int]] = []
+    while len(taken) < count and (group := next(groups, None)):
+        taken += group
+    return taken
+
+
+def _ms(times: pl.Series) -> list[int]:
+    return times.dt.timestamp("ms").to_list()

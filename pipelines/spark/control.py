@@ -9,7 +9,6 @@ from infra.control.guard import DriverControl
 from infra.control.rows import MetricRow, RequestRow, TaskStatusRow
 from pipelines.spark.driver import Progress
 from pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
-from pipelines.tasks.turns import TURNS
 from state.types import TaskId
 
 STATES = {"caught_up": "stopping"}
@@ -44,7 +43,8 @@ class ControlPanel:
             task=str(task.id), slot=self._assignment[task.id], state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
             positions=task.positions, lag=total_lag([task], ends),
-            stream_time_ms=max((time_ms for name, time_ms in task.clocks.items() if name != TURNS), default=None),
+            stream_time_ms=max((time_ms for name, time_ms in task.clocks.items() if not name.startswith("_")),
+                               default=None),
             uncommitted_bytes=task.gauges.get("uncommitted_bytes", 0) if is_uncommitted else 0,
             uncommitted_records=task.gauges.get("uncommitted_records", 0) if is_uncommitted else 0,
             open_windows=task.gauges.get("open_windows", 0), late_records=task.totals.get("late_records", 0),

@@ -67,7 +67,8 @@ class EpochOutput:
     edges: dict[str, pl.DataFrame]
     """By repartition edge, where there are rows: the edge's columns, in processing order."""
     counts: dict[str, int]
-    """``rows_out``, ``suppression_emits``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this epoch."""
+    """``rows_out``, ``suppression_emits``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this
+    epoch."""
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     gauges: dict[str, int]

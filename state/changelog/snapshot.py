@@ -21,6 +21,7 @@ from state.engine.copies import committed_copy
 from state.engine.environment import sync_folder
 from state.engine.task_store import TaskStore
 from state.errors import StateError, TaskCorruptedError
+from state.stores.specs import SINCE
 from state.types import IsolationLevel, StoreKind, StoreSpec
 
 SNAPSHOT_FOLDER = "_snapshots"
@@ -43,7 +44,8 @@ def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
     When a row grows old can depend on rows that did not change since a snapshot, so the index of expiry is made of
     all rows: a task with such a store restores from its changelogs alone.
     """
-    return bool(stores) and all(spec.retention_ms is None or spec.kind is StoreKind.WINDOW for spec in stores)
+    return bool(stores) and all((spec.retention_ms is None or spec.kind is StoreKind.WINDOW)
+                                and SINCE not in spec.value for spec in stores)
 
 
 def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> SnapshotRef | None:

@@ -14,7 +14,9 @@ WRITTEN = "_written"
 """When a row was written by the wall clock; a value column of stores that expire by it."""
 GONE = "_gone"
 """Whether a version says that its key was deleted; a value column of versioned stores."""
-BOOKKEEPING = (WRITTEN, GONE)
+SINCE = "_since"
+"""The place of a row in a suppression's buffer, a time; a value column of such stores."""
+BOOKKEEPING = (WRITTEN, GONE, SINCE)
 
 
 def key_value_spec(name: str, key: pl.Schema, value: pl.Schema, *, ttl_ms: int | None = None,
@@ -52,6 +54,11 @@ def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: i
     return StoreSpec(name=name, key=pl.Schema({**key, "valid_from": TIME}),
                      value=pl.Schema({**value, GONE: pl.Boolean()}), kind=StoreKind.VERSIONED,
                      retention_ms=_positive(name, "history_ms", history_ms))
+
+
+def buffer_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:
+    """A suppression's buffer: one row a key, found by key and in the order of their places; tombstones are rows."""
+    return StoreSpec(name=name, key=key, value=pl.Schema({**value, SINCE: TIME, GONE: pl.Boolean()}))
 
 
 def _positive(name: str, setting: str, duration_ms: int | None) -> int | None:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from polars import col
 
 from pipelines import (
+    BufferConfig,
     EmitStrategy,
     KStream,
     SessionWindows,
     SlidingWindows,
+    Suppressed,
     TimeWindows,
     UnlimitedWindows,
 )
@@ -79,6 +81,18 @@ PROGRAMS: dict[str, Callable[[KStream], None]] = {
         "s", lambda: Totals(0, ""), fold, joined).to_delta("out"),
     "session reduce, final": lambda s: s.filter(col("amount") > 1).group_by_key().windowed_by(SESSIONS).reduce(
         "s", larger).suppress(FINAL).to_delta("out"),
+    "rate limit": lambda s: s.group_by_key().agg("s", **ALL).suppress(Suppressed.until_time_limit(
+        ms(7), BufferConfig.unbounded())).to_stream().to_delta("out"),
+    "rate limit in a small buffer": lambda s: s.to_table("s").suppress(Suppressed.until_time_limit(
+        ms(12), BufferConfig.max_records(2))).to_stream().to_delta("out"),
+    "few bytes of a table": lambda s: s.group_by_key().reduce("s", larger).suppress(Suppressed.until_time_limit(
+        ms(20), BufferConfig.max_bytes(25))).to_stream().to_delta("out"),
+    "windows with a time limit": lambda s: s.group_by_key().windowed_by(HOPPING).count("s").suppress(
+        Suppressed.until_time_limit(ms(5), BufferConfig.max_records(4))).to_stream().to_delta("out"),
+    "final sessions of a filtered table": lambda s: s.group_by_key().windowed_by(SESSIONS).count("s").filter(
+        col("count") < 3).suppress(FINAL).to_delta("out"),
+    "final sliding windows in a strict buffer": lambda s: s.group_by_key().windowed_by(SLIDING).count("s").suppress(
+        Suppressed.until_window_closes(BufferConfig.max_records(10_000).shut_down_when_full())).to_delta("out"),
     "sliding aggregate": lambda s: s.group_by_key().windowed_by(SLIDING).aggregate(
         "s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
 }

@@ -1,0 +1,254 @@
+"""Suppression to the row: every table of KIP-328, buffers, time limits and windows of every kind."""
+
+from datetime import timedelta
+
+import polars as pl
+import pytest
+from polars import col
+
+from pipelines import (
+    Application,
+    BufferConfig,
+    BufferFullError,
+    EmitStrategy,
+    SessionWindows,
+    StreamsBuilder,
+    String,
+    Suppressed,
+    TimeWindows,
+    TopologyError,
+)
+from pipelines.tasks.processor import TaskProcessor
+from pipelines.testing import TopologyTestDriver
+from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.programs import driven
+from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+
+NONE, TWO_MS = timedelta(days=1), timedelta(milliseconds=2)
+KILO = 1_000
+"""What a character of the KIP's tables is here, so that what every row takes beside its value does not count."""
+TWO_KEYS, THREE_BYTES = BufferConfig.max_records(2), BufferConfig.max_bytes(3 * KILO + 200)
+UNBOUNDED = BufferConfig.unbounded()
+
+
+def table(suppressed, *rows):
+    return suppressed, rows
+
+
+KIP_TABLES = {
+    "offset order is maintained, whatever the time: later": table(
+        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 0, [], ["Ax0"]), ("A", "y", 1, [], ["Ay1"])),
+    "offset order is maintained, whatever the time: earlier": table(
+        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 1, [], ["Ax1"]), ("A", "w", 0, [], ["Aw0"])),
+    "key limit of 2": table(
+        Suppressed.until_time_limit(NONE, TWO_KEYS), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, [], ["Ax1", "By2"]), ("C", "z", 3, ["Ax1"], ["By2", "Cz3"])),
+    "byte limit of 3": table(
+        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "xx", 0, [], ["Axx0"]), ("A", "yy", 1, [], ["Ayy1"]),
+        ("B", "zz", 2, ["Ayy1"], ["Bzz2"])),
+    # The KIP's table shows A leave with the next row. By its own rule that an update does not start the time anew, and
+    # in Kafka Streams, A leaves here: it is held since 0, and stream time is 2.
+    "emit after 2 ms": table(
+        Suppressed.until_time_limit(TWO_MS, UNBOUNDED), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, ["Ax1"], ["By2"]), ("C", "z", 3, [], ["By2", "Cz3"])),
+    "late events leave at once: emit after 2 ms": table(
+        Suppressed.until_time_limit(TWO_MS, UNBOUNDED), ("A", "w", 3, [], ["Aw3"]), ("A", "x", 1, ["Ax1"], []),
+        ("B", "y", 1, ["By1"], [])),
+    "late events leave at once: key limit of 2": table(
+        Suppressed.until_time_limit(NONE, TWO_KEYS), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, [], ["Ax1", "By2"]), ("C", "z", 0, ["Cz0"], ["Ax1", "By2"])),
+    "late events leave at once: byte limit of 3": table(
+        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "xx", 0, [], ["Axx0"]), ("A", "yy", 1, [], ["Ayy1"]),
+        ("B", "zz", 0, ["Bzz0"], ["Ayy1"])),
+    "a big record pushes several out": table(
+        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "x", 0, [], ["Ax0"]), ("B", "y", 1, [], ["Ax0", "By1"]),
+        ("C", "zzz", 2, ["Ax0", "By1"], ["Czzz2"])),
+    "a record that does not fit at all goes at once, after those before it": table(
+        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "x", 0, [], ["Ax0"]), ("B", "y", 1, [], ["Ax0", "By1"]),
+        ("C", "zzzz", 2, ["Ax0", "By1", "Czzzz2"], [])),
+}
+
+
+def suppressed_table(suppressed: Suppressed, store: str = "values") -> Application:
+    builder = StreamsBuilder()
+    (builder.stream("in", key=String("key"), value=String("value")).to_table(store)
+        .suppress(suppressed.with_name("held")).to_stream().to_delta("out"))
+    return Application("test", builder)
+
+
+@pytest.mark.parametrize("name", KIP_TABLES)
+def test_each_table_of_the_kip_row_for_row(name):
+    suppressed, rows = KIP_TABLES[name]
+    with TopologyTestDriver(suppressed_table(suppressed)) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+
+        for key, value, time, emitted, held in rows:
+            topic.pipe_input(key, "".join(letter * KILO for letter in value), timestamp_ms=time)
+            assert [f"{row['key']}{row['value'][::KILO]}{in_ms(time)}" for row, time in (
+                (record.row, record.timestamp) for record in out.read_records())] == emitted
+            store = driver.get_key_value_store("held-store")
+            assert [f"{key}{value[::KILO]}" for key, value in store.all()] == [each[:-1] for each in held]
+
+
+@pytest.fixture
+def clicks():
+    def make(suppressed):
+        driver = TopologyTestDriver(suppressed_table(suppressed))
+        return driver, driver.create_input_topic("in"), driver.create_output_table("out")
+
+    return make
+
+
+def rows_of(out):
+    return [(r.row["key"], r.row["value"], in_ms(r.timestamp), r.is_deleted) for r in out.read_records()]
+
+
+def test_the_time_goes_from_the_first_update_and_the_row_keeps_its_own_timestamp(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(timedelta(milliseconds=30), UNBOUNDED))
+    topic.pipe_records([("a", "1", 100), ("a", "2", 120), ("b", "1", 129)])
+    assert out.is_empty()
+    topic.pipe_input("b", "2", timestamp_ms=130)
+    assert rows_of(out) == [("a", "2", 120, False)]
+    topic.pipe_records([("a", "3", 140), ("c", "1", 169)])
+    assert rows_of(out) == [("b", "2", 130, False)]
+    topic.pipe_input("c", "2", timestamp_ms=170)
+    assert rows_of(out) == [("a", "3", 140, False)]
+
+
+def test_tombstones_are_forwarded_under_a_time_limit(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(TWO_MS, UNBOUNDED))
+    topic.pipe_records([("a", "1", 0), ("a", None, 1), ("b", "1", 9)])
+    assert rows_of(out) == [("a", None, 1, True)]
+
+
+def test_a_time_limit_of_zero_suppresses_nothing(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(timedelta(0), UNBOUNDED))
+    topic.pipe_records([("a", "1", 5), ("a", "2", 3), ("b", "1", 5)])
+    assert rows_of(out) == [("a", "1", 5, False), ("a", "2", 3, False), ("b", "1", 5, False)]
+
+
+def test_rows_of_one_place_leave_by_key_and_full_is_above_the_limit(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(NONE, TWO_KEYS.emit_early_when_full()))
+    topic.pipe_records([("c", "1", 7), ("b", "1", 7)])
+    assert out.is_empty()
+    topic.pipe_records([("a", "1", 7), ("d", "1", 9)])
+    assert [row[0] for row in rows_of(out)] == ["a", "b"]
+
+
+def test_a_limit_of_records_and_one_of_bytes_hold_together(clicks):
+    both = BufferConfig.max_records(3).with_max_bytes(2 * KILO + 200)
+    _, topic, out = clicks(Suppressed.until_time_limit(NONE, both))
+    topic.pipe_records([("a", "x" * KILO, 1), ("b", "x" * KILO, 2), ("c", "x" * KILO, 3)])
+    assert [row[0] for row in rows_of(out)] == ["a"]
+    topic.pipe_records([("b", "-", 4), ("c", "-", 5), ("d", "-", 6), ("e", "-", 7)])
+    assert [row[0] for row in rows_of(out)] == ["b"]
+
+
+def test_a_buffer_that_shuts_down_when_full_stops_the_run(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(NONE, TWO_KEYS.shut_down_when_full()))
+    topic.pipe_records([("a", "1", 1), ("b", "1", 2), ("a", "2", 3)])
+    with pytest.raises(BufferFullError, match="held-store: the buffer has passed its limit of 2 records"):
+        topic.pipe_input("c", "1", timestamp_ms=4)
+    assert out.is_empty()
+
+
+def test_expiry_comes_before_a_limit_is_looked_at(clicks):
+    _, topic, out = clicks(Suppressed.until_time_limit(TWO_MS, TWO_KEYS.shut_down_when_full()))
+    topic.pipe_records([("a", "1", 1), ("b", "1", 2), ("c", "1", 3)])
+    assert [row[0] for row in rows_of(out)] == ["a"]
+
+
+@pytest.mark.parametrize("buffer", [TWO_KEYS.spill_to_disk_when_full(), TWO_KEYS.with_no_bound()])
+def test_a_buffer_that_spills_or_has_no_bound_forwards_nothing_early(clicks, buffer):
+    driver, topic, out = clicks(Suppressed.until_time_limit(NONE, buffer))
+    topic.pipe_records([(key, "1", 1) for key in "abcdef"])
+    assert out.is_empty()
+    assert driver.get_key_value_store("held-store").approximate_num_entries() == 6
+
+
+TEN = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=5))
+SESSIONS = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=5))
+FINAL = Suppressed.until_window_closes(UNBOUNDED)
+
+
+@pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(2).shut_down_when_full(),
+                                    BufferConfig.max_bytes(10).spill_to_disk_when_full()])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_final_results_of_windows_are_the_same_with_every_strict_buffer(buffer, is_direct):
+    def program(clicks):
+        counts = clicks.group_by_key().windowed_by(TEN).count("c")
+        (counts if is_direct else counts.filter(col("count") > 0)).suppress(
+            Suppressed.until_window_closes(buffer)).to_delta("out")
+
+    with driven(program) as (topic, out, _):
+        pipe(topic, 1, 11, 9, 14)
+        assert out.is_empty()
+        pipe(topic, 15)
+        assert told(out) == [(0, 10, 2, 9)]
+
+
+def test_a_full_strict_buffer_of_windows_stops_the_run():
+    program = lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(Suppressed.until_window_closes(  # noqa: E731
+        BufferConfig.max_records(1).shut_down_when_full())).to_delta("out")
+    with driven(program) as (topic, _, _), pytest.raises(BufferFullError):
+        pipe(topic, 1, 11)
+
+
+def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
+    program = lambda s: s.group_by_key().windowed_by(SESSIONS).count("c").filter(col("count") > 1).suppress(  # noqa: E731
+        FINAL).to_delta("out")
+    with driven(program) as (topic, out, driver):
+        pipe(topic, 1, 3, 15, 10, 30)
+        assert told(out) == []
+        pipe(topic, 31)  # what a filter takes out is a tombstone, and moves stream time as well
+        assert told(out) == [(1, 15, 4, 15)]
+        pipe(topic, 90, user="b")
+        assert told(out) == [(30, 31, 2, 31)]
+        assert driver.get_key_value_store("KTABLE-SUPPRESS-STATE-STORE-0000000004").approximate_num_entries() == 0
+
+
+def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
+    builder = StreamsBuilder()
+    (builder.stream("in", key=String("key"), value=String("value")).to_table("values")
+        .suppress(Suppressed.until_time_limit(TWO_MS, UNBOUNDED)).to_delta("out"))
+    rows = pl.DataFrame({"key": ["a", "b", "c"], "value": ["1", "22", "333"], "_ts": [0, 1, 2], "_partition": [0] * 3,
+                         "_offset": [0, 1, 2], "_deleted": [False] * 3}, schema_overrides={"_partition": pl.Int32})
+    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    assert output.counts["suppression_emits"] == 1
+    assert output.gauges["suppression_buffer_count"] == 2
+    assert output.gauges["suppression_buffer_size"] > len("b22c333")
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Suppressed.until_window_closes(TWO_KEYS), "strict buffer"),
+    (lambda: Suppressed.until_window_closes(UNBOUNDED.emit_early_when_full()), "strict buffer"),
+    (lambda: Suppressed.until_time_limit(TWO_MS, 5), "pass BufferConfig"),
+    (lambda: Suppressed.until_time_limit(-TWO_MS, UNBOUNDED), "negative"),
+    (lambda: BufferConfig.max_records(-1), "negative"),
+    (lambda: FINAL.with_name("a/b"), "does not do"),
+])
+def test_a_suppression_that_makes_no_sense_is_refused(make, words):
+    with pytest.raises(TopologyError, match=words):
+        make()
+
+
+def test_what_is_final_is_not_suppressed_again():
+    with pytest.raises(TopologyError, match="final already"), driven(
+            lambda s: s.group_by_key().windowed_by(TEN).emit_strategy(EmitStrategy.on_window_close()).count("c")
+            .suppress(FINAL).to_delta("out")):
+        pass
+
+
+def test_a_name_keeps_the_numbers_of_other_nodes_as_they_are():
+    def described(suppressed):
+        builder = StreamsBuilder()
+        table = builder.stream("in", key=String("key"), value=String("value")).to_table("values")
+        (table.suppress(suppressed) if suppressed else table).to_stream().to_delta("out")
+        return builder.build().describe()
+
+    held = Suppressed.until_time_limit(TWO_MS, UNBOUNDED)
+    assert "KTABLE-TOSTREAM-0000000002" in described(None)
+    assert "KTABLE-TOSTREAM-0000000002" in described(held.with_name("held"))
+    assert "Processor: held (stores: [held-store])" in described(held.with_name("held"))
+    assert ("Processor: KTABLE-SUPPRESS-0000000002 (stores: [KTABLE-SUPPRESS-STATE-STORE-0000000003])"
+            in described(held))
