@@ -45,14 +45,16 @@ from pipelines.serdes.timestamps import (
     WallclockTimestampExtractor,
 )
 from pipelines.state_reader import Query, StateReader
+from state.changelog.following import FollowingStore
 
 __all__ = [
     "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig",
     "BufferFullError", "Bytes", "CoPartitioningError", "Count", "Delimited", "EagerBufferConfig", "EmitStrategy",
-    "FailOnInvalidTimestamp", "First", "Float32", "Float64", "Int32", "Int64", "Json", "KGroupedStream", "KStream",
-    "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError",
-    "SessionWindowed", "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
-    "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedKStream", "TimeWindows",
-    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
-    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
+    "FailOnInvalidTimestamp", "First", "Float32", "Float64", "FollowingStore", "Int32", "Int64", "Json",
+    "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack",
+    "Query", "QueryError", "SessionWindowed", "SessionWindowedKStream", "SessionWindows", "SlidingWindows",
+    "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed",
+    "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
+    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
+    "load_application", "read_table",
 ]

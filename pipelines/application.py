@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 from pipelines.dsl.builder import StreamsBuilder
 from pipelines.errors import ApplicationLoadError, TopologyError
 from pipelines.operators.windows import to_ms
+from state.changelog.following import FollowingStore
 from state.types import IsolationLevel
 
 NO_LIMIT = -1
@@ -28,7 +31,8 @@ class Application:
                  max_skew: timedelta | None = None,
                  max_task_idle: timedelta | None = timedelta(0),
                  uncommitted_max_bytes: int = 64 << 20,
-                 state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> None:
+                 state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+                 own_stores: Mapping[str, Callable[[Path], FollowingStore]] | None = None) -> None:
         """
         Args:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
@@ -42,6 +46,8 @@ class Application:
             uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
                 pass it by more than one batch of records stops reading. -1 is no limit.
             state_isolation: What queries of the stores see that say nothing else: committed epochs, or the newest too.
+            own_stores: Stores of your own (``pipelines.FollowingStore``) that follow a store of the topology, by its
+                name: what opens one, given a folder where it may keep its files. They get committed rows only.
 
         Raises:
             TopologyError: The topology or a setting cannot run.
@@ -72,6 +78,11 @@ class Application:
         self.uncommitted_max_bytes = uncommitted_max_bytes
         self.state_isolation = IsolationLevel(state_isolation)
         self.topology = builder.build()
+        self.own_stores = dict(own_stores or {})
+        known = {store.name for sub_topology in self.topology.sub_topologies for store in sub_topology.stores}
+        if unknown := sorted(self.own_stores.keys() - known):
+            raise TopologyError(f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
+                                f"are {', '.join(sorted(known)) or 'none'}")
 
     def __repr__(self) -> str:
         return f"Application({self.id!r})"

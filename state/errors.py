@@ -162,6 +162,18 @@ class PositionsFileError(StateError):
                 "store may begin without offsets")
 
 
+class DeletionsGoneError(StateError):
+    """A store that follows a changelog was away for so long that it would keep what was deleted meanwhile."""
+
+    def __init__(self, store: str, table: str, epoch: int, horizon: int) -> None:
+        super().__init__(store, table, epoch, horizon)
+        self.store, self.table, self.epoch, self.horizon = store, table, epoch, horizon
+
+    def __str__(self) -> str:
+        return (f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, and compaction "
+                f"has dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it begins anew")
+
+
 class HistoryGoneError(StateError):
     """A changelog cannot tell the state of an epoch any more: compaction kept newer rows only."""
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -21,10 +21,12 @@ from infra.kafka.broker import EmbeddedBroker
 from infra.settings import Settings
 from infra.spark.session import slot_session, stop_session
 from pipelines.application import Application, load_application
+from pipelines.spark.afterwards import Afterwards
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator
 from pipelines.spark.driver import Driver, Progress, RunSummary, Source
-from pipelines.spark.mirror import OffsetMirror
+from pipelines.spark.mirror import offset_mirror
+from pipelines.spark.own_stores import feeding, followers
 from pipelines.spark.planner import Limits, TopicPartition
 from pipelines.spark.restore import RestoreJobs
 from pipelines.spark.slots import SlotPool, assign
@@ -83,7 +85,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
                 partition_counts=partition_counts, on_error=application.on_error))
         driver = started_driver(
             stack, application, settings, warehouse=settings.warehouse, worker=worker, source=brokers, counts=counts,
-            control=control, session=session, on_commit=stack.enter_context(_mirror(settings, bootstrap_servers)),
+            control=control, session=session,
+            on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers)),
             on_progress=report, accept_state_loss=accept_state_loss)
         return driver.run(stop, until_caught_up=until_caught_up)
 
@@ -188,17 +191,26 @@ def max_task_idle_ms(application: Application) -> int | None:
 
 
 @contextmanager
-def _mirror(settings: Settings, bootstrap_servers: str) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
-    """What becomes of committed positions: they go to the group that the settings name, if they name one."""
-    if settings.mirror_offsets_to_group is None:
-        yield lambda positions: None
-        return
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-    mirror = OffsetMirror(admin, settings.mirror_offsets_to_group)
+def _afterwards(application: Application, settings: Settings,
+                bootstrap_servers: str) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
+    """What follows a commit: its positions go to the group that the settings name, and own stores are fed."""
+    followed: list[Afterwards[Any]] = []
+    if settings.mirror_offsets_to_group is not None:
+        admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+        followed.append(offset_mirror(admin, settings.mirror_offsets_to_group))
+    if application.own_stores:
+        followed.append(feeding(followers(application, settings.warehouse / application.id,
+                                          settings.state_dir / application.id)))
+
+    def on_commit(positions: Mapping[TopicPartition, int]) -> None:
+        for each in followed:
+            each(positions)
+
     try:
-        yield mirror
+        yield on_commit
     finally:
-        mirror.close()
+        for each in followed:
+            each.close()
 
 
 @contextmanager

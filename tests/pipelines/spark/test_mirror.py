@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from infra.kafka.admin import BrokerUnreachableError
-from pipelines.spark.mirror import OffsetMirror
+from pipelines.spark.mirror import offset_mirror
 from state.commit.protocol import newest_commit
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
@@ -30,7 +30,7 @@ class Groups:
 
 def test_the_newest_positions_are_sent_and_a_slow_broker_holds_nothing_up():
     groups = Groups()
-    mirror = OffsetMirror(groups, "lag")
+    mirror = offset_mirror(groups, "lag")
     mirror({("sales", 0): 1})
     assert groups.asked.wait(10)
     mirror({("sales", 0): 2})
@@ -44,7 +44,7 @@ def test_a_failure_is_logged_once_in_a_while_and_the_next_positions_are_sent(cap
     groups = Groups()
     groups.open.set()
     groups.is_away = True
-    mirror = OffsetMirror(groups, "lag")
+    mirror = offset_mirror(groups, "lag")
     with caplog.at_level(logging.WARNING, "weir.driver"):
         for offset in range(3):
             groups.asked.clear()
@@ -78,7 +78,7 @@ def test_a_real_group_has_the_positions(kafka_admin, topic):
     for partition in (0, 1):
         producer.produce(name, b"x", partition=partition)
     assert producer.flush(30) == 0
-    mirror = OffsetMirror(kafka_admin, f"lag-{name}")
+    mirror = offset_mirror(kafka_admin, f"lag-{name}")
     mirror({(name, 0): 1, (name, 1): 0})
     mirror.close()
     assert kafka_admin.group_offsets(f"lag-{name}") == {(name, 0): 1, (name, 1): 0}

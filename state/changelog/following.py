@@ -1,0 +1,77 @@
+"""Stores of the user's own that follow one of an application's stores: what its changelog has since, committed only.
+
+Whether a store keeps its offset itself or has it kept in a file is ``state.stores.custom``; the offset is the next
+epoch to read of the changelog. After a crash rows may come a second time, never too few, and the newest of a key last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import polars as pl
+from deltalake import DeltaTable
+
+from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.commit.files import stored_schema
+from state.commit.tables import file_actions
+from state.errors import DeletionsGoneError
+from state.stores.custom import OffsetKeeper, StateStore
+from state.types import StoreSpec
+
+PARTITION = 0
+"""A changelog is one log, whatever the number of tasks."""
+
+
+class FollowingStore(StateStore, Protocol):
+    """A store that takes over the rows of another."""
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Take rows over: key columns, value columns, ``_ts``, and ``_deleted``, true where the key is gone.
+
+        A key may come again; its last row stands.
+        """
+        ...
+
+
+class Follower:
+    """Hands a store what the changelog of ``spec`` has gained since its last look."""
+
+    def __init__(self, app_folder: Path, spec: StoreSpec, store: FollowingStore, folder: Path) -> None:
+        """``folder`` holds the position file of a store that keeps no offset.
+
+        Raises:
+            PositionsFileError: The position file cannot be read.
+        """
+        self._table, self._app_folder = changelog_spec(spec), app_folder
+        self._store, self._keeper = store, OffsetKeeper(store, folder)
+        self._version = -1
+
+    def follow(self) -> None:
+        """Take over everything that is committed by now, then commit the store.
+
+        Raises:
+            DeletionsGoneError: Compaction has dropped deletions that the store has not heard of.
+        """
+        folder = self._app_folder / self._table.name
+        if not DeltaTable.is_deltatable(str(folder)):
+            return
+        table = DeltaTable(folder)
+        if table.version() == self._version:
+            return
+        begin = self._keeper.committed_offset(self._table.name, PARTITION) or 0
+        horizon = int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
+        if 0 < begin <= horizon:
+            raise DeletionsGoneError(self._store.name, self._table.name, begin, horizon)
+        files = file_actions(table)
+        if not files.is_empty():
+            files = files.filter(pl.col("max._epoch") >= begin).sort("min._epoch", "max._epoch")
+        if not files.is_empty():
+            columns = [name for name in stored_schema(self._table) if name not in self._table.partition_by]
+            for path in files["path"]:
+                rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
+                rows = rows.filter(pl.col("_epoch") >= begin).sort("_epoch", maintain_order=True)
+                self._store.put_rows(rows.unique(self._table.keys, keep="last", maintain_order=True).drop("_epoch"))
+            through = int(files["max._epoch"].max())  # type: ignore[arg-type]
+            self._keeper.commit({self._table.name: {PARTITION: through + 1}})
+        self._version = table.version()

@@ -1,0 +1,141 @@
+"""A store of the user's own that follows a changelog holds what the changelog says, whatever happened to it between."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+
+import pytest
+from deltalake import DeltaTable
+
+from state.changelog.following import PARTITION, Follower
+from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.commit.protocol import Committer
+from state.commit.record import CommitRecord, TaskCommit
+from state.commit.tables import read_table
+from state.engine.task_store import TaskStore
+from state.errors import DeletionsGoneError
+from state.types import StateId
+from tests.state.changelog.test_restore import SPECS, TOTALS, run_epoch
+
+TABLE = changelog_spec(TOTALS).name
+
+
+class Totals:
+    """Rows in a SQLite file; ``managed`` puts the offset down in the same transaction."""
+
+    name = "own_totals"
+
+    def __init__(self, folder, managed):
+        self.managed = managed
+        self.file = sqlite3.connect(folder / "own.sqlite")
+        self.file.execute("create table if not exists totals (key text primary key, value text)")
+        self.file.execute("create table if not exists offsets (place text primary key, next integer)")
+
+    def put_rows(self, rows):
+        for row in rows.iter_rows(named=True):
+            key = json.dumps([row["carrier"], row["id"]])
+            if row["_deleted"]:
+                self.file.execute("delete from totals where key = ?", [key])
+            else:
+                self.file.execute("insert or replace into totals values (?, ?)", [key, row["flights"]])
+
+    def commit(self, offsets):
+        if self.managed:
+            for topic, of_topic in offsets.items():
+                for partition, offset in of_topic.items():
+                    self.file.execute("insert or replace into offsets values (?, ?)", [f"{topic} {partition}", offset])
+        self.file.commit()
+
+    def committed_offset(self, topic, partition):
+        found = self.file.execute("select next from offsets where place = ?", [f"{topic} {partition}"]).fetchone()
+        return found and found[0]
+
+    def manages_offsets(self):
+        return self.managed
+
+    def approximate_num_uncommitted_bytes(self):
+        return 0
+
+    def rows(self):
+        return {key: int(value) for key, value in self.file.execute("select key, value from totals")}
+
+
+@pytest.fixture
+def history(tmp_path):
+    """Commits one more epoch of puts and deletes with each call."""
+    app, rng = tmp_path / "warehouse" / "app", random.Random(3)
+    committer = Committer(tmp_path / "warehouse", "app", [changelog_spec(spec) for spec in SPECS], fingerprint="f")
+    committer.claim()
+    store = TaskStore.create(tmp_path / "state", "0_0", [spec.name for spec in SPECS])
+    epochs: list[int] = []
+
+    def commit():
+        epoch = len(epochs) + 1
+        expected = StateId(1, epoch - 1) if epochs else None
+        files = run_epoch(store, app, epoch, expected, rng)
+        store.settle(generation=1, expected=StateId(1, epoch), committed=StateId(1, epoch))
+        committer.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
+                                      tasks={"0_0": TaskCommit(state=StateId(1, epoch), instance="one")},
+                                      files=tuple(files)))
+        epochs.append(epoch)
+
+    yield app, commit
+    committer.close()
+    store.close()
+
+
+def standing(app):
+    rows = read_table(app / TABLE)
+    return {json.dumps([carrier, number]): flights for carrier, number, flights
+            in rows.select("carrier", "id", "flights").iter_rows()}
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_it_follows_commit_by_commit_and_after_it_was_closed_or_died(history, tmp_path, managed):
+    app, commit = history
+    follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
+    follower.follow()
+    for step in range(8):
+        for _ in range(1 + step % 3):
+            commit()
+        if step % 4 == 2:  # dies with rows taken over and not committed
+            follower._store.put_rows(read_table(app / TABLE).head(3).select(
+                "carrier", "id", flights="id", _deleted="_deleted"))
+            follower._store.file.close()
+            follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
+        follower.follow()
+        assert follower._store.rows() == standing(app)
+    assert Totals(tmp_path, managed).rows() == standing(app)
+    assert (tmp_path / "own_totals.checkpoint").exists() != managed
+
+
+def test_an_offset_that_was_not_put_down_brings_rows_again_and_loses_none(history, tmp_path):
+    """Killed between the store's commit and the position file."""
+    app, commit = history
+    commit()
+    store = Totals(tmp_path, managed=False)
+    Follower(app, TOTALS, store, tmp_path).follow()
+    before = (tmp_path / "own_totals.checkpoint").read_text()
+    assert before == f"0\n1\n{TABLE} {PARTITION} 2\n"
+    commit()
+    Follower(app, TOTALS, store, tmp_path).follow()
+    (tmp_path / "own_totals.checkpoint").write_text(before)
+    commit()
+    Follower(app, TOTALS, store, tmp_path).follow()
+    assert store.rows() == standing(app)
+
+
+def test_one_that_was_away_while_deletions_were_dropped_is_told_to_begin_anew(history, tmp_path):
+    app, commit = history
+    commit()
+    Follower(app, TOTALS, Totals(tmp_path, True), tmp_path).follow()
+    commit()
+    DeltaTable(app / TABLE).alter.set_table_properties({TOMBSTONE_HORIZON: "2"}, raise_if_not_exists=False)
+    with pytest.raises(DeletionsGoneError, match=r"'own_totals' .* up to epoch 1, .* up to epoch 2; empty"):
+        Follower(app, TOTALS, Totals(tmp_path, True), tmp_path).follow()
+    (tmp_path / "new").mkdir()
+    new = Totals(tmp_path / "new", True)
+    Follower(app, TOTALS, new, tmp_path / "new").follow()
+    assert new.rows() == standing(app)
