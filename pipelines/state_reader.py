@@ -24,7 +24,7 @@ from pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateReader as Snapshot
 from state.engine.instances import current_instance
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.stores.access import Key, Scan, StoreTime
 from state.stores.key_value import KeyValueStore
 from state.stores.kinds import store_of

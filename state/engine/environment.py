@@ -17,13 +17,14 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from state.errors import NetworkFileSystemError, TaskCorruptedError
+from state.errors import DiskFullError, NetworkFileSystemError, TaskCorruptedError
 
 FORMAT_VERSION = 1
 INITIAL_MAP_BYTES = 64 << 20
 PAGE_BYTES = 4096
 MAX_DATABASES = 256
 MAX_DEATHS = 3
+FREE_DISK_RESERVE_BYTES = 32 << 20
 
 _IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
@@ -163,6 +164,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment, records: int) -> None:
+    """A full disk under a write map ends the process (SIGBUS), so room for the worst case is asked for first.
+
+    Raises:
+        DiskFullError: There is none.
+    """
+    data = os.stat(folder / _DATA)
+    room = max(0, environment.info()["map_size"] - data.st_blocks * 512)
+    needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES)
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed:
+        raise DiskFullError(task_id, str(folder), needed, free)
 
 
 def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:

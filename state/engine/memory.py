@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from state.engine.contract import Settlement, StateReader
 from state.engine.meta import Uncommitted
 from state.engine.ordered import OrderedRows
+from state.engine.ranges import Row
 from state.engine.session import EpochSession
 from state.engine.task_store import RESERVED_STORES
-from state.engine.views import Row
 from state.errors import FencedStoreError, UnknownStoreError
 from state.types import IsolationLevel, StateId
 

@@ -13,6 +13,9 @@ import msgspec
 
 from state.types import StateId
 
+META_KEY = b"meta"
+"""Its key in the ``_meta`` database."""
+
 _CHECKSUM_BYTES = 16
 
 

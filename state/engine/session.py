@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from state.engine.contract import StateReader
 from state.engine.ordered import OrderedRows
-from state.engine.views import Row, overlaid
+from state.engine.ranges import Row
+from state.engine.views import overlaid
 from state.errors import TransactionClosedError
 from state.types import StateId
 

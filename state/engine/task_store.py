@@ -7,7 +7,6 @@ typed rows are ``state.stores``, durable truth is ``state.commit`` and ``state.c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,19 +16,20 @@ import lmdb
 
 from state.engine.contract import Settlement, StateReader
 from state.engine.environment import (
-    MAX_DATABASES,
     PAGE_BYTES,
     begin,
     create_environment,
     prove_sound,
     release,
+    require_free_disk,
     trusted_environment,
     write_identity,
 )
-from state.engine.meta import Meta, Uncommitted, decode_meta, encode_meta
+from state.engine.meta import META_KEY, Meta, Uncommitted, decode_meta, encode_meta
 from state.engine.session import EpochSession
-from state.engine.views import ABSENT, PRESENT, CommittedReader, NewestReader, rows_between, undo_prefix
-from state.errors import DiskFullError, FencedStoreError, MapFullError, TaskCorruptedError
+from state.engine.undo import keep_images, put_images_back
+from state.engine.views import NewestReader, view
+from state.errors import FencedStoreError, MapFullError, TaskCorruptedError
 from state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
@@ -41,9 +41,6 @@ EXPIRIES = "_expiries"
 RESERVED_STORES = (TASK_STORE, LONG_KEYS, EXPIRIES)
 MAX_KEY_BYTES = 509
 """LMDB's 511, less the store id that undo keys begin with."""
-FREE_DISK_RESERVE_BYTES = 32 << 20
-
-_META_KEY = b"meta"
 
 Batch = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys, sorted, and their values."""
@@ -161,7 +158,7 @@ class TaskStore:
             FencedStoreError: A newer generation has settled the store; nothing is changed.
             DiskFullError: Nothing is changed; the disk must be given room first.
         """
-        self._check_free_disk(0)
+        require_free_disk(self.folder, self.task_id, self._environment, 0)
         self._open_databases()
         self._grow_if_half_full()
         while True:
@@ -211,14 +208,15 @@ class TaskStore:
         changes = {store: session.changes(store) for store in session.changed_stores()}
         before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
         session.close()
-        self._check_free_disk(sum(map(len, changes.values())))
+        require_free_disk(self.folder, self.task_id, self._environment, sum(map(len, changes.values())))
         with self._changing() as txn:
             meta = self._read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
                 return None
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
-                written_bytes += self._write_rows(txn, store, written, before[store], meta)
+                keep_images(txn, self._undo_db, meta.stores[store], written, before[store])
+                written_bytes += _write_rows(txn, self._databases[store], written)
                 rows[store] = txn.stat(self._databases[store])["entries"]
             uncommitted = Uncommitted(bytes=meta.uncommitted.bytes + written_bytes,
                                       records=txn.stat(self._undo_db)["entries"])
@@ -241,7 +239,7 @@ class TaskStore:
     def reader(self, isolation: IsolationLevel) -> Iterator[StateReader]:
         """A snapshot for queries from this process. Hold it for less than a second: it stops page reuse."""
         with self._reading() as txn:
-            yield _view(txn, self._databases, self._read_meta(txn), self._undo_db, isolation)
+            yield view(txn, self._databases, self._read_meta(txn), self._undo_db, isolation)
 
     def bulk_load(self, rows: Mapping[str, Iterable[Batch]], *, state: StateId | None, generation: int) -> None:
         """Fill a new instance with the rows of each store, sorted by key; they count as committed at ``state``.
@@ -305,8 +303,8 @@ class TaskStore:
                 settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
-            self._check_free_disk(meta.uncommitted.records)
-            self._put_images_back(txn, meta)
+            require_free_disk(self.folder, self.task_id, self._environment, meta.uncommitted.records)
+            put_images_back(txn, self._undo_db, {meta.stores[store]: self._databases[store] for store in meta.stores})
             settled = replace(settled, current=committed, plan_hash="", receipt=b"", uncommitted=Uncommitted(),
                               rows=meta.committed_rows)
         else:
@@ -315,41 +313,14 @@ class TaskStore:
             self._write_meta(txn, settled)
         return outcome
 
-    def _write_rows(self, txn: lmdb.Transaction[bytes], store: str, written: Mapping[bytes, bytes | None],
-                    before: Sequence[bytes | None], meta: Meta) -> int:
-        prefix = undo_prefix(meta.stores[store])
-        with txn.cursor(self._undo_db) as cursor:  # what is there already is older, and stays (first touch)
-            cursor.putmulti([(prefix + key, ABSENT if image is None else PRESENT + image)
-                             for key, image in zip(written, before, strict=True)], overwrite=False)
-        deleted = [key for key, value in written.items() if value is None]
-        puts = [(key, value) for key, value in written.items() if value is not None]
-        with txn.cursor(self._databases[store]) as cursor:
-            cursor.putmulti(puts)
-        for key in deleted:
-            txn.delete(key, db=self._databases[store])
-        return sum(map(len, written)) + sum(len(value) for value in written.values() if value is not None)
-
-    def _put_images_back(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
-        for store, store_id in meta.stores.items():
-            prefix, end = undo_prefix(store_id), undo_prefix(store_id + 1)
-            restored = []
-            for key, image in rows_between(txn, self._undo_db, prefix, end, False):
-                if image == ABSENT:
-                    txn.delete(key[len(prefix):], db=self._databases[store])
-                else:
-                    restored.append((key[len(prefix):], image[1:]))
-            with txn.cursor(self._databases[store]) as cursor:
-                cursor.putmulti(restored)
-        txn.drop(self._undo_db, delete=False)
-
     def _read_meta(self, txn: lmdb.Transaction[bytes]) -> Meta:
-        meta = decode_meta(txn.get(_META_KEY, db=self._meta_db))
+        meta = decode_meta(txn.get(META_KEY, db=self._meta_db))
         if meta is None:
             raise TaskCorruptedError(self.task_id, str(self.folder), "the meta record is missing or damaged")
         return meta
 
     def _write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
-        txn.put(_META_KEY, encode_meta(meta), db=self._meta_db)
+        txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
 
     # around a transaction
 
@@ -401,7 +372,7 @@ class TaskStore:
         self._open_databases()
 
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._check_free_disk(len(keys))
+        require_free_disk(self.folder, self.task_id, self._environment, len(keys))
         while True:
             try:
                 with self._changing() as txn, txn.cursor(self._databases[store]) as cursor:
@@ -413,16 +384,11 @@ class TaskStore:
                 self.grow()
 
     def _change(self, store: str, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        self._check_free_disk(len(keys))
+        require_free_disk(self.folder, self.task_id, self._environment, len(keys))
         while True:
             try:
                 with self._changing() as txn:
-                    with txn.cursor(self._databases[store]) as cursor:
-                        cursor.putmulti([(key, value) for key, value in zip(keys, values, strict=True)
-                                         if value is not None])
-                    for key, value in zip(keys, values, strict=True):
-                        if value is None:
-                            txn.delete(key, db=self._databases[store])
+                    _write_rows(txn, self._databases[store], dict(zip(keys, values, strict=True)))
                     return
             except MapFullError:
                 self.grow()
@@ -448,55 +414,19 @@ class TaskStore:
                 raise TaskCorruptedError(self.task_id, str(self.folder), f"the undo log holds {found} entries, "
                                                                          f"and {meta.uncommitted.records} were written")
 
-    def _check_free_disk(self, records: int) -> None:
-        """A full disk under a write map ends the process (SIGBUS), so room for the worst case is asked for first."""
-        data = os.stat(self.folder / "data.mdb")
-        room = max(0, self._environment.info()["map_size"] - data.st_blocks * 512)
-        needed = FREE_DISK_RESERVE_BYTES + min(room, 2 * records * PAGE_BYTES)
-        disk = os.statvfs(self.folder)
-        free = disk.f_bavail * disk.f_frsize
-        if free < needed:
-            raise DiskFullError(self.task_id, str(self.folder), needed, free)
-
     def _grow_if_half_full(self) -> None:
         info = self._environment.info()
         if not self._open_reads and info["last_pgno"] * PAGE_BYTES * 2 > info["map_size"]:
             self.grow()
 
 
-@contextmanager
-def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader]:
-    """A snapshot of an instance that another process may be writing; it never blocks the writer.
-
-    Hold it for less than a second: an open snapshot stops page reuse (PROTOCOL 18).
-
-    Raises:
-        TaskCorruptedError: The folder holds no readable instance.
-    """
-    def corrupted(reason: str) -> TaskCorruptedError:
-        return TaskCorruptedError(folder.parent.name, str(folder), reason)
-
-    try:
-        environment = lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False)
-    except lmdb.Error as error:
-        raise corrupted(f"LMDB: {error}") from error
-    try:
-        with begin(environment) as txn:
-            meta_db = environment.open_db(b"_meta", txn=txn, create=False)
-            meta = decode_meta(txn.get(_META_KEY, db=meta_db))
-            if meta is None:
-                raise corrupted("the meta record is missing or damaged")
-            undo_db = environment.open_db(b"_undo", txn=txn, create=False)
-            databases = {store: environment.open_db(store.encode(), txn=txn, create=False) for store in meta.stores}
-            yield _view(txn, databases, meta, undo_db, isolation)
-    except lmdb.Error as error:
-        raise corrupted(f"LMDB: {error}") from error
-    finally:
-        environment.close()
-
-
-def _view(txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
-          isolation: IsolationLevel) -> StateReader:
-    if isolation is IsolationLevel.READ_COMMITTED:
-        return CommittedReader(txn, databases, meta, undo_db)
-    return NewestReader(txn, databases, meta)
+def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:
+    """Put and delete; returns the bytes of keys and values."""
+    puts = [(key, value) for key, value in written.items() if value is not None]
+    with txn.cursor(database) as cursor:
+        cursor.putmulti(puts)
+    if len(puts) < len(written):
+        for key, value in written.items():
+            if value is None:
+                txn.delete(key, db=database)
+    return sum(map(len, written)) + sum(len(value) for _, value in puts)

@@ -1,4 +1,4 @@
-"""Reading rows: ranges of one database, the newest values, and the committed values under an undo log.
+"""Reading rows: the newest values, and the committed values under an undo log, from this process or another.
 
 Buffered writes of an epoch are ``state.engine.session``; writing and undoing is ``state.engine.task_store``.
 """
@@ -6,44 +6,18 @@ Buffered writes of an epoch are ``state.engine.session``; writing and undoing is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import lmdb
 
-from state.engine.meta import Meta
-from state.errors import UnknownStoreError
-
-ABSENT = b"\x00"
-PRESENT = b"\x01"
-"""An undo entry is ``ABSENT``, or ``PRESENT`` and the value before the first uncommitted write (PROTOCOL 17)."""
-
-Row = tuple[bytes, bytes]
-
-
-def undo_prefix(store_id: int) -> bytes:
-    """What the undo keys of a store begin with."""
-    return store_id.to_bytes(2, "big")
-
-
-def rows_between(txn: lmdb.Transaction[bytes], database: lmdb._Database, lower: bytes, upper: bytes | None,
-                 reverse: bool) -> Iterator[Row]:
-    """Rows with ``lower <= key < upper``, in key order or against it."""
-    with txn.cursor(database) as cursor:
-        if not reverse:
-            if cursor.set_range(lower) if lower else cursor.first():
-                if upper is None:
-                    yield from cursor.iternext()
-                    return
-                for row in cursor.iternext():
-                    if row[0] >= upper:
-                        return
-                    yield row
-            return
-        found = cursor.prev() if upper is not None and cursor.set_range(upper) else cursor.last()
-        if found:
-            for row in cursor.iterprev():
-                if row[0] < lower:
-                    return
-                yield row
+from state.engine.contract import StateReader
+from state.engine.environment import MAX_DATABASES, begin
+from state.engine.meta import META_KEY, Meta, decode_meta
+from state.engine.ranges import Row, rows_between
+from state.engine.undo import ABSENT, undo_prefix
+from state.errors import TaskCorruptedError, UnknownStoreError
+from state.types import IsolationLevel
 
 
 def overlaid(below: Iterable[Row], above: Iterable[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Row]:
@@ -130,3 +104,41 @@ class CommittedReader(NewestReader):
 
 def _before(image: bytes) -> bytes | None:
     return None if image == ABSENT else image[1:]
+
+
+def view(txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
+          isolation: IsolationLevel) -> StateReader:
+    if isolation is IsolationLevel.READ_COMMITTED:
+        return CommittedReader(txn, databases, meta, undo_db)
+    return NewestReader(txn, databases, meta)
+
+
+@contextmanager
+def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader]:
+    """A snapshot of an instance that another process may be writing; it never blocks the writer.
+
+    Hold it for less than a second: an open snapshot stops page reuse (PROTOCOL 18).
+
+    Raises:
+        TaskCorruptedError: The folder holds no readable instance.
+    """
+    def corrupted(reason: str) -> TaskCorruptedError:
+        return TaskCorruptedError(folder.parent.name, str(folder), reason)
+
+    try:
+        environment = lmdb.open(str(folder), readonly=True, max_dbs=MAX_DATABASES, create=False)
+    except lmdb.Error as error:
+        raise corrupted(f"LMDB: {error}") from error
+    try:
+        with begin(environment) as txn:
+            meta_db = environment.open_db(b"_meta", txn=txn, create=False)
+            meta = decode_meta(txn.get(META_KEY, db=meta_db))
+            if meta is None:
+                raise corrupted("the meta record is missing or damaged")
+            undo_db = environment.open_db(b"_undo", txn=txn, create=False)
+            databases = {store: environment.open_db(store.encode(), txn=txn, create=False) for store in meta.stores}
+            yield view(txn, databases, meta, undo_db, isolation)
+    except lmdb.Error as error:
+        raise corrupted(f"LMDB: {error}") from error
+    finally:
+        environment.close()

@@ -45,10 +45,11 @@ class ExpiryIndex:
         found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
         return None if found is None else _time_of(found[0])
 
-    def in_order(self) -> Iterator[tuple[bytes, int]]:
-        """All keys with their times, by time, read as they are taken."""
+    def in_order(self, from_ms: int | None = None) -> Iterator[tuple[bytes, int]]:
+        """Keys with their times, by time, read as they are taken."""
         mark = _mark(self._store)
-        for entry, key in self._view.scan(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES)):
+        lower = mark if from_ms is None else mark + time_bytes(from_ms)
+        for entry, key in self._view.scan(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES)):
             yield key, _time_of(entry)
 
     def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:

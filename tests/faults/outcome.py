@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from state.commit.log import COMMITS, newest_commit
 from state.commit.tables import AppendTable
 from state.engine.instances import current_instance
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel, StateId
 from tests.faults.applications import FACTS, STORES, TABLES, TOPIC, app
 

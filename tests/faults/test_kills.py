@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from state.commit.log import newest_commit
 from state.engine.instances import current_instance
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, TOPIC, app, records
 from tests.faults.hook import DRIVER_STEPS, FAULTS_DIR, STARTS, WORKER_STEPS, left, order, steps

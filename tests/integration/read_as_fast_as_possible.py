@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel
 
 

@@ -30,7 +30,7 @@ from pipelines.spark.runner import run
 from state.commit.log import newest_commit
 from state.commit.tables import read_table
 from state.engine.instances import current_instance
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, START_MS, TOPIC, app, records
 from tests.faults.outcome import assert_same, outcome

@@ -9,7 +9,7 @@ import select
 import sys
 from pathlib import Path
 
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel
 
 if __name__ == "__main__":

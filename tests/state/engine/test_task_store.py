@@ -14,10 +14,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from state.engine import environment
 from state.engine import task_store as module
 from state.engine.contract import Settlement
 from state.engine.meta import Uncommitted
-from state.engine.task_store import TaskStore, open_reader
+from state.engine.task_store import TaskStore
+from state.engine.views import open_reader
 from state.errors import DiskFullError, FencedStoreError, MapFullError, TransactionClosedError, UnknownStoreError
 from state.types import IsolationLevel, StateId
 
@@ -236,7 +238,7 @@ def test_a_store_does_not_grow_under_an_open_session(store):
 
 
 def test_a_full_disk_is_found_before_anything_is_written(store, monkeypatch):
-    monkeypatch.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(environment, "FREE_DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(DiskFullError, match="free some space"):
         apply(store, 1, None, {b"k": b"1"})
     assert rows(store) == {}
@@ -278,7 +280,7 @@ def test_store_ids_stay_when_stores_are_added(store, folder):
 READER = """
 import sys
 from pathlib import Path
-from state.engine.task_store import open_reader
+from state.engine.views import open_reader
 from state.types import IsolationLevel
 for isolation in ("read_committed", "read_uncommitted"):
     with open_reader(Path(sys.argv[1]), IsolationLevel(isolation)) as reader:
@@ -305,7 +307,7 @@ def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
     two = apply(store, 2, one, big)
     assert two is not None
     lines = subprocess.run([sys.executable, "-c", "import sys;from pathlib import Path;"
-                            "from state.engine.task_store import open_reader;"
+                            "from state.engine.views import open_reader;"
                             "from state.types import IsolationLevel as I\n"
                             "with open_reader(Path(sys.argv[1]), I.READ_UNCOMMITTED) as r: print(r.count('a'))",
                             str(folder)], capture_output=True, text=True, check=True, timeout=30).stdout
@@ -387,7 +389,7 @@ def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monk
     store.settle(generation=1, expected=one, committed=one)
     apply(store, 2, one, {b"k": b"2"})
     with monkeypatch.context() as full:
-        full.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+        full.setattr(environment, "FREE_DISK_RESERVE_BYTES", 1 << 60)
         with pytest.raises(DiskFullError):
             store.settle(generation=2, expected=one, committed=one)
     assert rows(store) == {b"k": b"2"}
@@ -395,7 +397,7 @@ def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monk
 
 
 def test_bulk_load_asks_for_room_on_the_disk_first(store, monkeypatch):
-    monkeypatch.setattr(module, "FREE_DISK_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(environment, "FREE_DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(DiskFullError, match="free some space"):
         store.bulk_load({"a": [([b"k"], [b"v"])]}, state=StateId(1, 1), generation=1)
     assert rows(store) == {}
