@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from functools import cache
 
 import dagster as dg
 
 from orchestration.audits import audit_checks, audit_jobs, audit_schedule, state_checks
+from orchestration.backfill import backfill_assets
 from orchestration.checks import lag_check
 from orchestration.commits import commits_sensor
 from orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
@@ -24,15 +26,18 @@ from orchestration.thresholds import Thresholds
 from orchestration.uncommitted import uncommitted_sensor
 from pipelines.application import Application
 
+FIRST_DAY = date(2020, 1, 1)
+
 
 def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
-                thresholds: Thresholds | None = None) -> dg.Definitions:
+                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY) -> dg.Definitions:
     """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
     (``module:attribute``).
 
     ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
-    topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. Merge the result with
-    a ``weir`` and a ``pipes`` resource (``orchestration.definitions``).
+    topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. ``first_day`` is the
+    first day of event time that a backfill may be asked for. Merge the result with a ``weir`` and a ``pipes`` resource
+    (``orchestration.definitions``).
     """
     own = topics or {}
     external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
@@ -42,7 +47,7 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
                 for topic in application.topology.topics()})
     compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
     return dg.Definitions(
-        assets=[*own.values(), *external.values(), ingest_assets(supervised)],
+        assets=[*own.values(), *external.values(), ingest_assets(supervised), *backfill_assets(supervised, first_day)],
         asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
         jobs=[continuous_job(supervised), *steering_jobs(supervised), restore, verify, audit, compaction,
               migration_job(supervised)],

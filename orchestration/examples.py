@@ -1,6 +1,7 @@
 """The examples in Dagster: each topic with what loads it, and the application that reads it."""
 
 import importlib
+from datetime import date
 
 import dagster as dg
 
@@ -27,7 +28,11 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
     return topic
 
 
-flights_defs = weir_assets(flights.app, "pipelines.examples.flights:app", topics={"flights": loaded_topic(
-    "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")})
-weather_defs = weir_assets(weather.app, "pipelines.examples.weather:app", topics={"weather": loaded_topic(
-    "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")})
+FIRST_DAY = date(2013, 1, 1)
+
+flights_defs = weir_assets(
+    flights.app, "pipelines.examples.flights:app", first_day=FIRST_DAY, topics={"flights": loaded_topic(
+        "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")})
+weather_defs = weir_assets(
+    weather.app, "pipelines.examples.weather:app", first_day=FIRST_DAY, topics={"weather": loaded_topic(
+        "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")})

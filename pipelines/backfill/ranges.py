@@ -44,8 +44,8 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
 def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, from_ms: int) -> Ranges:
     """Of each topic partition that ``cut`` knows, the offsets from the first record at or after ``from_ms`` to the cut.
 
-    The brokers know the records' own timestamps alone: where the program takes time from elsewhere, a topic is read from
-    its beginning.
+    The brokers know the records' own timestamps alone: where the program takes time from elsewhere, a topic is read
+    from its beginning.
 
     Raises:
         HistoryLostError: A partition may have lost records at or after ``from_ms``.

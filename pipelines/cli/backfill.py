@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
 from pipelines.cli.render import console, notices, print_json, print_table
+
+if TYPE_CHECKING:
+    from infra.settings import Settings
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
 DAY = ["%Y-%m-%d"]
@@ -29,8 +32,9 @@ def run(application: AppArgument,
     The program is the registered one, as it is now. Ctrl-C ends it and leaves nothing.
     """
     from pipelines.backfill.shadow import Days
-    from pipelines.cli.drive_backfill import make_backfill, swap_in
+    from pipelines.cli.drive_backfill import make_backfill
     from pipelines.cli.progress import TerminalWarnings, following
+    from pipelines.cli.registry import registered_reference
 
     days = Days(first=first.date(), end=(end or first + timedelta(days=1)).date())
     if days.end <= days.first:
@@ -38,8 +42,8 @@ def run(application: AppArgument,
     settings = load_settings(directory)
     margin_ms = None if margin_hours is None else round(margin_hours * 3_600_000)
     with following(f"backfill of {application}") as on_progress:
-        made = make_backfill(settings, application, days, margin_ms=margin_ms, owner="weir backfill",
-                             on_progress=on_progress, console=TerminalWarnings())
+        made = make_backfill(settings, registered_reference(settings, application), days, margin_ms=margin_ms,
+                             owner="weir backfill", on_progress=on_progress, console=TerminalWarnings())
     if made is None:
         console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
         raise typer.Exit(1)
@@ -49,7 +53,7 @@ def run(application: AppArgument,
     for table, reason in shadow.backfill.left_out.items():
         console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
     if swap:
-        console.print(f"{application}: {swap_in(settings, application, shadow.id)}", markup=False, soft_wrap=True)
+        console.print(f"{application}: {_swap_in(settings, application, shadow.id)}", markup=False, soft_wrap=True)
     else:
         notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
 
@@ -60,10 +64,15 @@ def swap(application: AppArgument, backfill: IdArgument, directory: DirOption = 
 
     The application's driver does it if one runs, else this command.
     """
-    from pipelines.cli.drive_backfill import swap_in
-
-    console.print(f"{application}: {swap_in(load_settings(directory), application, backfill)}", markup=False,
+    console.print(f"{application}: {_swap_in(load_settings(directory), application, backfill)}", markup=False,
                   soft_wrap=True)
+
+
+def _swap_in(settings: Settings, application: str, backfill: str) -> str:
+    from pipelines.cli.drive_backfill import swap_in
+    from pipelines.cli.registry import registered_application
+
+    return swap_in(settings, registered_application(settings, application), backfill)
 
 
 def discard(application: AppArgument,

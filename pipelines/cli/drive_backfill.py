@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from infra.control import ControlDatabase, this_host
 from infra.settings import Settings
-from pipelines.application import load_application
+from pipelines.application import Application
 from pipelines.backfill.begin import begin_from_kafka
 from pipelines.backfill.errors import UnknownBackfillError
 from pipelines.backfill.shadow import Completion, Days, Shadow, shadows
@@ -21,7 +21,7 @@ from pipelines.backfill.swap import prepare, swap_at_rest
 from pipelines.cli.control import ask
 from pipelines.cli.log_files import log_file, logging_to
 from pipelines.cli.options import CommandError
-from pipelines.cli.registry import registered_application, registered_reference, require
+from pipelines.cli.registry import load_reference, require
 
 if TYPE_CHECKING:
     from pipelines.spark.runner import Progress
@@ -45,10 +45,10 @@ class BackfillRow:
     """The cut's, or that of the commit that swapped it in."""
 
 
-def make_backfill(settings: Settings, application: str, days: Days, *, margin_ms: int | None, owner: str,
+def make_backfill(settings: Settings, reference: str, days: Days, *, margin_ms: int | None, owner: str,
                   on_progress: Callable[[Progress], None] = lambda progress: None,
                   console: logging.Handler | None = None) -> tuple[Shadow, Completion] | None:
-    """Backfill ``days`` of an application that ran in the folder, in this process; None when a signal ended it.
+    """Backfill ``days`` of the application at ``module:attribute``, in this process; None when a signal ended it.
 
     Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
     Main thread only; raises what ``begin_from_kafka`` and ``run_shadow`` raise.
@@ -57,20 +57,19 @@ def make_backfill(settings: Settings, application: str, days: Days, *, margin_ms
     from infra.kafka.broker import broker_for
     from pipelines.cli.drive import stop_on_signals
 
-    reference = registered_reference(settings, application)
-    program = load_application(reference)
-    with (logging_to(log_file(settings.logs, f"{application}-backfills"), console=console), stop_on_signals() as stop,
-          broker_for(settings) as bootstrap_servers):
+    application = load_reference(reference)
+    with (logging_to(log_file(settings.logs, f"{application.id}-backfills"), console=console),
+          stop_on_signals() as stop, broker_for(settings) as bootstrap_servers):
         from pipelines.spark.backfill import run_shadow
 
-        shadow = begin_from_kafka(program, settings.warehouse, settings.state_dir,
+        shadow = begin_from_kafka(application, settings.warehouse, settings.state_dir,
                                   KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=margin_ms)
         completion = None
         try:
             completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
                                     stop=stop, on_progress=on_progress)
         except Exception:
-            logger.info("backfill %s of %s ended with an error", shadow.id, application, exc_info=True)
+            logger.info("backfill %s of %s ended with an error", shadow.id, application.id, exc_info=True)
             raise
         finally:
             if completion is None:
@@ -78,7 +77,7 @@ def make_backfill(settings: Settings, application: str, days: Days, *, margin_ms
     return None if completion is None else (shadow, completion)
 
 
-def swap_in(settings: Settings, application: str, backfill: str, *, by: str | None = None,
+def swap_in(settings: Settings, program: Application, backfill: str, *, by: str | None = None,
             reason: str = "command line") -> str:
     """Swap a complete backfill in, by the application's driver if one runs; returns what was done, for people.
 
@@ -87,7 +86,7 @@ def swap_in(settings: Settings, application: str, backfill: str, *, by: str | No
         UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
         LeaseHeldError: A driver was started at this moment; try again.
     """
-    program = registered_application(settings, application)
+    application = program.id
     done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
     if done:
         return f"swapped in already, by the commit of epoch {done[0].epoch}"

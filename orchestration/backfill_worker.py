@@ -1,0 +1,68 @@
+"""A supervised backfill (``python -m orchestration.backfill_worker``): computes days anew, swaps them in, and reports.
+
+Started by a backfill asset. It imports no Dagster, ends with its parent, and on SIGINT or SIGTERM leaves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+
+from infra.process import end_with
+from infra.settings import Settings
+from orchestration.owner import owner_of
+from orchestration.worker import logged
+from pipelines.backfill.shadow import Days
+from pipelines.cli.drive_backfill import make_backfill, swap_in
+from pipelines.cli.registry import load_reference
+
+
+def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
+    """Make it and, if asked to, swap it in; gives what there is to report, None when a signal ended it."""
+    settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
+    days = Days(first=date.fromisoformat(pipes.get_extra("first")), end=date.fromisoformat(pipes.get_extra("end")))
+    margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
+    made = make_backfill(settings, reference, days, owner=owner, on_progress=logged(pipes.log.info),
+                         margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000),
+                         console=logging.StreamHandler())
+    if made is None:
+        return None
+    shadow, completion = made
+    metadata: dict[str, Any] = {
+        "backfill": shadow.id, "days": str(days), "records_in": completion.records_in,
+        "seconds": round(completion.seconds, 3), "cut_epoch": shadow.backfill.cut_epoch,
+        "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"}}
+    if pipes.get_extra("swap"):
+        metadata["swap"] = swap_in(settings, load_reference(reference), shadow.id, by=owner,
+                                   reason=f"backfill of {days}")
+        pipes.log.info(metadata["swap"])
+    return metadata
+
+
+def main() -> int:
+    """Leaves a closing record, how it ended or the error that ended it in one sentence; returns the exit code."""
+    with open_dagster_pipes() as pipes:
+        if not end_with(pipes.get_extra("parent"), signal.SIGTERM):
+            pipes.log.error("the Dagster step that started this backfill has ended; start it again")
+            return 1
+        try:
+            metadata = _backfill(pipes)
+        except Exception as error:
+            pipes.report_custom_message({"error": str(error) or type(error).__name__})
+            return 0
+        if metadata is None:
+            pipes.report_custom_message({"error": "the backfill was stopped; nothing of it is left"})
+        else:
+            pipes.report_asset_materialization(metadata=metadata)
+            pipes.report_custom_message({"ended": "complete"})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
