@@ -7,6 +7,7 @@ from datetime import timedelta
 import polars as pl
 
 from pipelines.dsl.graph import Graph
+from pipelines.dsl.grouped import idle_ms
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.table import KTable, TtlClock, add_table
 from pipelines.errors import TopologyError
@@ -25,26 +26,31 @@ class StreamsBuilder:
         self._graph = Graph()
 
     def stream(self, topic: str, *, key: Serde, value: Serde,
-               timestamp: TimestampExtractor | None = None) -> KStream:
+               timestamp: TimestampExtractor | None = None, idle_after: timedelta | None = None) -> KStream:
         """The records of ``topic``, null keys and null values included.
 
         ``timestamp`` says which time a record has; without it the record's own, and one without is bad input.
 
+        With ``idle_after`` the wall clock closes windows and ends suppressions downstream while nothing arrives: after
+        so much silence their stream time goes on with it, and what arrives then may be late. It does not while a run
+        catches up, nor in a backfill.
+
         Raises:
             TopologyError: A schema does not fit, or the topic is read already.
         """
-        return KStream(self._graph, self._source(topic, key, value, timestamp), has_new_key=False)
+        return KStream(self._graph, self._source(topic, key, value, timestamp, idle_after), has_new_key=False)
 
     def table(self, topic: str, *, key: Serde, value: Serde, store: str,
               ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
-              timestamp: TimestampExtractor | None = None) -> KTable:
+              timestamp: TimestampExtractor | None = None, idle_after: timedelta | None = None) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
-        stream time or by the wall clock; no tombstone is forwarded. ``timestamp`` as for ``stream``.
+        stream time or by the wall clock; no tombstone is forwarded. ``timestamp`` and ``idle_after`` as for
+        ``stream``.
         """
-        return add_table(self._graph, self._source(topic, key, value, timestamp), store, "KTABLE-SOURCE-", ttl=ttl,
-                         ttl_by=ttl_by)
+        source = self._source(topic, key, value, timestamp, idle_after)
+        return add_table(self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by)
 
     def build(self) -> Topology:
         """The topology described so far.
@@ -54,12 +60,14 @@ class StreamsBuilder:
         """
         return Topology(tuple(self._graph.nodes))
 
-    def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None) -> SourceNode:
+    def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None,
+                idle_after: timedelta | None) -> SourceNode:
         name = self._graph.new_name("KSTREAM-SOURCE-")
         record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
                                     is_windowed=isinstance(key, WindowedSerde))
         return self._graph.add(SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
-                                          timestamp=_checked(topic, record, timestamp)))
+                                          timestamp=_checked(topic, record, timestamp),
+                                          idle_after_ms=idle_ms(idle_after)))
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:

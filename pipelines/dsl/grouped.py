@@ -17,7 +17,7 @@ from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows, to_ms
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows, positive_ms, to_ms
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
 from state.types import StoreKind, StoreSpec
@@ -52,6 +52,7 @@ class _Windowing:
     windows: Windows
     retention_ms: int | None = None
     late_to: LateTo | None = None
+    idle_after_ms: int | None = None
     is_final: bool = False
 
     def store(self, spec: StoreSpec) -> StoreSpec:
@@ -132,7 +133,8 @@ class _Grouped:
         late_to = self._graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
         node = self._graph.add(AggregateNode(
             name=name, parent=parent, record=record, store=windowing.store(spec), fold=fold,
-            windows=windowing.windows, is_final=windowing.is_final, late_to=late_to))
+            windows=windowing.windows, is_final=windowing.is_final, late_to=late_to,
+            idle_after_ms=windowing.idle_after_ms))
         if windowing.late_to and late_to:
             self._add_late(late_to, node, parent.record, windowing.late_to)
         return KTable(self._graph, node, windows=windowing.windows, is_final=windowing.is_final)
@@ -169,19 +171,25 @@ class KGroupedStream(_GroupedByFunction):
 
     @overload
     def windowed_by(self, windows: SessionWindows, *, retention: timedelta | None = None,
-                    late_to: LateTo | None = None) -> SessionWindowedKStream: ...
+                    late_to: LateTo | None = None,
+                    idle_after: timedelta | None = None) -> SessionWindowedKStream: ...
 
     @overload
     def windowed_by(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, *,
-                    retention: timedelta | None = None, late_to: LateTo | None = None) -> TimeWindowedKStream: ...
+                    retention: timedelta | None = None, late_to: LateTo | None = None,
+                    idle_after: timedelta | None = None) -> TimeWindowedKStream: ...
 
     def windowed_by(self, windows: Windows, *, retention: timedelta | None = None,
-                    late_to: LateTo | None = None) -> TimeWindowedKStream | SessionWindowedKStream:
+                    late_to: LateTo | None = None,
+                    idle_after: timedelta | None = None) -> TimeWindowedKStream | SessionWindowedKStream:
         """Records by key and window.
 
         ``retention`` keeps windows in the store beyond their close, to be queried: from their start, sessions and
         sliding windows from their end. ``late_to`` gets the stream of the records that are late, with the bounds of
         the closed window, one for each such window: ``late_to=lambda late: late.to_delta("late_clicks")``.
+
+        With ``idle_after`` the wall clock closes windows while nothing arrives: after so much silence stream time goes
+        on with it, and what arrives then may be late. It does not while a run catches up, nor in a backfill.
 
         Raises:
             TopologyError: The retention is shorter than the windows are open.
@@ -195,7 +203,8 @@ class KGroupedStream(_GroupedByFunction):
         if late_to is not None and not callable(late_to):
             raise TopologyError(f"late_to is {late_to!r}; pass a function of the late records' stream, "
                                 'as lambda late: late.to_delta("late")')
-        windowing = _Windowing(windows=windows, retention_ms=_retention_ms(windows, retention), late_to=late_to)
+        windowing = _Windowing(windows=windows, retention_ms=_retention_ms(windows, retention), late_to=late_to,
+                               idle_after_ms=idle_ms(idle_after))
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
         return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
@@ -253,6 +262,11 @@ class SessionWindowedKStream(_Windowed):
             return self._function_fold(step, function, output, merged), output
 
         return self._add("KSTREAM-AGGREGATE-", store, fold)
+
+
+def idle_ms(idle_after: timedelta | None) -> int | None:
+    """How much silence lets time pass; raises ``TopologyError`` when it is not above zero."""
+    return None if idle_after is None else positive_ms(idle_after, "idle_after")
 
 
 def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:

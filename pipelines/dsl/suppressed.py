@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pipelines.dsl.graph import check_name
 from pipelines.errors import TopologyError
-from pipelines.operators.windows import to_ms
+from pipelines.operators.windows import positive_ms, to_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,7 @@ class Suppressed:
     limit_ms: int | None = None
     """None until the window closes."""
     name: str | None = None
+    idle_after_ms: int | None = None
 
     @classmethod
     def until_window_closes(cls, buffer: StrictBufferConfig) -> Suppressed:
@@ -116,6 +117,10 @@ class Suppressed:
         if (limit_ms := to_ms(limit, "time limit")) < 0:
             raise TopologyError(f"time limit is {limit}; it must not be negative")
         return cls(buffer=buffer, limit_ms=limit_ms)
+
+    def with_idle_after(self, idle_after: timedelta) -> Suppressed:
+        """The same, but the wall clock lets updates go while nothing arrives; see ``KGroupedStream.windowed_by``."""
+        return replace(self, idle_after_ms=positive_ms(idle_after, "idle_after"))
 
     def with_name(self, name: str) -> Suppressed:
         """The same under a name of its own, so that the numbers in other names stay as they are without it."""

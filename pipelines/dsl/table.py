@@ -22,6 +22,7 @@ from state.types import StoreClock
 
 if TYPE_CHECKING:
     from pipelines.dsl.stream import KStream
+    from pipelines.dsl.table_grouped import KGroupedTable
 
 TtlClock = Literal["stream_time", "wall_clock"]
 
@@ -70,6 +71,13 @@ class KTable:
     def _join(self, other: KTable, joiner: JoinFunction | None, kind: JoinKind) -> KTable:
         return KTable(self._graph, add_table_table_join(self._graph, self._node, other._node, joiner, kind))
 
+    def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any],
+                 **columns: str | pl.Expr) -> KGroupedTable:
+        """The rows by a new key, as ``KStream.group_by``. A row whose new key is null is in no group."""
+        from pipelines.dsl.table_grouped import add_table_group
+
+        return add_table_group(self._graph, self._node, selector, columns)
+
     def suppress(self, suppressed: Suppressed) -> KTable:
         """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328)."""
         if not isinstance(suppressed, Suppressed):
@@ -85,6 +93,7 @@ class KTable:
         is_final = suppressed.limit_ms is None
         node = SuppressNode(name=name, parent=self._node, record=record, delay_ms=delay_ms, is_final=is_final,
                             limits=limits, windows=self._windows if is_final else None,
+                            idle_after_ms=suppressed.idle_after_ms,
                             store=buffer_spec(spec.name, spec.key, spec.value))
         return KTable(self._graph, self._graph.add(node), windows=None if is_final else self._windows,
                       is_final=is_final or self._is_final)

@@ -65,10 +65,36 @@ class WindowedAggregation:
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
+        self._forget_closed(store, epoch)
+        return updates
+
+    @property
+    def clock(self) -> str:
+        return self.store.name
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        return next_close_ms(self.store, self.windows, epoch)
+
+    def close(self, before_ms: int, epoch: Epoch) -> None:
+        """Closed windows are dropped; they have been forwarded before."""
+        self._forget_closed(TypedStore(self.store, epoch.session), epoch)
+
+    def _forget_closed(self, store: TypedStore, epoch: Epoch) -> None:
         if self.store.retention_ms is None:
             upper = store.window_upper(max(self.windows.closed_before(epoch.clocks[self.store.name]), 0))
             store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
-        return updates
+
+
+def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoch: Epoch) -> int | None:
+    """The stream time at which the next window of a store closes; None while none will."""
+    if windows.closes_after_ms is None:
+        return None
+    store = TypedStore(spec, epoch.session)
+    found = epoch.session.first(spec.name, store.window_upper(max(windows.closed_before(epoch.clocks[spec.name]), 0)))
+    if found is None:
+        return None
+    end = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]
+    return end + windows.closes_after_ms
 
 
 def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:

@@ -15,8 +15,10 @@ import polars as pl
 
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.fold import PLACE, Fold
+from pipelines.operators.idle import NOWHERE
 from pipelines.operators.states import States
 from pipelines.serdes.row_type import TIME
+from state.stores.expiry import ExpiryIndex
 from state.stores.session import SessionStore
 from state.types import StoreSpec
 
@@ -134,7 +136,8 @@ class DataWindowedAggregation:
             if put.height:
                 store.write_rows(put)
         if self.is_final:
-            return self._closed(store, before_ms, stream_time, rows)
+            closed = self._closed(store, before_ms, stream_time, rows.select(PLACE))
+            return rows.clear() if closed is None else closed
         frames = [frame for frame in updates or [*tombstones, *puts] if frame.height]
         return self.fold.finish(pl.concat(frames)) if frames else rows.clear()
 
@@ -167,15 +170,32 @@ class DataWindowedAggregation:
             times.alias("_ts"), *framed.select(PLACE).get_columns(),
             pl.Series("_deleted", [number is None for number in numbers], dtype=pl.Boolean())])
 
+    @property
+    def clock(self) -> str:
+        return self.store.name
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        delay_ms = self.windows.closes_after_ms
+        open_from = epoch.clocks[self.store.name] - delay_ms + 1
+        found = next(ExpiryIndex(self.store, epoch.session).in_order(open_from), None)
+        return None if found is None else found[1] + delay_ms
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        """The windows that time has closed, if they are forwarded then; the store drops them by itself."""
+        if not self.is_final:
+            return None
+        return self._closed(SessionStore(self.store, epoch.session), before_ms,
+                            pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
+
     def _closed(self, store: SessionStore, before_ms: int | None, stream_time: pl.Series,
-                rows: pl.DataFrame) -> pl.DataFrame:
-        """The windows that this epoch has closed."""
+                places: pl.DataFrame) -> pl.DataFrame | None:
+        """The windows that have closed since ``before_ms``; None where there are none."""
         delay_ms = self.windows.closes_after_ms
         after_ms = None if before_ms is None else before_ms - delay_ms + 1
         closed = store.find_ended(after_ms, int(stream_time[-1]) - delay_ms).frame()
         if closed.is_empty():
-            return rows.clear()
+            return None
         closed = closed.sort("window_end", *list(self.store.key)[:-2], nulls_last=False)
         closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
         return self.fold.finish(closed.select(*self.store.key, *self.fold.state, "_ts").hstack(
-            rows.select(PLACE)[closers]).with_columns(pl.lit(False).alias("_deleted")))
+            places[closers]).with_columns(pl.lit(False).alias("_deleted")))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.aggregation import write_states
+from pipelines.operators.aggregation import next_close_ms, write_states
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.fold import PLACE, Fold
+from pipelines.operators.idle import NOWHERE
 from pipelines.operators.windows import TimeWindows
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
@@ -38,20 +39,14 @@ class FinalResults:
         rows = has_key(rows, by[:-2], epoch)
         if rows.is_empty():
             return rows
-        keeps = self.store.retention_ms is not None
-        closed_from = self.windows.closed_before(epoch.clocks.get(self.store.name, 0)) if keeps else 0
+        keeps, before_ms = self.store.retention_ms is not None, epoch.clocks.get(self.store.name, 0)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         places = rows.select(PLACE)
         rows, late = self.windows.assign(rows, stream_time)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        closed_keys, closed = store.scan(store.window_upper(max(closed_from, 0)),
-                                         store.window_upper(max(closed_before, 0)))
-        if closed_keys:
-            closed = pl.concat([store.decode(closed_keys), closed], how="horizontal")
-            if not keeps:
-                store.delete(closed_keys)
+        closed = self._closed(store, before_ms, epoch)
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
@@ -64,13 +59,39 @@ class FinalResults:
             if keeps:
                 write_states(store, self.fold, store.encode(closing.select(by)), states[len(keys):])
             parts.append(states[len(keys):].filter(~pl.col("_deleted")))
-            if closed_keys:
+            if closed.height:
                 closed = closed.join(closing, on=by, how="anti", nulls_equal=True)
-        if closed_keys:
+        if closed.height:
             parts.append(closed)
         if not any(part.height for part in parts):
             return rows.clear()
         return self._results(parts, stream_time, places)
+
+    @property
+    def clock(self) -> str:
+        return self.store.name
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        return next_close_ms(self.store, self.windows, epoch)
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        """The windows that time has closed."""
+        closed = self._closed(TypedStore(self.store, epoch.session), before_ms, epoch)
+        now = pl.Series([epoch.clocks[self.store.name]])
+        return self._results([closed], now, NOWHERE) if closed.height else None
+
+    def _closed(self, store: TypedStore, before_ms: int, epoch: Epoch) -> pl.DataFrame:
+        """The stored windows that have closed since ``before_ms``, with their keys where there are any."""
+        keeps = self.store.retention_ms is not None
+        since = self.windows.closed_before(before_ms) if keeps else 0
+        upto = self.windows.closed_before(epoch.clocks[self.store.name])
+        keys, states = store.scan(store.window_upper(max(since, 0)), store.window_upper(max(upto, 0)))
+        if not keys:
+            return states
+        closed = pl.concat([store.decode(keys), states], how="horizontal")
+        if not keeps:
+            store.delete(keys)
+        return closed
 
     def _stored(self, closing: pl.DataFrame, closed: pl.DataFrame, by: list[str]) -> pl.DataFrame:
         """The stored states aligned with ``closing``, as a store's ``fetch`` gives them."""

@@ -14,6 +14,7 @@ import polars as pl
 
 from pipelines.operators.epoch import Epoch
 from pipelines.operators.fold import PLACE
+from pipelines.operators.idle import NOWHERE
 from pipelines.operators.suppression_order import BufferLimits, Held, Walk
 from pipelines.serdes.row_type import TIME
 from state.stores.codec import RowCodec
@@ -66,9 +67,26 @@ class Suppression:
         """Without limits the order of records does not matter: put the newest, take what has closed."""
         by = list(self.store.key)
         buffer.put(rows.unique(by, keep="last", maintain_order=True))
-        closed = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, *by)
-        closers = stream_time.search_sorted(closed.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
-        return self._forwarded(pl.concat([closed, rows.select(PLACE)[closers]], how="horizontal"))
+        return self._due(buffer, stream_time, rows.select(PLACE))
+
+    @property
+    def clock(self) -> str:
+        return self.store.name
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        oldest_ms = ExpiryIndex(self.store, epoch.session).oldest_ms()
+        return None if oldest_ms is None else oldest_ms + self.delay_ms
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        """The rows whose time has come."""
+        rows = self._due(_Buffer(self.store, epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
+        return rows if rows.height else None
+
+    def _due(self, buffer: _Buffer, stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
+        """Take out what is due; ``places`` are those of the records at whose turns ``stream_time`` was."""
+        due = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, "_ts", *self.store.key)
+        turns = stream_time.search_sorted(due.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
+        return self._forwarded(pl.concat([due, places[turns]], how="horizontal"))
 
     def _forwarded(self, left: pl.DataFrame) -> pl.DataFrame:
         user_columns = [name for name in self.store.value if name not in BOOKKEEPING]

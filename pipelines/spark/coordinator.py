@@ -24,6 +24,7 @@ from pipelines.spark.planner import (
     TopicPartition,
     aligned_until,
     plan_task,
+    reads_all,
 )
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
@@ -138,16 +139,22 @@ class Coordinator:
             self.commit("another topology" if change.is_other_topology else "other partition counts",
                         forget_tasks(folder, change.ended_tasks, self.epoch))
 
-    def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int) -> EpochResult | None:
-        """One step of every task that has something to do, stage by stage; None when none has."""
+    def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
+                  is_live: bool = False) -> EpochResult | None:
+        """One step of every task that has something to do, stage by stage; None when none has.
+
+        ``is_live``: whether topics that have no more records are silent, for operators to which that means something.
+        """
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = aligned_until(running, ends, limits.max_skew_ms)
+        is_all_read = until_ms is None and reads_all(self.tasks.values(), ends, limits)
         state = StateId(self.generation, self.epoch + 1)
         result = None
         for stage in self._stages:
             blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
             ready = [task for task in running if task.id.sub_topology in stage - blocked]
-            plan = partial(plan_task, state=state, ends=ends, limits=limits, now_ms=now_ms, until_time_ms=until_ms)
+            plan = partial(plan_task, state=state, ends=ends, limits=limits, now_ms=now_ms, until_time_ms=until_ms,
+                           is_live=is_live, is_all_read=is_all_read)
             plans = [planned for task in ready if (planned := plan(task))]
             if plans:
                 busy = {planned.task for planned in plans}

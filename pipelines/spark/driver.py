@@ -155,7 +155,7 @@ class Driver:
         self._records_in = 0
         self._rate = self._epoch_s = 0.0
         self._pace = CommitPace()
-        self._is_paused = False
+        self._is_paused = self._is_live = False
         self._message = ""
         self._stop_request: RequestRow | None = None
         self._epoch_records = MIN_EPOCH_RECORDS * 4
@@ -168,6 +168,7 @@ class Driver:
             OffsetsLostError: A topic ends before the position to go on from.
             FencedError: A newer driver has taken over; nothing more was written.
         """
+        self._is_live = not until_caught_up
         self._refresh_ends(stop)
         self._check_positions()
         while not (stop.is_set() or self._stop_request):
@@ -194,7 +195,7 @@ class Driver:
         behind = sum(total_lag([task], self._ends) > 0 for task in self._coordinator.tasks.values())
         share = self._epoch_records // max(1, behind) + 1
         limits = replace(self._limits, max_records=min(self._limits.max_records, share))
-        result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000)
+        result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000, self._is_live)
         self._epoch_s = seconds = time.monotonic() - started
         if result is None or not result.records_in:
             self._rate *= 0.8

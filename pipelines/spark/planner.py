@@ -150,8 +150,13 @@ class Limits:
 
 
 def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
-              until_time_ms: int | None, is_visit: bool = False) -> TaskPlan | None:
-    """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same."""
+              until_time_ms: int | None, is_visit: bool = False, is_live: bool = False,
+              is_all_read: bool = False) -> TaskPlan | None:
+    """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same.
+
+    ``is_live``: whether a topic that has no more records is silent; ``is_all_read``: whether this epoch leaves no
+    records of any topic, so that a task behind others is silent too.
+    """
     ranges = []
     for topic in task.topics:
         partition = task.id.partition
@@ -168,7 +173,8 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
         return None
     return TaskPlan(task=task.id, instance=task.instance, state=state, expected=task.current,
                     committed=task.committed, now_ms=now_ms, ranges=tuple(ranges), until_time_ms=until_time_ms,
-                    blobs=tuple(task.pending), max_bytes=limits.max_bytes)
+                    blobs=tuple(task.pending), max_bytes=limits.max_bytes,
+                    lets_idle=is_live and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)))
 
 
 def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_skew_ms: int | None) -> int | None:
@@ -190,6 +196,12 @@ def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) ->
     """Offsets between the task's position and the partition's end."""
     position = task.positions[topic][task.id.partition]
     return max(0, ends.get((topic, task.id.partition), position) - position)
+
+
+def reads_all(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], limits: Limits) -> bool:
+    """Whether an epoch of ``tasks`` within ``limits`` reads all that their topics hold."""
+    return all(task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.max_records
+               for task in tasks for topic in task.topics)
 
 
 def total_lag(tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> int:

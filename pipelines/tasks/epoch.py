@@ -292,7 +292,7 @@ class EpochRunner:
         """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
         processor = self._processors[plan.task.sub_topology]
         if plan.max_uncommitted_bytes is None or not read.frames:
-            return processor.run(read.frames, session, clocks, plan.now_ms)
+            return processor.run(read.frames, session, clocks, plan.now_ms, lets_idle=plan.lets_idle)
         order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
         frames = [read.frames[name] for name in order]
         places, total = turns(frames), sum(frame.height for frame in frames)
@@ -303,7 +303,8 @@ class EpochRunner:
             upto = [int(np.searchsorted(rows, taken)) for rows in places]
             inputs = {name: frame[start:end]
                       for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
-            outputs.append(processor.run(inputs, session, outputs[-1].clocks if outputs else clocks, plan.now_ms))
+            outputs.append(processor.run(inputs, session, outputs[-1].clocks if outputs else clocks, plan.now_ms,
+                                         lets_idle=plan.lets_idle))
             done = upto
             if taken >= total:
                 return joined(outputs, self._tables)

@@ -49,6 +49,8 @@ class TaskPlan:
     blobs: tuple[BlobRef, ...] = ()
     max_bytes: int = 64 << 20
     """Stop reading a topic partition once its keys and values pass this many bytes."""
+    lets_idle: bool = False
+    """Whether all that the topics hold is read with this plan: what is quiet then is silent."""
     max_uncommitted_bytes: int | None = None
     """Stop processing after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

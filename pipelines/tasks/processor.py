@@ -14,10 +14,12 @@ import polars as pl
 from pipelines.operators.aggregation import Aggregation, WindowedAggregation
 from pipelines.operators.batch_session import BatchSession
 from pipelines.operators.branching import Branch, Split
+from pipelines.operators.changes import ChangeAggregation
 from pipelines.operators.data_windows import DataWindowedAggregation
 from pipelines.operators.epoch import Epoch, Operator, has_key
 from pipelines.operators.final_results import FinalResults
 from pipelines.operators.functions import UserFunction
+from pipelines.operators.idle import Closing, Idleness
 from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
@@ -27,7 +29,7 @@ from pipelines.operators.tables import Materialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.source import source_schema
-from pipelines.tasks.several import several_inputs_of
+from pipelines.tasks.several import changes_of, several_inputs_of
 from pipelines.tasks.turns import TURNS, turns
 from pipelines.topology.nodes import (
     AggregateNode,
@@ -48,8 +50,10 @@ from pipelines.topology.nodes import (
     TableSinkNode,
     ToStreamNode,
     forwards_final,
+    idle_after_ms,
     keeps_every_update,
 )
+from pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateSession
 from state.stores.access import StoreTime
@@ -83,17 +87,22 @@ class TaskProcessor:
     def __init__(self, sub_topology: SubTopology) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
-        self._joins = {node: several_inputs_of(node, self._operators) for node in sub_topology.nodes if node.others}
+        self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
+        self._idleness: dict[Node, Idleness] = {}
+        for node, operator in self._operators.items():
+            if isinstance(operator, Closing) and (after_ms := idle_after_ms(node)) is not None:
+                self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [store.name for store in sub_topology.stores
                                if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
-            now_ms: int) -> EpochOutput:
+            now_ms: int, *, lets_idle: bool = False) -> EpochOutput:
         """Process ``inputs``, by topic or edge name, each in processing order; missing or empty ones are quiet.
 
-        Writes go to ``session``. ``clocks`` are those of the task's last epoch and stay as they are.
+        With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. Writes go to
+        ``session``. ``clocks`` are those of the task's last epoch and stay as they are.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
@@ -114,7 +123,12 @@ class TaskProcessor:
                 rows = epoch.late.get(node.name)
             else:
                 rows = inputs.get(node.topic) if isinstance(node, SourceNode) else _rows_of(node.parent, inputs, made)
+            idleness = self._idleness.get(node)
             if rows is None or rows.is_empty():
+                closed = idleness.pass_time(epoch) if idleness and lets_idle else None
+                if closed is not None:
+                    made[node] = closed
+                    epoch.counts["suppression_emits"] += closed.height * isinstance(node, SuppressNode)
                 continue
             if isinstance(node, TableSinkNode):
                 sinks[node.table] = sink_rows(node, rows)
@@ -126,6 +140,8 @@ class TaskProcessor:
             else:
                 operator = self._operators[node]
                 made[node] = operator.process(rows, epoch) if operator else rows
+                if idleness:
+                    idleness.hear(rows, epoch)
                 if isinstance(node, SuppressNode):
                     epoch.counts["suppression_emits"] += made[node].height
         due_ms = []
@@ -134,6 +150,7 @@ class TaskProcessor:
             store.expire()
             if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
+        due_ms += [due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None]
         gauges = {"open_windows": sum(session.count(store) for store in self._window_stores),
                   **self._buffers(epoch)}
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
@@ -224,6 +241,10 @@ def operator_of(node: Node) -> Operator | None:
             return Split(predicates=node.predicates, key=record.key_type, value=record.value)
         case BranchNode():
             return Branch(node.index)
+        case ChangeSelectNode():
+            return changes_of(node, operator_of)
+        case ChangeAggregateNode():
+            return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case TableNode():
             return Materialization(store=node.store)
         case AggregateNode(windows=None):

@@ -59,7 +59,7 @@ class _Task:
         """One epoch, applied and committed."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
-            output = self._processor.run(inputs, session, self._clocks, now_ms)
+            output = self._processor.run(inputs, session, self._clocks, now_ms, lets_idle=True)
             applied = self.store.apply(session, state=state, expected=self._state, generation=_GENERATION,
                                        plan_hash=str(state), make_receipt=lambda _: b"done")
         if applied is None:

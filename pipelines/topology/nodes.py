@@ -112,6 +112,7 @@ class SourceNode(Node):
     key_serde: Serde
     value_serde: Serde
     timestamp: TimestampExtractor
+    idle_after_ms: int | None = None
 
     @property
     def key(self) -> RowType:
@@ -188,6 +189,9 @@ class RepartitionNode(Node):
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return (f"{self.name}-filter",)
+
     @property
     def schema(self) -> pl.Schema:
         """Key columns, value columns, ``_ts _partition _offset _deleted``; place and time are the source record's."""
@@ -224,6 +228,7 @@ class AggregateNode(Node):
     """Whether it forwards a window once, when the window closes (``EmitStrategy.on_window_close``)."""
     late_to: str | None = None
     """The name of the node that gets the records that are late."""
+    idle_after_ms: int | None = None
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -247,6 +252,7 @@ class SuppressNode(Node):
     limits: BufferLimits
     windows: Windows | None = None
     """That have to close."""
+    idle_after_ms: int | None = None
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -287,6 +293,27 @@ class TableSinkNode(Node):
 def readers_of(node: Node) -> list[Node]:
     """The nodes that get what ``node`` forwards."""
     return [child for child in node.children if not isinstance(child, LateRecordsNode)]
+
+
+def idle_after_ms(node: Node) -> int | None:
+    """After how much silence the wall clock moves the node's stream time on; None for never.
+
+    What the node says, or the suppression evaluated with it, else the longest of what the topics upstream say.
+    """
+    if isinstance(node, AggregateNode):
+        own = [node.idle_after_ms, *(child.idle_after_ms for child in node.children
+                                     if isinstance(child, SuppressNode) and child.fused_with is node)]
+    else:
+        own = [node.idle_after_ms] if isinstance(node, SuppressNode) else []
+    asked = [each for each in own if each is not None]
+    upstream = [each for parent in node.parents if (each := _source_idle_after_ms(parent)) is not None]
+    return min(asked) if asked else max(upstream, default=None)
+
+
+def _source_idle_after_ms(node: Node) -> int | None:
+    if isinstance(node, SourceNode):
+        return node.idle_after_ms
+    return max((each for parent in node.parents if (each := _source_idle_after_ms(parent)) is not None), default=None)
 
 
 def forwards_final(node: AggregateNode) -> bool:

@@ -1,0 +1,153 @@
+"""Silence that closes windows, where the program says so (API of ``idle_after``)."""
+
+from datetime import timedelta
+
+import pytest
+
+from pipelines import (
+    Application,
+    BufferConfig,
+    EmitStrategy,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    String,
+    Suppressed,
+    TimeWindows,
+    TopologyError,
+    read_table,
+)
+from pipelines.testing import TopologyTestDriver
+from tests.pipelines.operators.test_session_windows import told
+from tests.pipelines.operators.test_table_ttl import UntilTrue
+from tests.pipelines.spark.inline import Place, Topics
+
+MS = timedelta(milliseconds=1)
+TEN = TimeWindows.of_size_and_grace(10 * MS, 5 * MS)
+UNBOUNDED = BufferConfig.unbounded()
+FINAL = Suppressed.until_window_closes(UNBOUNDED)
+AFTER = 100 * MS
+
+
+def application(program, **source):
+    builder = StreamsBuilder()
+    program(builder.stream("in", key=String("user"), value=String("page"), **source))
+    return Application("idle", builder, commit_interval=MS)
+
+
+PROGRAMS = {
+    "a window": lambda s: s.group_by_key().windowed_by(TEN, idle_after=AFTER).count("c").suppress(FINAL),
+    "a window on close": lambda s: s.group_by_key().windowed_by(TEN, idle_after=AFTER).emit_strategy(
+        EmitStrategy.on_window_close()).count("c"),
+    "a suppression": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(FINAL.with_idle_after(AFTER)),
+    "a suppression of its own": lambda s: s.group_by_key().windowed_by(TEN).count("c").filter(
+        lambda key, count: True).suppress(FINAL.with_idle_after(AFTER)),
+    "a strict buffer": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(Suppressed.until_window_closes(
+        BufferConfig.max_records(9).shut_down_when_full()).with_idle_after(AFTER)),
+    "a source": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(FINAL),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_window_closes_when_the_silence_is_long_enough(name):
+    """[0, 10) with 5 ms of grace and a newest record at 7 closes after 100 ms and another 8."""
+    source = {"idle_after": AFTER} if name == "a source" else {}
+    program = PROGRAMS[name]
+    with TopologyTestDriver(application(lambda s: program(s).to_delta("out"), **source)) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+        topic.pipe_records([("a", "x", 3), ("b", "x", 7)])
+        driver.advance_wall_clock_time(107 * MS)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(MS)
+        assert told(out) == [(0, 10, 1, 3), (0, 10, 1, 7)]
+        topic.pipe_input("a", "x", timestamp_ms=9)  # stream time is 15 now
+        driver.advance_wall_clock_time(1_000 * MS)
+        if name != "a suppression of its own" and name != "a strict buffer":
+            assert driver.counts["late_records"] == 1
+            assert out.is_empty()
+
+
+def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_being_asked():
+    program = PROGRAMS["a window"]
+    with TopologyTestDriver(application(lambda s: program(s).to_delta("out"))) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+        topic.pipe_input("a", "x", timestamp_ms=3)
+        driver.advance_wall_clock_time(90 * MS)
+        topic.pipe_input("a", "x", timestamp_ms=2)
+        driver.advance_wall_clock_time(90 * MS)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(22 * MS)
+        assert told(out) == [(0, 10, 2, 3)]
+    with TopologyTestDriver(application(lambda s: PROGRAMS["a source"](s).to_delta("out"))) as driver:
+        driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
+        driver.advance_wall_clock_time(timedelta(days=1))
+        assert driver.create_output_table("out").is_empty()
+
+
+@pytest.mark.parametrize(("windows", "silence", "closed"), [
+    (SessionWindows.of_inactivity_gap_and_grace(10 * MS, 5 * MS), 116, [(3, 3, 1, 3)]),
+    (SlidingWindows.of_time_difference_and_grace(10 * MS, 5 * MS), 113, [(0, 10, 1, 3)])])
+def test_sessions_and_sliding_windows_close_too(windows, silence, closed):
+    program = lambda s: s.group_by_key().windowed_by(windows, idle_after=AFTER).count("c").suppress(FINAL).to_delta(  # noqa: E731
+        "out")
+    with TopologyTestDriver(application(program)) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+        topic.pipe_input("a", "x", timestamp_ms=3)
+        driver.advance_wall_clock_time((silence - 1) * MS)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(MS)
+        assert told(out) == closed
+        assert driver.open_windows == (1 if isinstance(windows, SlidingWindows) else 0)
+
+
+def test_a_time_limit_ends_in_silence():
+    limit = Suppressed.until_time_limit(30 * MS, BufferConfig.max_records(9)).with_idle_after(AFTER)
+    program = lambda s: s.group_by_key().count("c").suppress(limit).to_delta("out")  # noqa: E731
+    with TopologyTestDriver(application(program)) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+        topic.pipe_records([("a", "x", 3), ("b", "x", 7)])
+        driver.advance_wall_clock_time(126 * MS)
+        assert [row["user"] for row in out.read_rows()] == ["a"]
+        driver.advance_wall_clock_time(4 * MS)
+        assert [row["user"] for row in out.read_rows()] == ["b"]
+
+
+def test_what_closes_in_silence_goes_on_downstream_and_over_a_repartition():
+    program = lambda s: PROGRAMS["a window"](s).to_stream().group_by(n="count").count("sizes").to_delta("out")  # noqa: E731
+    with TopologyTestDriver(application(program)) as driver:
+        driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
+        driver.advance_wall_clock_time(timedelta(seconds=1))
+        assert driver.create_output_table("out").read_rows() == [dict(n=1, count=1)]
+
+
+def finals(place):
+    table = place.warehouse / "idle" / "out"
+    return set(read_table(table)["user"]) if table.exists() else set()
+
+
+def test_a_topic_that_goes_quiet_closes_its_windows_and_a_run_that_catches_up_does_not(tmp_path):
+    app = application(lambda s: PROGRAMS["a window"](s).to_delta("out"))
+    place = Place(app, Topics({("in", 0): [(b"a", b"x", 3)]}), tmp_path)
+    place.run()
+    place.run()
+    assert finals(place) == set()
+    place.driver().run(UntilTrue(lambda: finals(place)))
+    assert finals(place) == {"a"}
+
+
+def test_one_quiet_partition_among_busy_ones_closes_its_windows(tmp_path):
+    topics = Topics({("in", 0): [(b"quiet", b"x", 3)], ("in", 1): [(b"busy", b"x", 3)]})
+    place = Place(application(lambda s: PROGRAMS["a window"](s).to_delta("out")), topics, tmp_path, max_records=1)
+    clock = iter(range(4, 100_000))
+
+    def is_done() -> bool:
+        topics.rows["in", 1].append((b"busy", b"x", next(clock)))
+        return "quiet" in finals(place)
+
+    place.driver().run(UntilTrue(is_done))
+    assert "quiet" in finals(place)
+
+
+def test_the_silence_must_be_positive():
+    with pytest.raises(TopologyError, match="idle_after"):
+        FINAL.with_idle_after(timedelta(0))
