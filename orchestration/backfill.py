@@ -48,7 +48,7 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
                           "anew from the topics and swapped in by one commit, while the ingest goes on. Terminating "
                           "the run leaves everything as it was.")
     def backfill(context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource,
-                 pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult]:
+                 pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         """Start a driver over the days, follow it to its end, and take over what it reports."""
         if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
             end_with(os.getppid(), signal.SIGTERM)

@@ -110,17 +110,21 @@ def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
 def row_count(warehouse: Path, application: str, table: str, window: CommitWindow) -> RowCount | None:
     """Compare a table's rows with the files that the commits list; None where there is nothing to compare.
 
-    Left out are commits whose files the log has rolled up, and the one that a driver is still appending to the table.
+    Left out are commits whose files the log has rolled up, the one that a driver is still appending to the table, and
+    those up to the cut of a backfill that was swapped in: of their rows others have taken the place of some.
     """
     folder = warehouse / application / table
     if not DeltaTable.is_deltatable(str(folder)):
         return None
     through = AppendTable(folder, table, application).version
-    first, last = (window.base.epoch if window.base else 0) + 1, 0
+    cut = max((note.cut_epoch for note in window.newest.swapped if table in note.tables), default=0)
+    first, last = max(window.base.epoch if window.base else 0, cut) + 1, 0
     listed: list[FileEntry] = []
     for commit in window.commits:
         if commit.is_rolled_up:
-            first = commit.epoch + 1
+            first = max(first, commit.epoch + 1)
+        elif commit.epoch < first:
+            continue
         elif table not in commit.table_versions or commit.table_versions[table] <= through:
             last = commit.epoch
             listed += (entry for entry in commit.files if entry.table == table)

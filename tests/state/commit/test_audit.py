@@ -1,6 +1,7 @@
 """What the audit of the newest commits finds, and what it lets pass."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +11,10 @@ from state.changelog.compaction import Compaction
 from state.commit.audit import newest_commits, offset_breaks, row_count
 from state.commit.files import write_file
 from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
+from state.commit.record import CommitRecord, TableSwap, TaskCommit
 from state.commit.rollup import roll_up
-from state.commit.tables import AppendTable
-from state.types import StateId, TableSpec
+from state.commit.tables import AppendTable, read_rows
+from state.types import FileEntry, StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
 TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
@@ -98,3 +99,25 @@ def test_a_commit_that_is_still_being_appended_is_left_out(tmp_path, driver, mon
     driver.commit(record(tmp_path, 2))
     count = row_count(tmp_path, "app", "facts", newest_commits(tmp_path, "app", 100))
     assert (count.last_epoch, count.committed, count.found, count.is_right) == (1, 1, 1, True)
+
+
+def test_rows_that_a_backfill_has_replaced_are_left_out_and_later_ones_are_counted(tmp_path, driver):
+    start = datetime(2024, 5, 1, tzinfo=UTC)
+    spec = TableSpec(name="timed", schema=pl.Schema({"_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64()}))
+
+    def rows(epoch: int, count: int) -> FileEntry:
+        return write_file(tmp_path / "app", spec, pl.DataFrame({"_ts": [start] * count, "_epoch": [epoch] * count}))
+
+    driver.close()
+    driver = Committer(tmp_path, "app", (spec,), fingerprint="f")
+    generation = driver.claim().generation
+    for epoch in (1, 2, 3):
+        driver.commit(replace(record(tmp_path, epoch), generation=generation, files=(rows(epoch, 2),)))
+    swap = TableSwap(backfill="b", table="timed", column="_ts", start_ms=0, end_ms=1 << 42, cut_epoch=2,
+                     files=(rows(2, 7),))
+    driver.commit(replace(record(tmp_path, 4), generation=generation, files=(rows(4, 2),), swaps=(swap,)))
+    counted = row_count(tmp_path, "app", "timed", newest_commits(tmp_path, "app", 100))
+    assert (counted.first_epoch, counted.last_epoch) == (3, 4)
+    assert (counted.committed, counted.found, counted.is_right) == (4, 4, True)
+    assert read_rows(tmp_path / "app" / "timed").height == 11
+    driver.close()
