@@ -7,6 +7,7 @@ from pipelines.dsl.grouped import EmitStrategy, KGroupedStream, SessionWindowedK
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
 from pipelines.dsl.table import KTable
+from pipelines.dsl.table_grouped import KGroupedTable
 from pipelines.errors import (
     ApplicationLoadError,
     BadInputError,
@@ -51,7 +52,8 @@ __all__ = [
     "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig",
     "BufferFullError", "Bytes", "CoPartitioningError", "Count", "Delimited", "EagerBufferConfig", "EmitStrategy",
     "FailOnInvalidTimestamp", "First", "Float32", "Float64", "FollowingStore", "Int32", "Int64", "Json",
-    "KGroupedStream", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack",
+    "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min",
+    "Msgpack",
     "Query", "QueryError", "SessionWindowed", "SessionWindowedKStream", "SessionWindows", "SlidingWindows",
     "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed",
     "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",

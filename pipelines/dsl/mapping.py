@@ -27,16 +27,19 @@ _SEVERAL = (list, Iterable, Iterator, Sequence)
 
 def add_select_key(graph: Graph, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> Node:
     name = graph.new_name("KSTREAM-KEY-SELECT-")
-    record = parent.record
-    expressions: dict[str, pl.Expr] | UserFunction
-    if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
-        expressions = user_function(selector[0], name)
-        key, shared = returned_type(expressions, "key"), []
-    else:
-        expressions, key = _key_expressions(name, parent, selector, columns)
-        shared = unchanged_columns(expressions)
+    expressions, key, shared = selected_key(name, parent, selector, columns)
     return graph.add(SelectKeyNode(name=name, parent=parent, selector=expressions,
-                                   record=graph.record(name, key, record.value, shared=shared)))
+                                   record=graph.record(name, key, parent.record.value, shared=shared)))
+
+
+def selected_key(name: str, parent: Node, selector: Sequence[Any],
+                 columns: Mapping[str, Any]) -> tuple[dict[str, pl.Expr] | UserFunction, RowType, list[str]]:
+    """What makes the key that node ``name`` asks for, its type, and its columns that are the value's too."""
+    if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
+        function = user_function(selector[0], name)
+        return function, returned_type(function, "key"), []
+    expressions, key = _key_expressions(name, parent, selector, columns)
+    return expressions, key, unchanged_columns(expressions)
 
 
 def add_map(graph: Graph, parent: Node, mapper: Any, key: Any, value: Any) -> Node:

@@ -124,7 +124,7 @@ class KStream:
 
         The result has the columns of both values, those of the table with ``_right`` behind a name that the stream
         has too, or what ``joiner(value, row)`` or ``joiner(key, value, row)`` returns. Null keys and null values are
-        dropped. If the key was chosen anew, the records move to the task that owns it, by a repartition that ``name`` names.
+        dropped. If the key was chosen anew, the records move to the task that owns it; ``name`` names that repartition.
         """
         return self._join(other, joiner, name, is_left=False)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
+from pipelines.operators.changes import SelectChanges
 from pipelines.operators.epoch import Operator, SeveralInputs
+from pipelines.operators.mapping import SelectKey
 from pipelines.operators.merge import Merge
 from pipelines.operators.stream_table_join import StreamTableJoin
 from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
@@ -13,12 +15,22 @@ from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
 from pipelines.topology.joins import StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
 from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
+from pipelines.topology.table_groups import ChangeSelectNode
 
-Operators = Mapping[Node, Operator | None]
+Operators = Callable[[Node], Operator | None]
+"""The operators of nodes with one parent."""
+
+
+def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
+    """The operator that groups a table by another key."""
+    assert node.parent is not None
+    record = node.parent.record
+    selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
+    return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector)
 
 
 def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
-    """The operator of a node with several parents; ``operators`` are those of the sub-topology's other nodes."""
+    """The operator of a node with several parents."""
     assert node.parent is not None
     match node:
         case MergeNode():
@@ -56,7 +68,7 @@ def view_of(table: Node, operators: Operators) -> TableView:
         case TableTableJoinNode():
             left, right = sides_of(table, operators)
             return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
-    operator = operators[table]
+    operator = operators(table)
     assert table.parent is not None
     assert operator is not None
     return DerivedTable(view_of(table.parent, operators), operator)

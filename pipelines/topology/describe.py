@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.topology.joins import TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SourceNode, TableSinkNode
+from pipelines.topology.table_groups import ChangeRepartitionNode
 
 if TYPE_CHECKING:
     from pipelines.topology.topology import SubTopology
@@ -32,6 +33,8 @@ def _node(node: Node) -> list[str]:
                        for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
+    if isinstance(node, ChangeRepartitionNode):
+        return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [f"    Processor: {node.name}-filter (stores: [])", f"      --> {node.name}-sink", f"      <-- {before}",
                 f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {node.name}-filter"]
@@ -52,6 +55,5 @@ def _table_table_join(node: TableTableJoinNode) -> list[str]:
 
 
 def _after(node: Node) -> str:
-    names = [f"{name}-filter" if isinstance(child, RepartitionNode) else name
-             for child in node.children if node not in child.looked_up for name in child.entrances(node)]
+    names = [name for child in node.children if node not in child.looked_up for name in child.entrances(node)]
     return f"      --> {', '.join(names) or 'none'}"

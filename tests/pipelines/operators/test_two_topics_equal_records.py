@@ -42,6 +42,10 @@ def words(one: Event, other: Event | None) -> str:
     return one.word + (other.word if other else "-")
 
 
+def words_of(one: Event | None, other: Event | None) -> str:
+    return (one.word if one else "") + (other.word if other else "")
+
+
 def own_table(builder: StreamsBuilder) -> None:
     stream = left(builder)
     stream.join(stream.filter(col("amount") > 3).to_table("t")).to_delta("out")
@@ -58,6 +62,8 @@ PROGRAMS = {
         col("amount") > 3)).to_stream().to_delta("out") for join in ("join", "left_join", "outer_join")},
     "join of tables to a table": lambda b: left_table(b).outer_join(table(b)).filter(col("amount") > 3).to_delta("out"),
     "join of a table with itself": self_join,
+    "table by another key": lambda b: left_table(b).filter(col("amount") > 2).group_by("word").count("n"),
+    "joined tables by another key": lambda b: left_table(b).outer_join(table(b), words_of).group_by("value").count("n"),
     "join of joined tables": three_tables,
     "stream-table join": lambda b: left(b).join(table(b)).to_delta("out"),
     "stream-table left join": lambda b: left(b).left_join(table(b), words).to_delta("out"),
@@ -76,7 +82,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     sub_topology = build(PROGRAMS[name])

@@ -1,0 +1,109 @@
+"""Grouped tables: aggregations that take a row's old value out of its group when the row changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from pipelines.dsl.mapping import selected_key
+from pipelines.dsl.table import KTable
+from pipelines.errors import TopologyError
+from pipelines.operators.aggregates import STORED, Aggregate, Count
+from pipelines.operators.changes import ChangedRows, adding_and_subtracting, bind_signed
+from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
+from pipelines.operators.functions import UserFunction
+from pipelines.serdes.row_type import RowType
+from pipelines.topology.joins import bases
+from pipelines.topology.nodes import Node
+from pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
+
+
+class KGroupedTable:
+    """Rows of a table by another key. An update takes the old row out of its group and puts the new one in."""
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self._graph, self._node = graph, node
+
+    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> KTable:
+        """``Count()``, ``Sum(...)`` and ``Mean(...)`` over the rows that each group has now, a column each."""
+        if not aggregates:
+            raise TopologyError(f"agg({store!r}) computes nothing; name at least one aggregate, as towns=Count()")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, (Aggregate, Count)):
+                raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...) or Mean(...)")
+            if name.endswith(STORED):
+                raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
+        columns = self._node.record.columns
+        accumulators = tuple(bind_signed(aggregate, name, columns) for name, aggregate in aggregates.items())
+        output = RowType(pl.Schema({each.name: each.output for each in accumulators}))
+        return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
+
+    def count(self, store: str, /) -> KTable:
+        """How many rows each group has, in the column ``count``."""
+        accumulators = (bind_signed(Count(), "count", self._node.record.columns),)
+        output = RowType(pl.Schema({"count": pl.Int64()}), is_scalar=True)
+        return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
+
+    def reduce(self, store: str, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], /) -> KTable:
+        """``adder(reduced, value)`` for a row that comes, ``subtractor(reduced, value)`` for one that goes.
+
+        The first row of a group is its first result, uncalled.
+        """
+        value = self._node.record.value
+
+        def fold(name: str) -> tuple[Fold, RowType]:
+            function = user_function(adder, name)
+            user_function(subtractor, name)
+            return self._function_fold(
+                lambda key, item, state: item if state is None else adder(state, item),
+                lambda key, item, state: subtractor(state, item), function, value), value
+
+        return self._add("KTABLE-REDUCE-", store, fold)
+
+    def aggregate(self, store: str, initializer: Callable[[], Any], adder: Callable[[Any, Any, Any], Any],
+                  subtractor: Callable[[Any, Any, Any], Any], /) -> KTable:
+        """``adder(key, value, aggregate)`` for a row that comes, from ``initializer()`` on, and ``subtractor`` with the
+        same arguments for one that goes; None deletes the group's row."""
+        def fold(name: str) -> tuple[Fold, RowType]:
+            function = user_function(adder, name)
+            for each in (initializer, subtractor):
+                user_function(each, name)
+            output = returned_type(function, "value")
+            return self._function_fold(
+                lambda key, item, state: adder(key, item, initializer() if state is None else state),
+                subtractor, function, output), output
+
+        return self._add("KTABLE-AGGREGATE-", store, fold)
+
+    def _function_fold(self, add: Callable[[Any, Any, Any], Any], subtract: Callable[[Any, Any, Any], Any],
+                       function: UserFunction, state: RowType) -> Fold:
+        record = self._node.record
+        changed = ChangedRows(record.value.columns, record.value.is_scalar, record.value.python_type)
+        return FunctionFold(step=adding_and_subtracting(add, subtract), node=function.node, function=function.name,
+                            key=record.key_type, value=changed, state_type=state)
+
+    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
+        check_name("store", store)
+        for moved in ("KSTREAM-SINK-", "KSTREAM-SOURCE-"):
+            self._graph.new_name(moved)
+        name = self._graph.new_name(prefix)
+        fold, output = fold_of(name)
+        moved_rows = self._graph.add(ChangeRepartitionNode(name=f"{store}-repartition", parent=self._node,
+                                                           record=self._node.record))
+        record = self._graph.record(name, self._node.record.key, output)
+        spec = store_spec(name, store, record, fold.state)
+        return KTable(self._graph, self._graph.add(ChangeAggregateNode(
+            name=name, parent=moved_rows, record=record, store=spec, fold=fold, windows=None)))
+
+
+def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> KGroupedTable:
+    """The rows of ``table`` by another key; raises ``TopologyError`` when its rows cannot be looked up."""
+    name = graph.new_name("KTABLE-SELECT-")
+    bases(table)
+    expressions, key, shared = selected_key(name, table, selector, columns)
+    return KGroupedTable(graph, graph.add(ChangeSelectNode(
+        name=name, parent=table, selector=expressions,
+        record=graph.record(name, key, table.record.value, shared=shared))))

@@ -1,0 +1,46 @@
+"""The nodes of tables grouped by another key; their rows come in and go by ``pipelines.operators.changes``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.changes import CHANGE
+from pipelines.operators.functions import UserFunction
+from pipelines.topology.joins import bases
+from pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
+from state.types import StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangeSelectNode(Node):
+    """Makes rows that come and go, under the groups' keys, of a table's updates."""
+
+    selector: Mapping[str, pl.Expr] | UserFunction
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for parent in self.parents for base in bases(parent))
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangeRepartitionNode(RepartitionNode):
+    """Moves them to the tasks that own the groups."""
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return (f"{self.name}-sink",)
+
+    @property
+    def schema(self) -> pl.Schema:
+        return pl.Schema({**super().schema, CHANGE: pl.Int8()})
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangeAggregateNode(AggregateNode):
+    """One state a group of rows that come and go."""
