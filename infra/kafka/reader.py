@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import cast
 
 import numpy as np
@@ -80,10 +81,10 @@ class _Fetched:
 
     def extend(self, messages: list[Message]) -> int:
         """Take ``messages`` over; gives the bytes of their values."""
-        values = [message.value() for message in messages]
-        self.keys += [message.key() for message in messages]
+        values = list(map(Message.value, messages))
+        self.keys += map(Message.key, messages)
         self.values += values
-        times = np.array([message.timestamp()[1] for message in messages], np.int64)
+        times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
         first, last = offset_of(messages[0]), offset_of(messages[-1])
         if last - first + 1 == len(messages):
             offsets = np.arange(first, last + 1, dtype=np.int64)
@@ -175,9 +176,9 @@ class PartitionReader:
             if until_time_ms is not None and len(fetched.offsets) and fetched.timestamps_ms.max() > until_time_ms:
                 break
             messages = self._consumer.consume(min(BATCH_RECORDS, end - reached), CONSUME_TIMEOUT_S)
-            records = [message for message in messages if message.error() is None]
-            at_end = False
-            if len(records) < len(messages):
+            records, at_end = messages, False
+            if any(map(Message.error, messages)):
+                records = [message for message in messages if message.error() is None]
                 for message in messages:
                     if (error := message.error()) is not None:
                         self._raise_if_final(error, reached)
