@@ -19,7 +19,9 @@ from pipelines.errors import (
 )
 from pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
 from pipelines.operators.functions import Windowed
+from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.reading import read_table
@@ -49,14 +51,13 @@ from pipelines.state_reader import Query, StateReader
 from state.changelog.following import FollowingStore
 
 __all__ = [
-    "Application", "ApplicationLoadError", "BadInputError", "Boolean", "BranchedKStream", "BufferConfig",
-    "BufferFullError", "Bytes", "CoPartitioningError", "Count", "Delimited", "EagerBufferConfig", "EmitStrategy",
-    "FailOnInvalidTimestamp", "First", "Float32", "Float64", "FollowingStore", "Int32", "Int64", "Json",
-    "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min",
-    "Msgpack",
-    "Query", "QueryError", "SessionWindowed", "SessionWindowedKStream", "SessionWindows", "SlidingWindows",
-    "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed",
-    "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
-    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
-    "load_application", "read_table",
+    "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "BadInputError", "Boolean",
+    "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "Collect", "Count",
+    "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
+    "FollowingStore", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Last",
+    "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed",
+    "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
+    "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedKStream", "TimeWindows",
+    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
+    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
 ]

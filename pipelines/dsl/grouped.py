@@ -78,7 +78,7 @@ class _Grouped:
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, (Aggregate, Count)):
                 raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
-                                    "First(...) or Last(...)")
+                                    "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)")
         columns = self._node.record.columns
         accumulators = tuple(aggregate.bind(name, columns) for name, aggregate in aggregates.items())
         key, state = list(self._node.record.key_columns), [name for each in accumulators for name in each.state]

@@ -115,12 +115,18 @@ class KTable:
 
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
 
-    def to_delta(self, table: str) -> None:
-        """Append the updates to the Delta table ``table``, the newest a key and epoch; final results each once."""
+    def to_delta(self, table: str, *, emit: Literal["newest", "record"] = "newest") -> None:
+        """Append the updates to the Delta table ``table``, the newest a key and epoch; final results each once.
+
+        With ``emit="record"`` every update is a row, as evaluating one record after another gives them.
+        """
+        if emit not in ("newest", "record"):
+            raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')
         parent = self._add_to_stream()
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(TableSinkNode(name=name, parent=parent, record=self._node.record,
-                                      table=check_name("table", table), is_updates=not self._is_final))
+                                      table=check_name("table", table), is_updates=not self._is_final,
+                                      keeps_all=emit == "record"))
 
     def _add_to_stream(self) -> Node:
         name = self._graph.new_name("KTABLE-TOSTREAM-")

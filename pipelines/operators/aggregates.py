@@ -1,10 +1,12 @@
 """The vectorised aggregates of ``agg``: what each keeps in the state and how it folds a batch into it.
 
-Each is a few polars expressions; running them over batches and stores belongs to ``fold`` beside this.
+Each is a few polars expressions; running them over batches and stores belongs to ``fold`` beside this. Those that
+keep sketches and lists are in ``sketches``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import polars as pl
@@ -34,6 +36,8 @@ class Accumulator:
     output: pl.DataType
     finish: pl.Expr
     """The finished value from the state columns."""
+    pack: Callable[[pl.Series], pl.Series] | None = None
+    """From the column that ``partial`` gives to the state column, where no expression can."""
 
 
 @dataclass(frozen=True, eq=False)

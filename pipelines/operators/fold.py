@@ -72,7 +72,10 @@ class ColumnFold:
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         partials = [partial for accumulator in self.accumulators for partial in accumulator.partial]
-        return rows.group_by(by).agg(*partials, pl.col("_ts").max(), pl.col(PLACE).last())
+        groups = rows.group_by(by).agg(*partials, pl.col("_ts").max(), pl.col(PLACE).last())
+        packed = [accumulator.pack(groups.get_column(accumulator.name)).alias(accumulator.name)
+                  for accumulator in self.accumulators if accumulator.pack]
+        return groups.with_columns(packed) if packed else groups
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         deleted = pl.lit(False).alias("_deleted")

@@ -292,7 +292,8 @@ class EpochRunner:
         """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
         processor = self._processors[plan.task.sub_topology]
         if plan.max_uncommitted_bytes is None or not read.frames:
-            return processor.run(read.frames, session, clocks, plan.now_ms, lets_idle=plan.lets_idle)
+            return processor.run(read.frames, session, clocks, plan.now_ms, lets_idle=plan.lets_idle,
+                                 end_time_ms=plan.end_time_ms)
         order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
         frames = [read.frames[name] for name in order]
         places, total = turns(frames), sum(frame.height for frame in frames)
@@ -307,14 +308,14 @@ class EpochRunner:
                                          lets_idle=plan.lets_idle))
             done = upto
             if taken >= total:
-                return joined(outputs, self._tables)
+                return joined(outputs, self._sub_topology(plan.task).sinks)
             written = session.approximate_num_uncommitted_bytes()
             room = plan.max_uncommitted_bytes - written
             if room <= 0:
                 for name, rows in zip(order, done, strict=True):
                     read.leave(name, plan.task.partition, rows)
                 read.was_cut = True
-                return joined(outputs, self._tables)
+                return joined(outputs, self._sub_topology(plan.task).sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
     def _write_files(self, plan: TaskPlan, sub_topology: SubTopology, session: StateSession, output: EpochOutput,

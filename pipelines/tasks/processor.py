@@ -6,7 +6,7 @@ Reading, settling and writing files belong to ``epoch`` beside this; here is nei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -59,7 +59,7 @@ from state.engine.contract import StateSession
 from state.stores.access import StoreTime
 from state.stores.key_value import KeyValueStore
 from state.stores.kinds import store_of
-from state.types import StoreClock, StoreKind, TableSpec
+from state.types import StoreClock, StoreKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +98,11 @@ class TaskProcessor:
                                if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
-            now_ms: int, *, lets_idle: bool = False) -> EpochOutput:
+            now_ms: int, *, lets_idle: bool = False, end_time_ms: int | None = None) -> EpochOutput:
         """Process ``inputs``, by topic or edge name, each in processing order; missing or empty ones are quiet.
 
-        With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. Writes go to
+        With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. With
+        ``end_time_ms`` the input has ended, and after the rows stream time moves to there, node by node. Writes go to
         ``session``. ``clocks`` are those of the task's last epoch and stay as they are.
         """
         if self._looked_into:
@@ -125,7 +126,7 @@ class TaskProcessor:
                 rows = inputs.get(node.topic) if isinstance(node, SourceNode) else _rows_of(node.parent, inputs, made)
             idleness = self._idleness.get(node)
             if rows is None or rows.is_empty():
-                closed = idleness.pass_time(epoch) if idleness and lets_idle else None
+                closed = idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)
                 if closed is not None:
                     made[node] = closed
                     epoch.counts["suppression_emits"] += closed.height * isinstance(node, SuppressNode)
@@ -142,6 +143,8 @@ class TaskProcessor:
                 made[node] = operator.process(rows, epoch) if operator else rows
                 if idleness:
                     idleness.hear(rows, epoch)
+                if (closed := self._end(node, end_time_ms, epoch)) is not None:
+                    made[node] = pl.concat([made[node], closed]) if made[node].height else closed
                 if isinstance(node, SuppressNode):
                     epoch.counts["suppression_emits"] += made[node].height
         due_ms = []
@@ -155,6 +158,17 @@ class TaskProcessor:
                   **self._buffers(epoch)}
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
                            next_punctuation_ms=min(due_ms, default=None))
+
+    def _end(self, node: Node, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame | None:
+        """What the operator of ``node`` forwards as its stream time moves to the end of the input; None for nothing."""
+        operator = self._operators[node]
+        if end_time_ms is None or not isinstance(operator, Closing):
+            return None
+        before_ms = epoch.clocks.get(operator.clock)
+        if before_ms is None or before_ms >= end_time_ms:
+            return None
+        epoch.clocks[operator.clock] = end_time_ms
+        return operator.close(before_ms, epoch)
 
     def _buffers(self, epoch: Epoch) -> dict[str, int]:
         """What suppressions with a store of their own hold, if there are any."""
@@ -187,29 +201,32 @@ def _no_rows(node: Node) -> pl.DataFrame:
     return pl.DataFrame(schema=source_schema(node.record.columns))
 
 
-def joined(outputs: Sequence[EpochOutput], tables: Mapping[str, TableSpec]) -> EpochOutput:
-    """What the batches of one epoch gave, in order, as if it had been one; of updates the newest a key is left."""
+def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> EpochOutput:
+    """What the batches of one epoch gave, in order, as if it had been one; ``sinks`` that collapse do so again."""
     if len(outputs) == 1:
         return outputs[0]
     counts: Counter[str] = Counter()
     for output in outputs:
         counts.update(output.counts)
-    sinks = {}
-    for table in dict.fromkeys(name for output in outputs for name in output.sinks):
-        rows = pl.concat([output.sinks[table] for output in outputs if table in output.sinks])
-        if keys := tables[table].keys:
+    written = {}
+    for sink in sinks:
+        parts = [output.sinks[sink.table] for output in outputs if sink.table in output.sinks]
+        if not parts:
+            continue
+        rows = pl.concat(parts)
+        if sink.collapses:
             counts["rows_out"] -= rows.height
-            rows = rows.unique(list(keys), keep="last", maintain_order=True)
+            rows = rows.unique(list(sink.record.key_columns), keep="last", maintain_order=True)
             counts["rows_out"] += rows.height
-        sinks[table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
+        written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
     edges = {name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
              for name in dict.fromkeys(name for output in outputs for name in output.edges)}
-    return replace(outputs[-1], sinks=sinks, edges=edges, counts=dict(counts))
+    return replace(outputs[-1], sinks=written, edges=edges, counts=dict(counts))
 
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     """What a sink's table gets of the rows that reach it in an epoch: its columns but ``_epoch``."""
-    if node.is_updates:
+    if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     return rows.select(*node.record.columns, pl.col("_ts").cast(TIME),
                        pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted")

@@ -288,6 +288,12 @@ class TableSinkNode(Node):
     table: str
     is_updates: bool
     """True for a table's updates, of which the newest a key stands; False for facts."""
+    keeps_all: bool = False
+    """Whether every update is written, not only the newest a key and epoch."""
+
+    @property
+    def collapses(self) -> bool:
+        return self.is_updates and not self.keeps_all
 
 
 def readers_of(node: Node) -> list[Node]:
@@ -332,7 +338,7 @@ def keeps_every_update(node: Node) -> bool:
 
 def _keeps_newest(node: Node) -> bool:
     if isinstance(node, TableSinkNode):
-        return node.is_updates
+        return node.collapses
     if isinstance(node, (FilterNode, MapValuesNode)):
         return node.is_table and not keeps_every_update(node)
     return isinstance(node, ToStreamNode) and not keeps_every_update(node)
