@@ -10,11 +10,14 @@ import polars as pl
 
 from pipelines.dsl.graph import Graph, check_name, returned_type, user_function
 from pipelines.errors import TopologyError
+from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
+from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.serdes.row_type import RowType
-from pipelines.topology.joins import StreamTableJoinNode, TableTableJoinNode, bases
+from pipelines.serdes.row_type import TIME, RowType
+from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RecordType
+from state.stores.specs import key_value_spec
 
 JoinFunction = Callable[..., Any]
 
@@ -28,6 +31,43 @@ def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: Joi
     joiner, record = joiner_of(graph, name, stream.record, table.record, function)
     return graph.add(StreamTableJoinNode(name=name, parent=stream, others=(table,), record=record, joiner=joiner,
                                          is_left=is_left))
+
+
+def add_stream_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, windows: JoinWindows | None,
+                    store: str | None, kind: JoinKind) -> Node:
+    """Raises ``TopologyError`` when the keys differ, or windows or the store's name are missing."""
+    if not isinstance(windows, JoinWindows):
+        raise TopologyError(f"a join of two streams got windows={windows!r}; pass "
+                            "JoinWindows.of_time_difference_and_grace(...) or of_time_difference_with_no_grace(...)")
+    if store is None:
+        raise TopologyError('a join of two streams keeps both sides; name that with store="..."')
+    check_name("store", store)
+    windowed = graph.new_name("KSTREAM-WINDOWED-"), graph.new_name("KSTREAM-WINDOWED-")
+    this_prefix = "KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"
+    other_prefix = "KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"
+    joins = graph.new_name(this_prefix), graph.new_name(other_prefix)
+    name = graph.new_name("KSTREAM-MERGE-")
+    joiner, record = joiner_of(graph, name, left.record, right.record, function)
+    names = ({column: column for column in left.record.value.columns}, joiner.right_names)
+    sides = []
+    infixes = ("-outer" if kind == "outer" else "", "-outer" if kind != "inner" else "")
+    for index, (node, pair_names, infix) in enumerate(zip((left, right), names, infixes, strict=True)):
+        values = {known: node.record.value.columns[column] for column, known in pair_names.items()
+                  if known not in left.record.key_columns}
+        spec = key_value_spec(
+            f"{store}{infix}-{('this', 'other')[index]}-join-store",
+            pl.Schema({**left.record.key_columns, "_at": TIME, "_seq": pl.Int64()}), pl.Schema(values),
+            ttl_ms=windows.retention_ms)
+        reach = (windows.before_ms, windows.after_ms)[::-1 if index else 1]
+        sides.append(StreamSide(store=spec, key=tuple(node.record.key_columns), names=pair_names, back_ms=reach[0],
+                                on_ms=reach[1], is_outer=kind == "outer" or (kind == "left" and not index)))
+    held = None if kind == "inner" else key_value_spec(
+        f"{store}-{kind}-shared-join-store",
+        pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
+        joiner.pair_values)
+    return graph.add(StreamJoinNode(name=name, parent=left, others=(right,), record=record, joiner=joiner,
+                                    windows=windows, left=sides[0], right=sides[1], held=held,
+                                    windowed_names=windowed, join_names=joins))
 
 
 def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None,

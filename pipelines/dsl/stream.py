@@ -11,12 +11,13 @@ import polars as pl
 from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.graph import Graph, check_name
 from pipelines.dsl.grouped import KGroupedStream, repartition
-from pipelines.dsl.joins import JoinFunction, add_stream_table_join
+from pipelines.dsl.joins import JoinFunction, JoinKind, add_stream_join, add_stream_table_join
 from pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
 from pipelines.dsl.merging import add_merge
 from pipelines.dsl.stateless import add_filter, add_map_values, add_peek
 from pipelines.dsl.table import KTable, TtlClock, add_table
 from pipelines.errors import TopologyError
+from pipelines.operators.join_windows import JoinWindows
 from pipelines.topology.nodes import Node, TableSinkNode
 
 
@@ -119,25 +120,48 @@ class KStream:
         return KStream(self._graph, add_merge(self._graph, self._node, other._node),
                        has_new_key=self._has_new_key or other._has_new_key)
 
-    def join(self, other: KTable, joiner: JoinFunction | None = None, /, *, name: str | None = None) -> KStream:
-        """Each record with the row that its key has in a table at that moment; without one it is dropped.
+    def join(self, other: KTable | KStream, joiner: JoinFunction | None = None, /, *,
+             windows: JoinWindows | None = None, store: str | None = None, name: str | None = None) -> KStream:
+        """Records with what their key has on the other side; what has nothing there is dropped.
 
-        The result has the columns of both values, those of the table with ``_right`` behind a name that the stream
-        has too, or what ``joiner(value, row)`` or ``joiner(key, value, row)`` returns. Null keys and null values are
-        dropped. If the key was chosen anew, the records move to the task that owns it; ``name`` names that repartition.
+        With a table: each record meets the row of that moment; updates of the table bring nothing. With a stream:
+        records meet that are close in time as ``windows`` says, each pair once, with the greater time of the two;
+        ``store`` names what is kept of both sides.
+
+        The result has the columns of both values, those of the other side with ``_right`` behind a name that this one
+        has too, or what ``joiner(value, other)`` or ``joiner(key, value, other)`` returns. Null values are dropped,
+        and null keys. If the key was chosen anew, the records move to the task that owns it: with a table, ``name``
+        names that repartition.
         """
-        return self._join(other, joiner, name, is_left=False)
+        return self._join(other, joiner, windows, store, name, "inner")
 
-    def left_join(self, other: KTable, joiner: JoinFunction | None = None, /, *, name: str | None = None) -> KStream:
-        """As ``join``, but a record without a row, or without a key, goes on with nulls in place of the row."""
-        return self._join(other, joiner, name, is_left=True)
+    def left_join(self, other: KTable | KStream, joiner: JoinFunction | None = None, /, *,
+                  windows: JoinWindows | None = None, store: str | None = None, name: str | None = None) -> KStream:
+        """As ``join``, but a record with nothing on the other side, or without a key, goes on with nulls for that.
 
-    def _join(self, other: KTable, joiner: JoinFunction | None, name: str | None, *, is_left: bool) -> KStream:
-        stream = self._node
-        if self._has_new_key:
-            stream = repartition(self._graph, stream, name or stream.name)
-        node = add_stream_table_join(self._graph, stream, other._node, joiner, name=name, is_left=is_left)
-        return KStream(self._graph, node, has_new_key=False)
+        With a stream that is when its window and the grace are over, by the stream time of both sides.
+        """
+        return self._join(other, joiner, windows, store, name, "left")
+
+    def outer_join(self, other: KStream, joiner: JoinFunction | None = None, /, *,
+                   windows: JoinWindows | None = None, store: str | None = None) -> KStream:
+        """As ``left_join`` with a stream, for the records of both sides."""
+        return self._join(other, joiner, windows, store, None, "outer")
+
+    def _join(self, other: KTable | KStream, joiner: JoinFunction | None, windows: JoinWindows | None,
+              store: str | None, name: str | None, kind: JoinKind) -> KStream:
+        graph = self._graph
+        if isinstance(other, KStream):
+            left, right = (repartition(graph, stream._node, f"{store}-{side}") if stream._has_new_key else stream._node
+                           for stream, side in ((self, "left"), (other, "right")))
+            node = add_stream_join(graph, left, right, joiner, windows, store, kind)
+        elif isinstance(other, KTable) and windows is store is None:
+            left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
+            node = add_stream_table_join(graph, left, other._node, joiner, name=name, is_left=kind == "left")
+        else:
+            raise TopologyError(f"a stream cannot join {other!r} this way; pass a stream with windows= and store=, or "
+                                "a table without them")
+        return KStream(graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:
         """Records by their key; moves them only if the key was chosen anew."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -59,8 +59,9 @@ class Reader(Protocol):
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 
-    def take_back(self, records: FetchedRecords, offset: int) -> None:
-        """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
+    def take_back(self, records: Any, offset: int) -> None:
+        """Keep the last read's records, as ``read`` gave them, from ``offset`` on for the next one, which goes on
+        there."""
         ...
 
 

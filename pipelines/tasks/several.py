@@ -8,12 +8,13 @@ from pipelines.operators.changes import SelectChanges
 from pipelines.operators.epoch import Operator, SeveralInputs
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.merge import Merge
+from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.stream_table_join import StreamTableJoin
 from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
 from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
 from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
-from pipelines.topology.joins import StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
+from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
 from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
 from pipelines.topology.table_groups import ChangeSelectNode
 
@@ -41,6 +42,9 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
                 table=view_of(table, operators), table_key=tuple(table.record.key_columns), joiner=node.joiner,
                 is_left=node.is_left,
                 is_written_first=all(is_written_first(base, node.parent, node) for base in bases(table)))
+        case StreamJoinNode():
+            return StreamJoin(left=node.left, right=node.right, held=node.held, windows=node.windows,
+                              joiner=node.joiner, is_right_first=parents_by_arrival(node) == [1, 0])
         case TableTableJoinNode():
             left, right = sides_of(node, operators)
             return TableTableJoin(left=left, right=right, joiner=node.joiner, kind=node.kind,

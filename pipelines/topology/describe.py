@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pipelines.topology.joins import TableTableJoinNode, bases
+from pipelines.topology.joins import StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SourceNode, TableSinkNode
 from pipelines.topology.table_groups import ChangeRepartitionNode
 
@@ -27,6 +27,8 @@ def describe(sub_topologies: Iterable[SubTopology]) -> str:
 
 
 def _node(node: Node) -> list[str]:
+    if isinstance(node, StreamJoinNode):
+        return _stream_join(node)
     if isinstance(node, TableTableJoinNode):
         return _table_table_join(node)
     before = ", ".join(f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
@@ -42,6 +44,20 @@ def _node(node: Node) -> list[str]:
         return [f"    Sink: {node.name} (table: {node.table})", f"      <-- {before}"]
     return [f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])", _after(node),
             f"      <-- {before}"]
+
+
+def _stream_join(node: StreamJoinNode) -> list[str]:
+    lines = []
+    sides, shared = (node.left, node.right), [node.held.name] if node.held else []
+    for index, parent in enumerate(node.parents):
+        before = f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
+        lines += [f"    Processor: {node.windowed_names[index]} (stores: [{sides[index].store.name}])",
+                  f"      --> {node.join_names[index]}", f"      <-- {before}"]
+    for index in range(2):
+        stores = ", ".join([sides[1 - index].store.name, *shared])
+        lines += [f"    Processor: {node.join_names[index]} (stores: [{stores}])", f"      --> {node.name}",
+                  f"      <-- {node.windowed_names[index]}"]
+    return [*lines, f"    Processor: {node.name} (stores: [])", _after(node), f"      <-- {', '.join(node.join_names)}"]
 
 
 def _table_table_join(node: TableTableJoinNode) -> list[str]:

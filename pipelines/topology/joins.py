@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.errors import TopologyError
+from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
+from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode
 from state.types import StoreSpec
@@ -55,6 +57,30 @@ class TableTableJoinNode(Node):
     def entrances(self, parent: Node) -> tuple[str, ...]:
         names = zip(self.parents, (self.this_name, self.other_name), strict=True)
         return tuple(name for one, name in names if one is parent)
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamJoinNode(Node):
+    """Records of two streams that are close in time. In Kafka Streams these are five processors."""
+
+    windows: JoinWindows
+    joiner: Joiner
+    left: StreamSide
+    right: StreamSide
+    held: StoreSpec | None
+    windowed_names: tuple[str, str]
+    join_names: tuple[str, str]
+
+    @property
+    def is_join(self) -> bool:
+        return True
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.left.store, self.right.store, *((self.held,) if self.held else ()))
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return tuple(name for one, name in zip(self.parents, self.windowed_names, strict=True) if one is parent)
 
 
 def is_filtered(table: Node) -> bool:

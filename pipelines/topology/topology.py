@@ -19,6 +19,7 @@ import polars as pl
 from pipelines.errors import CoPartitioningError, TopologyError
 from pipelines.serdes.row_type import TIME
 from pipelines.topology.describe import describe
+from pipelines.topology.joins import StreamJoinNode
 from pipelines.topology.nodes import (
     AggregateNode,
     Node,
@@ -96,8 +97,9 @@ class SubTopology:
             [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
             [[source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
              for source in self.sources],
-            [[node.store.name, str(node.windows)] for node in self.nodes
-             if isinstance(node, (AggregateNode, SuppressNode))]]
+            [*([node.store.name, str(node.windows)] for node in self.nodes
+               if isinstance(node, (AggregateNode, SuppressNode))),
+             *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode))]]
 
     @cached_property
     def stored_name(self) -> str:

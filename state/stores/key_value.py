@@ -114,6 +114,14 @@ class _KeyValueRows(Store, Generic[V]):
         return pl.concat([keys.select(self.spec.key.names()), rows.select(*self._shown, "_ts", "_found")],
                          how="horizontal")
 
+    def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
+        """Rows with keys from each of ``lower`` to that of ``upper`` beside it, which is left out.
+
+        Key columns, value columns, ``_ts``; those that have expired too, as long as they are there.
+        """
+        bounds = zip(self.columns.whole_keys(lower), self.columns.whole_keys(upper), strict=True)
+        return self.frame_of([row for first, end in bounds for row in self._range(first, end)])
+
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms).
 

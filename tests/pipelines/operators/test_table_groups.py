@@ -117,7 +117,7 @@ def test_the_time_of_a_group_never_goes_back():
 
 def test_what_cannot_be_taken_back_is_refused_with_the_way_out():
     towns = StreamsBuilder().table("towns", key=String("town"), value=Json(Town), store="towns")
-    with pytest.raises(TopologyError, match="cannot take a row out again.*subtractor"):
+    with pytest.raises(TopologyError, match=r"cannot take a row out again.*subtractor"):
         towns.group_by("country").agg("s", high=Max("people"))
 
 

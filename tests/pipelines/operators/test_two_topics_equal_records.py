@@ -1,12 +1,13 @@
 """Where two topics meet, any cut of the input into batches gives what one record at a time gives."""
 
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from polars import col
 
-from pipelines import Count, Json, KTable, Mean, StreamsBuilder, String, Sum
+from pipelines import Count, JoinWindows, Json, KTable, Mean, StreamsBuilder, String, Sum
 from tests.pipelines.operators.two_topics import CUTS, RECORDS, Event, build, left, picked, right, run
 
 
@@ -46,6 +47,15 @@ def words_of(one: Event | None, other: Event | None) -> str:
     return (one.word if one else "") + (other.word if other else "")
 
 
+def self_join_of_a_stream(builder: StreamsBuilder) -> None:
+    stream = left(builder)
+    stream.outer_join(stream.filter(col("amount") > 3), windows=CLOSE, store="s").to_delta("out")
+
+
+CLOSE = JoinWindows.of_time_difference_and_grace(timedelta(milliseconds=5), timedelta(milliseconds=2))
+UNEVEN = JoinWindows.of_time_difference_with_no_grace(timedelta(milliseconds=3)).after(timedelta(milliseconds=9))
+
+
 def own_table(builder: StreamsBuilder) -> None:
     stream = left(builder)
     stream.join(stream.filter(col("amount") > 3).to_table("t")).to_delta("out")
@@ -62,6 +72,10 @@ PROGRAMS = {
         col("amount") > 3)).to_stream().to_delta("out") for join in ("join", "left_join", "outer_join")},
     "join of tables to a table": lambda b: left_table(b).outer_join(table(b)).filter(col("amount") > 3).to_delta("out"),
     "join of a table with itself": self_join,
+    **{f"{join} of streams, {windows}": lambda b, join=join, windows=windows: getattr(left(b), join)(
+        right(b), words_of if join == "outer_join" else None, windows=windows, store="s").to_delta("out")
+       for join in ("join", "left_join", "outer_join") for windows in (CLOSE, UNEVEN)},
+    "join of a stream with itself": self_join_of_a_stream,
     "table by another key": lambda b: left_table(b).filter(col("amount") > 2).group_by("word").count("n"),
     "joined tables by another key": lambda b: left_table(b).outer_join(table(b), words_of).group_by("value").count("n"),
     "join of joined tables": three_tables,

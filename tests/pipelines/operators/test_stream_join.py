@@ -1,0 +1,243 @@
+"""Stream-stream joins to the record (Kafka Streams features, sections 5, 18), and against a model of its processor."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
+from pipelines.testing import TopologyTestDriver
+
+
+@dataclass(frozen=True)
+class Seen:
+    n: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: int | None
+    right: int | None
+
+
+def pair(one: Seen | None, other: Seen | None) -> Pair:
+    return Pair(one.n if one else None, other.n if other else None)
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+WINDOWS = JoinWindows.of_time_difference_and_grace(ms(5), ms(2))
+
+
+@contextmanager
+def driven(join, windows=WINDOWS):
+    """A function that pipes ``(topic, key, n, ms)`` and gives what comes of it: key, left, right, ms."""
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
+    getattr(left, join)(right, pair, windows=windows, store="met").to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        topics = {name: driver.create_input_topic(name) for name in ("left", "right")}
+        out = driver.create_output_table("out")
+
+        def pipe(topic, key, n, time_ms):
+            topics[topic].pipe_input(key, None if n is None else Seen(n), timestamp_ms=time_ms)
+            return [(r.row["key"], r.row["left"], r.row["right"], round(r.timestamp.timestamp() * 1000))
+                    for r in out.read_records()]
+
+        pipe.driver = driver
+        yield pipe
+
+
+def test_records_meet_up_to_both_ends_of_the_window_and_have_the_greater_time():
+    with driven("join") as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe("right", "a", 2, 95) == [("a", 1, 2, 100)]
+        assert pipe("right", "a", 3, 105) == [("a", 1, 3, 105)]
+        assert pipe("right", "a", 4, 106) == []
+        assert pipe("right", "b", 5, 100) == []
+
+
+def test_before_and_after_are_mirrored_for_the_other_side():
+    windows = JoinWindows.of_time_difference_and_grace(ms(0), ms(50)).before(ms(3)).after(ms(10))
+    with driven("join", windows) as pipe:
+        pipe("right", "a", 1, 100)
+        assert pipe("left", "a", 2, 90) == [("a", 2, 1, 100)]
+        assert pipe("left", "a", 3, 89) == []
+        assert pipe("left", "a", 4, 103) == [("a", 4, 1, 103)]
+        assert pipe("left", "a", 5, 104) == []
+
+
+def test_all_pairs_go_out_and_duplicates_are_kept():
+    with driven("join") as pipe:
+        pipe("left", "a", 1, 100)
+        pipe("left", "a", 1, 100)
+        pipe("left", "a", 2, 99)
+        assert pipe("right", "a", 9, 100) == [("a", 2, 9, 100), ("a", 1, 9, 100), ("a", 1, 9, 100)]
+
+
+@pytest.mark.parametrize(("join", "alone"), [("join", []), ("left_join", [("left", 1)]),
+                                             ("outer_join", [("left", 1), ("right", 2)])])
+def test_null_values_are_dropped_and_null_keys_go_out_alone_where_a_side_may(join, alone):
+    with driven(join) as pipe:
+        assert pipe("left", "a", None, 1) == pipe("right", "a", None, 1) == []
+        found = [("left", 1)] if pipe("left", None, 1, 5) == [(None, 1, None, 5)] else []
+        found += [("right", 2)] if pipe("right", None, 2, 5) == [(None, None, 2, 5)] else []
+        assert found == alone
+        counts = pipe.driver.counts
+        assert (counts["null_values"], counts["null_keys"]) == (2, 2 - len(alone))
+
+
+def test_a_record_without_a_match_waits_until_window_and_grace_are_over():
+    with driven("left_join") as pipe:
+        assert pipe("left", "a", 1, 100) == []
+        assert pipe("right", "b", 2, 107) == []
+        assert pipe("right", "b", 2, 108) == [("a", 1, None, 100)]
+        assert pipe("left", "c", 3, 200) == []
+
+
+def test_a_match_ends_the_waiting():
+    with driven("outer_join") as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe("right", "a", 2, 103) == [("a", 1, 2, 103)]
+        assert pipe("right", "b", 3, 300) == []
+
+
+def test_only_records_at_stream_time_let_the_waiting_go():
+    with driven("left_join") as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe("left", None, 2, 300) == [(None, 2, None, 300)]
+        assert pipe("right", "b", 3, 299) == []
+        assert pipe("right", "b", 4, 300) == [("a", 1, None, 100)]
+
+
+def test_the_waiting_go_by_time_the_right_side_first_then_by_key_and_before_the_match():
+    with driven("outer_join") as pipe:
+        pipe("left", "b", 1, 100)
+        pipe("left", "a", 2, 100)
+        pipe("right", "c", 3, 100)
+        pipe("right", "d", 4, 99)
+        pipe("left", "z", 5, 106)
+        assert pipe("right", "z", 6, 108) == [
+            ("d", None, 4, 99), ("c", None, 3, 100), ("a", 2, None, 100), ("b", 1, None, 100), ("z", 5, 6, 108)]
+
+
+def test_a_late_record_without_a_match_goes_at_once_whatever_the_grace():
+    with driven("left_join") as pipe:
+        pipe("right", "b", 1, 106)
+        assert pipe("left", "a", 2, 101) == []
+        assert pipe("left", "a", 3, 100) == [("a", 3, None, 100)]
+
+
+def test_a_late_record_meets_what_the_other_side_keeps_by_its_own_stream_time():
+    with driven("join") as pipe:
+        pipe("right", "a", 1, 100)
+        pipe("left", "b", 2, 500)
+        assert pipe("left", "a", 3, 100) == [("a", 3, 1, 100)]
+        pipe("right", "b", 4, 112)
+        assert pipe("left", "a", 5, 100) == []
+
+
+def test_windows_and_the_stores_name_are_needed():
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
+    with pytest.raises(TopologyError, match=r"pass JoinWindows\."):
+        left.join(right, store="met")
+    with pytest.raises(TopologyError, match="keeps both sides; name that"):
+        left.join(right, windows=WINDOWS)
+    with pytest.raises(TopologyError, match="end before they begin"):
+        JoinWindows.of_time_difference_with_no_grace(ms(1)).before(ms(-2))
+
+
+def test_describe_shows_the_five_processors_of_kafka_streams():
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
+    left.left_join(right, windows=WINDOWS, store="met").to_delta("out")
+    assert builder.build().describe() == """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [left])
+      --> KSTREAM-WINDOWED-0000000002
+    Source: KSTREAM-SOURCE-0000000001 (topics: [right])
+      --> KSTREAM-WINDOWED-0000000003
+    Processor: KSTREAM-WINDOWED-0000000002 (stores: [met-this-join-store])
+      --> KSTREAM-JOINTHIS-0000000004
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-WINDOWED-0000000003 (stores: [met-outer-other-join-store])
+      --> KSTREAM-OUTEROTHER-0000000005
+      <-- KSTREAM-SOURCE-0000000001
+    Processor: KSTREAM-JOINTHIS-0000000004 (stores: [met-outer-other-join-store, met-left-shared-join-store])
+      --> KSTREAM-MERGE-0000000006
+      <-- KSTREAM-WINDOWED-0000000002
+    Processor: KSTREAM-OUTEROTHER-0000000005 (stores: [met-this-join-store, met-left-shared-join-store])
+      --> KSTREAM-MERGE-0000000006
+      <-- KSTREAM-WINDOWED-0000000003
+    Processor: KSTREAM-MERGE-0000000006 (stores: [])
+      --> KSTREAM-SINK-0000000007
+      <-- KSTREAM-JOINTHIS-0000000004, KSTREAM-OUTEROTHER-0000000005
+    Sink: KSTREAM-SINK-0000000007 (table: out)
+      <-- KSTREAM-MERGE-0000000006
+"""
+
+
+@dataclass
+class Model:
+    """The processor of Kafka Streams, a record at a time, without its throttling by the wall clock."""
+
+    windows: JoinWindows
+    outer: set[str]
+    kept: dict[str, list] = field(default_factory=lambda: {"left": [], "right": []})
+    clocks: dict[str, int] = field(default_factory=lambda: {"left": -1 << 40, "right": -1 << 40})
+    held: list = field(default_factory=list)
+    stream_time: int = -1 << 40
+
+    def process(self, side, key, n, time):
+        other = {"left": "right", "right": "left"}[side]
+        after = {"left": self.windows.after_ms, "right": self.windows.before_ms}
+        before = {"left": self.windows.before_ms, "right": self.windows.after_ms}
+        self.stream_time = max(self.stream_time, time)
+        if n is None:
+            return []
+        if key is None:
+            return [(None, n, None, time) if side == "left" else (None, None, n, time)] if side in self.outer else []
+        out = []
+        if time > self.clocks[side] - self.windows.retention_ms:
+            self.kept[side].append((key, time, n))
+        self.clocks[side] = max(self.clocks[side], time)
+        if time == self.stream_time:
+            for waiting in sorted(self.held, key=lambda row: row[:3]):
+                at, is_left, its_key, its_n = waiting
+                if at + after["left" if is_left else "right"] + self.windows.grace_ms < self.stream_time:
+                    out.append((its_key, its_n, None, at) if is_left else (its_key, None, its_n, at))
+                    self.held.remove(waiting)
+        live = self.clocks[other] - self.windows.retention_ms
+        met = sorted(((at, its_n) for its_key, at, its_n in self.kept[other]
+                      if its_key == key and at > live and time - before[side] <= at <= time + after[side]),
+                     key=lambda row: row[0])
+        for at, its_n in met:
+            self.held = [row for row in self.held if row[:3] != (at, other == "left", key)]
+            numbers = (n, its_n) if side == "left" else (its_n, n)
+            out.append((key, *numbers, max(time, at)))
+        if not met and side in self.outer:
+            if time + after[side] < self.stream_time:
+                out.append((key, n, None, time) if side == "left" else (key, None, n, time))
+            else:
+                self.held.append((time, side == "left", key, n))
+        return out
+
+
+@pytest.mark.parametrize(("join", "outer"), [("join", set()), ("left_join", {"left"}),
+                                             ("outer_join", {"left", "right"})])
+@settings(max_examples=25, deadline=None)
+@given(records=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b", "a", None]),
+                                  st.one_of(st.integers(0, 99), st.none()), st.integers(0, 30)), max_size=25),
+       windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]))
+def test_every_record_brings_what_kafka_streams_processor_gives(join, outer, records, windows):
+    model = Model(windows, outer)
+    with driven(join, windows) as pipe:
+        for record in records:
+            assert pipe(*record) == model.process(*record)
