@@ -1,0 +1,23 @@
+"""KIP-328's rate limit: about one update a user and 30 seconds, with at most 1,000 users waiting.
+
+The topic ``clicks`` is keyed by user, each value is a page. When more users wait, the one that waits longest goes
+early. Run it with ``weir run pipelines.examples.rate_limit:app``.
+"""
+
+from datetime import timedelta
+
+from pipelines import Application, BufferConfig, Count, Last, StreamsBuilder, String, Suppressed
+
+HELD = Suppressed.until_time_limit(timedelta(seconds=30), BufferConfig.max_records(1000))
+
+builder = StreamsBuilder()
+(
+    builder.stream("clicks", key=String("user"), value=String("page"))
+    .group_by_key()
+    .agg("clicks_by_user", clicks=Count(), page=Last("page"))
+    .suppress(HELD.with_name("held_clicks"))
+    .to_stream()
+    .to_delta("click_counts")
+)
+
+app = Application("rate_limit", builder, commit_interval=timedelta(seconds=1))
