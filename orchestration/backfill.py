@@ -18,6 +18,7 @@ from pydantic import Field
 from infra.process import end_with
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
+from pipelines.backfill.files import TIME_COLUMN
 from pipelines.backfill.outputs import DayOutputs, day_outputs
 
 
@@ -28,6 +29,9 @@ class BackfillConfig(dg.Config):
     margin_hours: float | None = Field(
         default=None, ge=0, description="Begin reading so long before the first day; by default the longest window and "
         "its grace.")
+    paths: dict[str, str] = Field(
+        default={}, description="Delta tables or Parquet files to read in the place of topics, by topic.")
+    time_column: str = Field(default=TIME_COLUMN, description="The time of a record in such a table or file.")
 
 
 def backfill_assets(supervised: Supervised, first_day: date) -> list[dg.AssetsDefinition]:
@@ -60,7 +64,8 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
                 env=weir.environment(),
                 extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(),
                         "first": window.start.date().isoformat(), "end": window.end.date().isoformat(),
-                        "swap": config.swap, "margin_hours": config.margin_hours})
+                        "swap": config.swap, "margin_hours": config.margin_hours, "paths": config.paths,
+                        "time_column": config.time_column})
             closing = next(iter(finished.get_custom_messages()), None)
         except DagsterPipesExecutionError:
             closing = None

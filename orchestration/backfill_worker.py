@@ -19,7 +19,7 @@ from infra.settings import Settings
 from orchestration.owner import owner_of
 from orchestration.worker import logged
 from pipelines.backfill.shadow import Days
-from pipelines.cli.drive_backfill import make_backfill, swap_in
+from pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
 from pipelines.cli.registry import load_reference
 
 
@@ -28,8 +28,9 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
     days = Days(first=date.fromisoformat(pipes.get_extra("first")), end=date.fromisoformat(pipes.get_extra("end")))
     margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
-    made = make_backfill(settings, reference, days, owner=owner, on_progress=logged(pipes.log.info),
-                         margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000),
+    source = BackfillInput(paths=pipes.get_extra("paths"), time_column=pipes.get_extra("time_column"),
+                           margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
+    made = make_backfill(settings, reference, days, source, owner=owner, on_progress=logged(pipes.log.info),
                          console=logging.StreamHandler())
     if made is None:
         return None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.application import Application
-from pipelines.backfill.errors import NoDayOutputsError
-from pipelines.backfill.outputs import day_outputs
-from pipelines.backfill.ranges import Cluster, cut_of, kafka_ranges
+from pipelines.backfill.errors import NoDayOutputsError, OpenWindowsError, SourceFilesError
+from pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
+from pipelines.backfill.outputs import DayOutputs, day_outputs
+from pipelines.backfill.ranges import Cluster, cut_of, kafka_ranges, partitions_of
 from pipelines.backfill.shadow import Backfill, Days, Shadow, new_id
+from pipelines.topology.nodes import AggregateNode
 from state.commit.protocol import newest_commit
+from state.commit.record import CommitRecord
 
 
 def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster, days: Days, *,
@@ -21,15 +25,59 @@ def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path,
         NoCutError: The application's newest commit cannot be the cut.
         HistoryLostError: The topics may have lost records of the days.
     """
+    outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
+    ranges = kafka_ranges(application, cluster, cut, _from_ms(days, outputs, margin_ms))
+    return _begun(warehouse, state_dir, Backfill(
+        id=new_id(days), application=application.id, days=days, source="Kafka", ranges=ranges, cut_epoch=cut.epoch,
+        outputs=outputs.swapped, left_out=outputs.left_out))
+
+
+def begin_from_files(application: Application, warehouse: Path, state_dir: Path, paths: Mapping[str, str],
+                     days: Days, *, time_column: str = TIME_COLUMN, margin_ms: int | None = None) -> Shadow:
+    """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
+
+    Raises:
+        NoDayOutputsError, NoCutError: As from Kafka.
+        SourceFilesError: A topic has no files, or they do not have its columns.
+        OpenWindowsError: The live run has not finished the days.
+    """
+    outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
+    end_time_ms = days.end_ms + outputs.look_back_ms  # the last windows of the days reach beyond them
+    files = SourceFiles(paths=dict(paths), time_column=time_column, from_ms=_from_ms(days, outputs, margin_ms),
+                        end_ms=end_time_ms)
+    for topic in application.topology.topics():
+        if topic not in paths:
+            raise SourceFilesError(topic, "nothing", "is named")
+        check_files(application.topology.source(topic), files)
+    require_closed(application, cut, days, end_time_ms)
+    source = ", ".join(f"{path} for {topic}" if len(paths) > 1 else path for topic, path in sorted(paths.items()))
+    return _begun(warehouse, state_dir, Backfill(
+        id=new_id(days), application=application.id, days=days, source=source, ranges=partitions_of(application, cut),
+        cut_epoch=cut.epoch, outputs=outputs.swapped, left_out=outputs.left_out, files=files, end_time_ms=end_time_ms))
+
+
+def require_closed(application: Application, cut: CommitRecord, days: Days, end_time_ms: int) -> None:
+    """Raise ``OpenWindowsError`` when a task's stream time at the cut has not come to ``end_time_ms``."""
+    windowed = {node.store.name for node in application.topology.nodes
+                if isinstance(node, AggregateNode) and node.windows is not None}
+    for task, state in sorted(cut.tasks.items()):
+        if any(clock in windowed and time_ms < end_time_ms for clock, time_ms in state.clocks.items()):
+            raise OpenWindowsError(application.id, task, str(days))
+
+
+def _outputs(application: Application) -> DayOutputs:
     outputs = day_outputs(application.topology)
     if not outputs.swapped:
         raise NoDayOutputsError(application.id, "; ".join(
             f"{table!r}: {reason}" for table, reason in outputs.left_out.items()) or "it has no output at all")
-    cut = cut_of(application, newest_commit(warehouse, application.id))
-    margin_ms = outputs.look_back_ms if margin_ms is None else margin_ms
-    ranges = kafka_ranges(application, cluster, cut, max(0, days.start_ms - margin_ms))
-    backfill = Backfill(id=new_id(days), application=application.id, days=days, source="Kafka", ranges=ranges,
-                        cut_epoch=cut.epoch, outputs=outputs.swapped, left_out=outputs.left_out)
-    shadow = Shadow.of(warehouse, state_dir, application.id, backfill.id)
+    return outputs
+
+
+def _from_ms(days: Days, outputs: DayOutputs, margin_ms: int | None) -> int:
+    return max(0, days.start_ms - (outputs.look_back_ms if margin_ms is None else margin_ms))
+
+
+def _begun(warehouse: Path, state_dir: Path, backfill: Backfill) -> Shadow:
+    shadow = Shadow.of(warehouse, state_dir, backfill.application, backfill.id)
     shadow.begin(backfill)
     return shadow

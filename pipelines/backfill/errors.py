@@ -44,6 +44,30 @@ class NoCutError(BackfillError):
         return f"application {self.application!r} cannot be backfilled now: {self.reason}"
 
 
+class SourceFilesError(BackfillError):
+    """A table or files cannot stand in a topic's place."""
+
+    def __init__(self, topic: str, path: str, reason: str) -> None:
+        super().__init__(topic, path, reason)
+        self.topic, self.path, self.reason = topic, path, reason
+
+    def __str__(self) -> str:
+        return (f"{self.path}, for topic {self.topic!r}, {self.reason}; name a Delta table's folder, or Parquet files, "
+                "with the columns of the topic's keys and values and a time (--time-column)")
+
+
+class OpenWindowsError(BackfillError):
+    """The live run has not finished the days yet, and files know no offsets at which the two could meet."""
+
+    def __init__(self, application: str, task: str, days: str) -> None:
+        super().__init__(application, task, days)
+        self.application, self.task, self.days = application, task, days
+
+    def __str__(self) -> str:
+        return (f"task {self.task} of {self.application!r} may have windows of {self.days} open and give them once "
+                "more; choose earlier days, or backfill from Kafka")
+
+
 class UnknownBackfillError(BackfillError):
     """There is no backfill of that name, or not one that is complete."""
 

@@ -41,6 +41,16 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     return newest
 
 
+def partitions_of(application: Application, cut: CommitRecord) -> Ranges:
+    """Of each topic partition that ``cut`` knows and the program reads, the offsets up to the cut."""
+    topics, ranges = set(application.topology.topics()), Ranges()
+    for task in cut.tasks.values():
+        for topic in topics & task.positions.keys():
+            ranges.setdefault(topic, {}).update(
+                {partition: (0, offset) for partition, offset in task.positions[topic].items()})
+    return ranges
+
+
 def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, from_ms: int) -> Ranges:
     """Of each topic partition that ``cut`` knows, the offsets from the first record at or after ``from_ms`` to the cut.
 
@@ -50,10 +60,8 @@ def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, 
     Raises:
         HistoryLostError: A partition may have lost records at or after ``from_ms``.
     """
-    topics = set(application.topology.topics())
-    ends: dict[TopicPartition, int] = {
-        (topic, partition): offset for task in cut.tasks.values() for topic, offsets in task.positions.items()
-        for partition, offset in offsets.items() if topic in topics}
+    ends = {(topic, partition): end for topic, partitions in partitions_of(application, cut).items()
+            for partition, (_, end) in partitions.items()}
     wanted = sorted(ends)
     oldest, first = cluster.beginning_offsets(wanted), cluster.offsets_at(wanted, from_ms)
     ranges: Ranges = {}

@@ -18,6 +18,7 @@ import msgspec
 
 from pipelines.application import Application
 from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.files import SLICES, SourceFiles
 from pipelines.backfill.outputs import DayOutput
 from pipelines.backfill.ranges import Ranges
 from state.commit.record import CommitRecord
@@ -69,7 +70,11 @@ class Backfill:
     source: str
     """Where its records come from, for people."""
     ranges: Ranges
-    """What is read; of files, the numbers of rows."""
+    """What is read of the topics' partitions; of files that is known once their slices are written."""
+    files: SourceFiles | None = None
+    """What is read in the place of topics."""
+    end_time_ms: int | None = None
+    """To where stream time moves behind the last record, which closes the windows; None to leave open what is open."""
     cut_epoch: int
     outputs: tuple[DayOutput, ...]
     left_out: Mapping[str, str]
@@ -123,6 +128,11 @@ class Shadow:
         return self.state_dir / self.id
 
     @property
+    def slices(self) -> Path:
+        """What is read in the place of topics, where files are."""
+        return self.folder / SLICES
+
+    @property
     def lease_name(self) -> str:
         """What the control database knows its driver by; no application has such an id."""
         return f"{self.application}/{self.id}"
@@ -134,9 +144,10 @@ class Shadow:
         replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
-        """Make it count. Its local stores have done their work."""
+        """Make it count. Its local stores and its input have done their work."""
         replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
         _remove(self.state_folder)
+        _remove(self.slices)
 
     @property
     def backfill(self) -> Backfill:

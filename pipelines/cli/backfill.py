@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,13 +27,18 @@ def run(application: AppArgument,
         margin_hours: Annotated[float | None, typer.Option(
             "--margin-hours", min=0, show_default="the longest window and its grace",
             help="Begin reading so long before the first day.")] = None,
+        sources: Annotated[list[str] | None, typer.Option(
+            "--from", metavar="[TOPIC=]PATH", help="Read a Delta table or Parquet files in the topic's place; once for "
+            "each topic.")] = None,
+        time_column: Annotated[str, typer.Option(
+            metavar="COLUMN", help="The time of a record in such a table or file.")] = "_ts",
         directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Compute days of event time anew from the application's topics, beside it and unseen.
+    """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 
     The program is the registered one, as it is now. Ctrl-C ends it and leaves nothing.
     """
     from pipelines.backfill.shadow import Days
-    from pipelines.cli.drive_backfill import make_backfill
+    from pipelines.cli.drive_backfill import BackfillInput, make_backfill
     from pipelines.cli.progress import TerminalWarnings, following
     from pipelines.cli.registry import registered_reference
 
@@ -40,10 +46,12 @@ def run(application: AppArgument,
     if days.end <= days.first:
         raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
     settings = load_settings(directory)
-    margin_ms = None if margin_hours is None else round(margin_hours * 3_600_000)
+    reference = registered_reference(settings, application)
+    source = BackfillInput(paths=_paths(reference, sources or []), time_column=time_column,
+                           margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
     with following(f"backfill of {application}") as on_progress:
-        made = make_backfill(settings, registered_reference(settings, application), days, margin_ms=margin_ms,
-                             owner="weir backfill", on_progress=on_progress, console=TerminalWarnings())
+        made = make_backfill(settings, reference, days, source, owner="weir backfill", on_progress=on_progress,
+                             console=TerminalWarnings())
     if made is None:
         console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
         raise typer.Exit(1)
@@ -66,6 +74,21 @@ def swap(application: AppArgument, backfill: IdArgument, directory: DirOption = 
     """
     console.print(f"{application}: {_swap_in(load_settings(directory), application, backfill)}", markup=False,
                   soft_wrap=True)
+
+
+def _paths(reference: str, sources: list[str]) -> dict[str, str]:
+    """``PATH`` or ``TOPIC=PATH``, by topic; paths as absolute ones."""
+    from pipelines.cli.registry import load_reference
+
+    topics, found = load_reference(reference).topology.topics(), {}
+    for source in sources:
+        topic, equals, path = source.partition("=")
+        if not equals and len(topics) == 1:
+            topic, path = topics[0], source
+        if topic not in topics or not path:
+            raise CommandError(f"--from {source} names none of the topics {', '.join(topics)}; write TOPIC=PATH")
+        found[topic] = str(Path(path).absolute())
+    return found
 
 
 def _swap_in(settings: Settings, application: str, backfill: str) -> str:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from infra.control import ControlDatabase, this_host
 from infra.settings import Settings
 from pipelines.application import Application
-from pipelines.backfill.begin import begin_from_kafka
+from pipelines.backfill.begin import begin_from_files, begin_from_kafka
 from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.files import TIME_COLUMN
 from pipelines.backfill.shadow import Completion, Days, Shadow, shadows
 from pipelines.backfill.swap import prepare, swap_at_rest
 from pipelines.cli.control import ask
@@ -45,13 +47,24 @@ class BackfillRow:
     """The cut's, or that of the commit that swapped it in."""
 
 
-def make_backfill(settings: Settings, reference: str, days: Days, *, margin_ms: int | None, owner: str,
+@dataclass(frozen=True, kw_only=True)
+class BackfillInput:
+    """What a backfill reads."""
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Delta tables or Parquet files by topic; none to read the topics themselves."""
+    time_column: str = TIME_COLUMN
+    margin_ms: int | None = None
+    """How long before the first day to begin; what the windows need when left out."""
+
+
+def make_backfill(settings: Settings, reference: str, days: Days, source: BackfillInput, *, owner: str,
                   on_progress: Callable[[Progress], None] = lambda progress: None,
                   console: logging.Handler | None = None) -> tuple[Shadow, Completion] | None:
     """Backfill ``days`` of the application at ``module:attribute``, in this process; None when a signal ended it.
 
     Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
-    Main thread only; raises what ``begin_from_kafka`` and ``run_shadow`` raise.
+    Main thread only; raises what ``begin_from_kafka``, ``begin_from_files`` and ``run_shadow`` raise.
     """
     from infra.kafka.admin import KafkaAdmin
     from infra.kafka.broker import broker_for
@@ -59,11 +72,15 @@ def make_backfill(settings: Settings, reference: str, days: Days, *, margin_ms: 
 
     application = load_reference(reference)
     with (logging_to(log_file(settings.logs, f"{application.id}-backfills"), console=console),
-          stop_on_signals() as stop, broker_for(settings) as bootstrap_servers):
+          stop_on_signals() as stop, nullcontext("") if source.paths else broker_for(settings) as bootstrap_servers):
         from pipelines.spark.backfill import run_shadow
 
-        shadow = begin_from_kafka(application, settings.warehouse, settings.state_dir,
-                                  KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=margin_ms)
+        if source.paths:
+            shadow = begin_from_files(application, settings.warehouse, settings.state_dir, source.paths, days,
+                                      time_column=source.time_column, margin_ms=source.margin_ms)
+        else:
+            shadow = begin_from_kafka(application, settings.warehouse, settings.state_dir,
+                                      KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=source.margin_ms)
         completion = None
         try:
             completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,

@@ -1,4 +1,5 @@
-"""Runs a backfill: the unchanged driver over a fixed range of each topic partition, in the folders of a shadow.
+"""Runs a backfill: the unchanged driver over a fixed range of each topic partition, or over files in their place, in
+the folders of a shadow.
 
 Which ranges, and the shadow's folders, are ``pipelines.backfill``; the loop is ``pipelines.spark.driver``.
 """
@@ -6,16 +7,20 @@ Which ranges, and the shadow's folders, are ``pipelines.backfill``; the loop is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from threading import Event
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from infra.control.guard import DriverControl
 from infra.settings import Settings
 from pipelines.application import load_application
+from pipelines.backfill.files import SourceFiles, write_slice
 from pipelines.backfill.ranges import Ranges
 from pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from pipelines.spark.control import lease
@@ -40,9 +45,25 @@ class FixedRanges:
     def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
 
-    def partition_counts(self) -> dict[str, int]:
-        """Of each topic."""
-        return {topic: len(partitions) for topic, partitions in self.ranges.items()}
+
+def write_slices(spark_context: SparkContext, reference: str, folder: Path, counts: Mapping[str, int],
+                 files: SourceFiles) -> Ranges:
+    """Write the slices of ``files``, a Spark task each; returns what there is to read. ``counts`` are partitions."""
+    wanted = [(topic, partition, count) for topic, count in sorted(counts.items()) for partition in range(count)]
+    slices = spark_context.parallelize(wanted, len(wanted)).mapPartitions(
+        partial(_run_slices, reference, folder, files)).collect()
+    ranges: Ranges = {}
+    for topic, partition, rows in slices:
+        ranges.setdefault(topic, {})[partition] = (0, rows)
+    return ranges
+
+
+def _run_slices(reference: str, folder: Path, files: SourceFiles,
+                wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """Inside a Spark task: topic, partition and number of records of each slice that was written."""
+    topology = load_application(reference).topology
+    for topic, partition, count in list(wanted):
+        yield topic, partition, write_slice(folder, topology.source(topic), partition, count, files)
 
 
 def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
@@ -57,20 +78,24 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
         BadRecordError, TaskFailedError: A task cannot go on. The shadow stays as it is, incomplete.
     """
     application = shadow_application(load_application(reference), shadow.id)
-    source = FixedRanges(shadow.backfill.ranges)
-    counts = source.partition_counts()
+    backfill = shadow.backfill
+    counts = {topic: len(partitions) for topic, partitions in backfill.ranges.items()}
     control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
     with lease(control), ExitStack() as stack:
+        session = spark or stack.enter_context(spark_session(settings, application))
+        ranges = backfill.ranges
+        if backfill.files is not None:
+            ranges = write_slices(session.sparkContext, reference, shadow.slices, counts, backfill.files)
         worker = WorkerSettings(
             reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers}, on_step=on_step,
-            tasks=TaskSettings(
+            slices=None if backfill.files is None else str(shadow.slices), tasks=TaskSettings(
                 application_folder=str(shadow.folder), state_folder=str(shadow.state_folder),
                 partition_counts=application.topology.partition_counts(counts), on_error=application.on_error))
         driver = started_driver(
             stack, application, settings.model_copy(update={"snapshot_rows": 0}), warehouse=shadow.warehouse,
-            worker=worker, source=source, counts=counts, control=control,
-            session=spark or stack.enter_context(spark_session(settings, application)), on_progress=on_progress)
-        summary = driver.run(stop, until_caught_up=True)
+            worker=worker, source=FixedRanges(ranges), counts=counts, control=control, session=session,
+            on_progress=on_progress)
+        summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
     if summary.reason != "caught_up":
         return None
     completion = Completion(records_in=summary.records_in, seconds=summary.seconds)

@@ -140,10 +140,11 @@ class Coordinator:
                         forget_tasks(folder, change.ended_tasks, self.epoch))
 
     def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
-                  is_live: bool = False) -> EpochResult | None:
+                  is_live: bool = False, end_time_ms: int | None = None) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has.
 
         ``is_live``: whether topics that have no more records are silent, for operators to which that means something.
+        ``end_time_ms``: the input has ended, and stream time moves to here.
         """
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = aligned_until(running, ends, limits.max_skew_ms)
@@ -154,7 +155,7 @@ class Coordinator:
             blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
             ready = [task for task in running if task.id.sub_topology in stage - blocked]
             plan = partial(plan_task, state=state, ends=ends, limits=limits, now_ms=now_ms, until_time_ms=until_ms,
-                           is_live=is_live, is_all_read=is_all_read)
+                           is_live=is_live, is_all_read=is_all_read, end_time_ms=end_time_ms)
             plans = [planned for task in ready if (planned := plan(task))]
             if plans:
                 busy = {planned.task for planned in plans}

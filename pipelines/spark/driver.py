@@ -26,7 +26,7 @@ from state.changelog.restore import RestoreProgress
 from state.changelog.snapshot import has_snapshots
 from state.engine.instances import new_instance
 from state.errors import SwapRefusedError
-from state.types import TaskId
+from state.types import StateId, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -160,8 +160,10 @@ class Driver:
         self._stop_request: RequestRow | None = None
         self._epoch_records = MIN_EPOCH_RECORDS * 4
 
-    def run(self, stop: Event, *, until_caught_up: bool = False) -> RunSummary:
+    def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything was read that the topics held at the start.
+
+        ``end_time_ms`` is for input that ends there: stream time moves on to it, which closes windows.
 
         Raises:
             BadRecordError, TaskFailedError, RestoreFailedError: A task cannot go on; everything before is committed.
@@ -183,12 +185,30 @@ class Driver:
             self._commit_if_due(wants_commit=result is not None and result.wants_commit)
             self._report("paused" if self._is_paused else "running")
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
-                return self._finish("caught_up")
+                is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
+                return self._finish("caught_up" if is_ended else "stopped")
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
                     self._ask_ends(stop)  # where to stop stays as it is; whether the brokers are there is the question
                 self._idle(stop)
         return self._finish("stopped")
+
+    def _end_input(self, end_time_ms: int, stop: Event) -> bool:
+        """Epochs of every task, without records, in which stream time moves to the end; False when told to stop first.
+
+        A task that could not take part does so in the next one, which brings the others nothing.
+        """
+        coordinator = self._coordinator
+        while not stop.is_set():
+            self._take_up_restored()
+            result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000,
+                                           end_time_ms=end_time_ms)
+            if result is not None:
+                self._react(result, stop)
+            newest = StateId(coordinator.generation, coordinator.epoch)
+            if all(task.current == newest and not task.pending for task in coordinator.tasks.values()):
+                return True
+        return False
 
     def _run_epoch(self) -> EpochResult | None:
         started = time.monotonic()

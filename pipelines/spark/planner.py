@@ -151,8 +151,9 @@ class Limits:
 
 def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
               until_time_ms: int | None, is_visit: bool = False, is_live: bool = False,
-              is_all_read: bool = False) -> TaskPlan | None:
-    """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same.
+              is_all_read: bool = False, end_time_ms: int | None = None) -> TaskPlan | None:
+    """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same, and so does
+    ``end_time_ms``, to which stream time moves when the input has ended.
 
     ``is_live``: whether a topic that has no more records is silent; ``is_all_read``: whether this epoch leaves no
     records of any topic, so that a task behind others is silent too.
@@ -169,11 +170,11 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
     if task.waits_for_quiet_topics({wanted.topic for wanted in ranges}, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
-    if not (ranges or task.pending or is_due or is_visit or not task.visited):
+    if not (ranges or task.pending or is_due or is_visit or not task.visited or end_time_ms is not None):
         return None
     return TaskPlan(task=task.id, instance=task.instance, state=state, expected=task.current,
                     committed=task.committed, now_ms=now_ms, ranges=tuple(ranges), until_time_ms=until_time_ms,
-                    blobs=tuple(task.pending), max_bytes=limits.max_bytes,
+                    blobs=tuple(task.pending), max_bytes=limits.max_bytes, end_time_ms=end_time_ms,
                     lets_idle=is_live and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)))
 
 

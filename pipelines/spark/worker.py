@@ -10,9 +10,11 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from infra.kafka.reader import PartitionReader
 from pipelines.application import load_application
+from pipelines.backfill.files import SliceReader
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
 from pipelines.tasks.plan import Receipt, TaskPlan
 from state.types import StateId, TaskId
@@ -27,6 +29,8 @@ class WorkerSettings:
     tasks: TaskSettings
     kafka: Mapping[str, object] = field(repr=False)
     """Client properties, secrets included: never printed."""
+    slices: str | None = None
+    """The folder of what is read in the place of topics (``pipelines.backfill.files``)."""
     on_step: str | None = None
     """``MODULE:FUNCTION`` called with the name of each step; fault tests kill there."""
 
@@ -47,7 +51,7 @@ class Worker:
     """The caches of one worker process for one application."""
 
     settings: WorkerSettings
-    readers: dict[tuple[str, int], PartitionReader] = field(default_factory=dict)
+    readers: dict[tuple[str, int], PartitionReader | SliceReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         gc.freeze()
@@ -58,10 +62,13 @@ class Worker:
         self.epochs = EpochRunner(application.topology, self.settings.tasks, self.reader,
                                   load_step_hook(self.settings.on_step))
 
-    def reader(self, topic: str, partition: int) -> PartitionReader:
+    def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader:
         found = self.readers.get((topic, partition))
         if found is None:
-            found = self.readers[topic, partition] = PartitionReader(self.settings.kafka, topic, partition)
+            slices = self.settings.slices
+            found = (PartitionReader(self.settings.kafka, topic, partition) if slices is None
+                     else SliceReader(Path(slices), topic, partition))
+            self.readers[topic, partition] = found
         return found
 
     def warm_up(self, task: TaskId) -> None:

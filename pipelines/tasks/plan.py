@@ -51,6 +51,8 @@ class TaskPlan:
     """Stop reading a topic partition once its keys and values pass this many bytes."""
     lets_idle: bool = False
     """Whether all that the topics hold is read with this plan: what is quiet then is silent."""
+    end_time_ms: int | None = None
+    """The input has ended: stream time moves to here after the rows, and what that closes is forwarded."""
     max_uncommitted_bytes: int | None = None
     """Stop processing after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 

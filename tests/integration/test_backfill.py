@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Producer
@@ -16,12 +17,13 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from infra.settings import Settings
+from pipelines.backfill.outputs import day_outputs
 from pipelines.cli.app import app as weir
 from pipelines.cli.registry import register
 from pipelines.spark.runner import run
 from state.commit.log import newest_commit
 from state.commit.tables import read_rows, read_table
-from tests.pipelines.backfill.program import OUTPUTS, readings
+from tests.pipelines.backfill.program import OUTPUTS, app, archive, readings
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -111,6 +113,21 @@ def test_a_backfill_that_is_killed_or_interrupted_leaves_the_outputs_alone(live)
     assert "is discarded" in weir_backfill(settings, "discard", "sensors", left["id"])
     assert listed(settings) == []
     assert not list((settings.warehouse / "sensors" / "_backfills").iterdir())
+
+
+def test_files_are_cut_into_slices_by_spark_and_backfilled(live, tmp_path):
+    settings, _ = live
+    before = outputs(settings)
+    archive(readings()).write_parquet(tmp_path / "readings.parquet")
+    out, errors = started(settings, "--from", str(tmp_path / "readings.parquet")).communicate(timeout=LIMIT_S)
+    assert "records in" in out, errors
+    [made] = listed(settings)
+    beyond_ms = day_outputs(app.topology).look_back_ms
+    first_ms, end_ms = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000 for day in DAYS)
+    wanted = sum(first_ms - beyond_ms <= row[2] < end_ms + beyond_ms for row in readings())
+    assert (made["state"], made["records_in"]) == ("complete", wanted)
+    assert_same(outputs(settings), before)
+    weir_backfill(settings, "discard", "sensors", made["id"])
 
 
 def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import polars as pl
 
 from pipelines.application import Application
-from pipelines.backfill.begin import begin_from_kafka
+from pipelines.backfill.begin import begin_from_files, begin_from_kafka
+from pipelines.backfill.files import SliceReader, write_slice
 from pipelines.backfill.ranges import Ranges
 from pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
 from pipelines.spark.planner import TopicPartition
@@ -44,6 +46,16 @@ class RangedTopics(Topics):
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+
+
+@dataclass
+class Slices(RangedTopics):
+    """What was written of files in the place of topics."""
+
+    folder: Path = Path()
+
+    def reader(self, topic: str, partition: int) -> SliceReader:
+        return SliceReader(self.folder, topic, partition)
 
 
 @dataclass
@@ -83,6 +95,23 @@ def run_shadow(place: Place, shadow: Shadow, program: Application | None = None,
 def made(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
     """A complete backfill."""
     return run_shadow(place, begun(place, days, program, **options), program)
+
+
+def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
+    """A complete backfill over a table or files in the place of the topic ``readings``."""
+    shadow = begin_from_files(place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)},
+                              days, **options)
+    backfill, source = shadow.backfill, place.application.topology.source("readings")
+    partitions = backfill.ranges["readings"]
+    rows = {partition: write_slice(shadow.slices, source, partition, len(partitions), backfill.files)
+            for partition in partitions}
+    topics = Slices(place.topics.rows, {"readings": {partition: (0, count) for partition, count in rows.items()}},
+                    shadow.slices)
+    there = ShadowPlace(shadow_application(place.application, shadow.id), topics, place.folder,
+                        max_records=place.max_records, shadow=shadow)
+    summary = there.driver().run(Event(), until_caught_up=True, end_time_ms=backfill.end_time_ms)
+    shadow.complete(Completion(records_in=summary.records_in, seconds=summary.seconds))
+    return shadow
 
 
 def output(place: Place, table: str) -> pl.DataFrame:

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
+import polars as pl
 from polars import col
 
 from pipelines import Application, BufferConfig, Count, Json, StreamsBuilder, String, Sum, Suppressed, TimeWindows
@@ -58,16 +59,25 @@ def readings(per_day: int = 40) -> list:
     return rows
 
 
-def sensors(folder, program: Application = app, share: float = 1.0) -> Place:
+def archive(rows: list) -> pl.DataFrame:
+    """Readings as a table keeps them, in no order."""
+    values = [json.loads(value) for _, value, _ in rows]
+    frame = pl.DataFrame({"sensor": [key.decode() for key, _, _ in rows], "value": [value["value"] for value in values],
+                          "kind": [value["kind"] for value in values],
+                          "_ts": pl.Series([time_ms for *_, time_ms in rows]).cast(pl.Datetime("ms", "UTC"))})
+    return frame.sample(fraction=1.0, shuffle=True, seed=1)
+
+
+def sensors(folder, program: Application = app, share: float = 1.0, rows: list | None = None) -> Place:
     """The application over the first ``share`` of its readings; one partition for each half of the sensors."""
     place = Place(program, Topics(), folder, max_records=30)
-    give(place, share)
+    give(place, share, rows)
     return place
 
 
-def give(place: Place, share: float) -> None:
+def give(place: Place, share: float, rows: list | None = None) -> None:
     """Let the topic have so many of its readings."""
-    rows = readings()
+    rows = rows or readings()
     for partition in (0, 1):
         of_partition = [row for row in rows if (row[0][-1] - ord("0")) % 2 == partition]
         place.topics.rows["readings", partition] = of_partition[:round(len(of_partition) * share)]

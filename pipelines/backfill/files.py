@@ -1,0 +1,130 @@
+"""Records of Delta tables and Parquet files in the place of a topic's: sorted by time, a slice a partition.
+
+A file has the columns of the source's key and value, and a time; ``_deleted`` makes a null value where it is true. Keys
+and values are written as a producer would, record by record, so that the tasks read a slice as they read a topic.
+Slices are Arrow files in the shadow's folder; an offset is the number of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.backfill.errors import SourceFilesError
+from pipelines.operators.functions import KeyType
+from pipelines.serdes.partitioner import partition_of
+from pipelines.topology import SourceNode
+
+SLICES = "_input"
+TIME_COLUMN = "_ts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFiles:
+    """Where the records of the days are, in the place of topics."""
+
+    paths: Mapping[str, str]
+    """A Delta table's folder, or a Parquet file or folder, by topic."""
+    time_column: str
+    """Of the records' timestamps: a time in UTC, or an integer of milliseconds since 1970."""
+    from_ms: int
+    end_ms: int
+    """Records of ``[from_ms, end_ms)`` are read."""
+
+
+def check_files(source: SourceNode, files: SourceFiles) -> None:
+    """Raise ``SourceFilesError`` unless the files of the topic can be read and have its columns."""
+    path = files.paths[source.topic]
+    try:
+        columns = _scan(path).collect_schema()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise SourceFilesError(source.topic, path, f"cannot be read ({str(error).splitlines()[0]})") from None
+    wanted = [*source.record.columns, files.time_column]
+    if missing := [name for name in wanted if name not in columns]:
+        raise SourceFilesError(source.topic, path, f"has no column {missing[0]!r}; it has {', '.join(columns)}")
+    time = columns[files.time_column]
+    if not (isinstance(time, pl.Datetime) or time.is_integer()):
+        raise SourceFilesError(source.topic, path, f"has times of type {time} in {files.time_column!r}; they must be a "
+                               "datetime, or an integer in milliseconds since 1970")
+
+
+def write_slice(folder: Path, source: SourceNode, partition: int, partitions: int, files: SourceFiles) -> int:
+    """Write one partition's records, oldest first, as Kafka would have them; returns how many there are."""
+    scan = _scan(files.paths[source.topic])
+    schema = scan.collect_schema()
+    time = pl.col(files.time_column)
+    time_ms = time.dt.timestamp("ms") if isinstance(schema[files.time_column], pl.Datetime) else time.cast(pl.Int64)
+    deleted = pl.col("_deleted") if "_deleted" in schema else pl.lit(False)
+    rows = (scan.with_columns(time_ms.alias("_time_ms"), deleted.alias("_gone"))
+            .filter(pl.col("_time_ms").is_between(files.from_ms, files.end_ms, closed="left"))
+            .select(*(pl.col(name).cast(dtype) for name, dtype in source.record.columns.items()), "_time_ms", "_gone")
+            .collect())
+    rows = rows.filter(partition_of(rows, list(source.key.columns), partitions) == partition)
+    rows = rows.sort("_time_ms", maintain_order=True)
+    keys = KeyType(source.key, is_windowed=False).to_objects(rows)
+    values = source.value.to_objects(rows, rows["_gone"])
+    records = pl.DataFrame({
+        "key": pl.Series([source.key_serde.encode(key) for key in keys], dtype=pl.Binary),
+        "value": pl.Series([source.value_serde.encode(value) for value in values], dtype=pl.Binary),
+        "time_ms": rows["_time_ms"]})
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write_ipc(_slice(folder, source.topic, partition))
+    return records.height
+
+
+@dataclass(frozen=True)
+class SliceRecords:
+    """Records of a slice in order; the lists and arrays are aligned."""
+
+    topic: str
+    partition: int
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    timestamps_ms: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+    next_offset: int
+
+
+class SliceReader:
+    """Reads a slice as ``infra.kafka.reader.PartitionReader`` reads a topic partition."""
+
+    def __init__(self, folder: Path, topic: str, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self._records = pl.read_ipc(_slice(folder, topic, partition))
+
+    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
+        """Records of ``[start, end)``, cut at the first beyond ``until_time_ms`` and past ``max_bytes``; at least one.
+        """
+        rows = self._records[start:end]
+        times, count = rows["time_ms"].to_numpy(), rows.height
+        if until_time_ms is not None:
+            count = min(count, int(np.searchsorted(times, until_time_ms, side="right")))
+        sizes = (rows["key"].bin.size().fill_null(0) + rows["value"].bin.size().fill_null(0)).cum_sum().to_numpy()
+        count = min(count, int(np.searchsorted(sizes, max_bytes)) + 1)
+        rows = rows[:max(1, count)]
+        return SliceRecords(self.topic, self.partition, rows["key"].to_list(), rows["value"].to_list(),
+                            times[:rows.height], np.arange(start, start + rows.height), start + rows.height)
+
+    def take_back(self, records: object, offset: int) -> None:
+        """Nothing is taken from a slice."""
+
+    def connect(self) -> None:
+        """Nothing is far away."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _slice(folder: Path, topic: str, partition: int) -> Path:
+    return folder / f"{topic}-{partition}.arrow"
+
+
+def _scan(path: str) -> pl.LazyFrame:
+    if Path(path, "_delta_log").is_dir():
+        return pl.scan_delta(path)
+    return pl.scan_parquet(Path(path) / "**/*.parquet" if Path(path).is_dir() else path)

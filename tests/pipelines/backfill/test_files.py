@@ -1,0 +1,110 @@
+"""Backfills over Delta tables and Parquet files: every window closes at their end, and no record is late."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from pipelines.backfill.begin import begin_from_files
+from pipelines.backfill.errors import OpenWindowsError, SourceFilesError
+from pipelines.backfill.files import SliceReader
+from pipelines.backfill.shadow import Days
+from pipelines.backfill.swap import prepare, swap_at_rest
+from state.commit.tables import read_rows
+from tests.pipelines.backfill.inline import made_from_files, output
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, app, archive, readings, sensors
+
+pytestmark = pytest.mark.slow
+HALF_HOUR_MS = 1_800_000
+
+
+@pytest.fixture
+def in_order():
+    return sorted(readings(), key=lambda row: row[2])
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_files_that_end_with_the_last_window_of_the_days_give_what_the_live_run_gave(tmp_path, in_order, form):
+    place, path = sensors(tmp_path, rows=in_order), tmp_path / "archive"
+    place.run()
+    before = {table: output(place, table) for table in OUTPUTS}
+    rows = archive([row for row in in_order if row[2] < DAYS.end_ms + HALF_HOUR_MS])
+    if form == "delta":
+        rows.write_delta(path)
+    else:
+        path.mkdir()
+        numbers = rows.with_columns(seen_at=pl.col("_ts").dt.timestamp("ms")).drop("_ts")
+        numbers.write_parquet(path / "1.parquet")
+    options = {} if form == "delta" else {"time_column": "seen_at"}
+    shadow = made_from_files(place, DAYS, path, **options)
+    assert not shadow.slices.exists()
+    prepare(shadow)
+    swap_at_rest(place.warehouse, place.application, shadow.id)
+    for table, wanted in before.items():
+        assert_frame_equal(output(place, table), wanted)
+        assert (read_rows(place.warehouse / "sensors" / table)["_epoch"] == shadow_cut(place)).any()
+
+
+def shadow_cut(place) -> int:
+    from state.commit.protocol import newest_commit
+
+    return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
+
+
+def test_no_record_of_files_is_late(tmp_path):
+    """The live run dropped some; sorted by time, all of the days' records count."""
+    place = sensors(tmp_path)
+    assert place.run().totals["late_records"] > 0
+    archive(readings()).write_parquet(tmp_path / "all.parquet")
+    shadow = made_from_files(place, DAYS, tmp_path / "all.parquet")
+    prepare(shadow)
+    swap_at_rest(place.warehouse, place.application, shadow.id)
+    hours = output(place, "hours").filter(pl.col("window_start").dt.timestamp("ms").is_between(
+        DAYS.start_ms, DAYS.end_ms, closed="left"))
+    assert hours["readings"].sum() == sum(DAYS.start_ms <= row[2] < DAYS.end_ms for row in readings())
+
+
+def test_days_that_the_live_run_has_not_finished_are_refused(tmp_path, in_order):
+    place = sensors(tmp_path, rows=in_order)
+    place.run()
+    archive(in_order).write_parquet(tmp_path / "all.parquet")
+    with pytest.raises(OpenWindowsError, match=r"may have windows of 2024-05-06 open .* or backfill from Kafka"):
+        made_from_files(place, Days(first=date(2024, 5, 6), end=date(2024, 5, 7)), tmp_path / "all.parquet")
+
+
+@pytest.mark.parametrize(("columns", "reason"), [
+    (["sensor", "value", "_ts"], "has no column 'kind'; it has sensor, value, _ts"),
+    (["sensor", "value", "kind"], "has no column '_ts'"),
+    ([], "cannot be read"),
+])
+def test_files_that_do_not_fit_are_named_with_what_is_wrong(tmp_path, in_order, columns, reason):
+    place = sensors(tmp_path, rows=in_order)
+    place.run()
+    if columns:
+        archive(in_order).select(columns).write_parquet(tmp_path / "some.parquet")
+    with pytest.raises(SourceFilesError, match=reason):
+        begin_from_files(app, place.warehouse, tmp_path, {"readings": str(tmp_path / "some.parquet")}, DAYS)
+    with pytest.raises(SourceFilesError, match="for topic 'readings', is named"):
+        begin_from_files(app, place.warehouse, tmp_path, {}, DAYS)
+
+
+def test_a_slice_is_read_like_a_topic(tmp_path):
+    pl.DataFrame({"key": [b"k"] * 4, "value": [b"12345", None, b"1", b"2"], "time_ms": [10, 20, 30, 40]}).write_ipc(
+        tmp_path / "t-0.arrow")
+    reader = SliceReader(tmp_path, "t", 0)
+
+    def offsets(start, end, *, until_time_ms=None, max_bytes=1 << 20):
+        found = reader.read(start, end, until_time_ms=until_time_ms, max_bytes=max_bytes)
+        assert len(found.keys) == len(found.values) == len(found.timestamps_ms) == len(found.offsets)
+        assert found.next_offset == found.offsets[-1] + 1
+        return found.offsets.tolist()
+
+    assert offsets(0, 4) == [0, 1, 2, 3]
+    assert offsets(1, 3) == [1, 2]
+    assert offsets(0, 4, until_time_ms=20) == [0, 1]
+    assert offsets(2, 4, until_time_ms=5) == [2], "one at least"
+    assert offsets(0, 4, max_bytes=6) == [0]
+    assert offsets(0, 4, max_bytes=7) == [0, 1]
