@@ -49,6 +49,10 @@ class Settings(BaseModel):
     """How long compaction keeps the row that says a key was deleted; a standby that fell further behind starts over."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
     """A task publishes a snapshot of its state once its changelogs have grown by so many rows; 0 for never."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Where a run serves its metrics to Prometheus; nowhere when left out."""
+    metrics_host: str = "127.0.0.1"
+    """The address to serve metrics at: the loopback alone, unless another is given."""
     mirror_offsets_to_group: str | None = Field(default=None, min_length=1)
     """A consumer group that gets the positions at every commit, for lag tools; none when left out."""
     control_url: str = Field(default="", repr=False)

@@ -21,7 +21,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from infra.control.models import FORMAT_VERSION, METRICS_KEPT_MS, Base, Format, Instance, Metric, Request, TaskStatus
+from infra.control.models import (
+    FORMAT_VERSION,
+    METRICS_KEPT_MS,
+    Base,
+    Format,
+    Instance,
+    Metric,
+    Readings,
+    Request,
+    TaskStatus,
+)
 from infra.control.rows import (
     ApplicationStatus,
     Lease,
@@ -149,13 +159,22 @@ class ControlDatabase:
             return
         now = _now_ms()
         values = [{"application": application, **asdict(row), "updated_at_ms": now} for row in rows]
-        insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        statement: Any = insert(TaskStatus)
+        statement: Any = self._upsert(TaskStatus)
         changed = {field.name: statement.excluded[field.name] for field in fields(TaskStatusRow)
                    if field.name != "task"}
         statement = statement.on_conflict_do_update(index_elements=["application", "task"], set_=changed)
         with self._writing() as connection:
             connection.execute(statement, values)
+
+    def report_readings(self, application: str, readings: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the application's readings, plain values that JSON can hold."""
+        values = {"application": application, "readings": list(readings), "at_ms": _now_ms()}
+        statement: Any = self._upsert(Readings)
+        statement = statement.on_conflict_do_update(
+            index_elements=["application"],
+            set_={name: statement.excluded[name] for name in ("readings", "at_ms")})
+        with self._writing() as connection:
+            connection.execute(statement, [values])
 
     def add_metric(self, application: str, row: MetricRow) -> None:
         """Append a reading; readings older than an hour are dropped now and then."""
@@ -239,6 +258,8 @@ class ControlDatabase:
                          for row in tasks.mappings()]
             metric = connection.execute(select(Metric.__table__).where(Metric.application == application)
                                         .order_by(Metric.at_ms.desc(), Metric.id.desc()).limit(1)).mappings().first()
+            readings = connection.execute(select(Readings.readings).where(
+                Readings.application == application)).scalar_one_or_none()
         here = host or this_host()
         is_running = life.ended_at_ms is None and _is_alive(life, here, _now_ms())
         return ApplicationStatus(
@@ -248,7 +269,7 @@ class ControlDatabase:
             heartbeat_at_ms=life.heartbeat_at_ms, ended_at_ms=life.ended_at_ms, error=life.error,
             tasks=tuple(sorted(task_rows, key=lambda row: tuple(map(int, row.task.split("_"))))),
             metric=None if metric is None else MetricRow(
-                **{field.name: metric[field.name] for field in fields(MetricRow)}))
+                **{field.name: metric[field.name] for field in fields(MetricRow)}), readings=tuple(readings or ()))
 
     def applications(self) -> list[str]:
         """The ids of all applications on record, sorted."""
@@ -258,8 +279,12 @@ class ControlDatabase:
     def forget(self, application: str) -> None:
         """Delete all that is on record about an application."""
         with self._writing() as connection:
-            for model in (Instance, TaskStatus, Request, Metric):
+            for model in (Instance, TaskStatus, Readings, Request, Metric):
                 connection.execute(delete(model).where(model.application == application))
+
+    def _upsert(self, model: type[Base]) -> Any:
+        """An insert of this database's dialect, which knows what to do about rows that are there."""
+        return (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(model)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
 from infra.control.rows import Lease, MetricRow, RequestRow, TaskStatusRow
@@ -20,6 +20,7 @@ log = logging.getLogger("weir.control")
 
 LEASE_TTL_S = 15.0
 HEARTBEAT_EVERY_S = 2.0
+READINGS_EVERY_S = 2.0
 BUSY_TIMEOUT_S = 0.25
 REST_S = 5.0
 LOG_EVERY_S = 30.0
@@ -40,7 +41,7 @@ class DriverControl:
         self._database: ControlDatabase | None = None
         self._lease: Lease | None = None
         self._reported: tuple[str, int | None] = ("starting", None)
-        self._rest_until = self._log_after = self._beat_after = 0.0
+        self._rest_until = self._log_after = self._beat_after = self._readings_after = 0.0
         self._unsent: list[tuple[int, str, bool]] = []
         try:
             self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
@@ -76,11 +77,15 @@ class DriverControl:
         self._unsent.append((request_id, result, failed))
         self._send_answers()
 
-    def report(self, tasks: Sequence[TaskStatusRow], metric: MetricRow) -> None:
-        """Write the tasks' status and one reading."""
+    def report(self, tasks: Sequence[TaskStatusRow], metric: MetricRow,
+               readings: Sequence[Mapping[str, Any]] = (), *, is_last: bool = False) -> None:
+        """Write the tasks' status and one reading, and every two seconds and at the last the metrics."""
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
             database.add_metric(self.application, metric)
+            if readings and (is_last or time.monotonic() >= self._readings_after):
+                self._readings_after = time.monotonic() + READINGS_EVERY_S
+                database.report_readings(self.application, readings)
 
         self._try(None, write)
 

@@ -70,6 +70,15 @@ class TaskStatus(Base):
     updated_at_ms: Mapped[int]
 
 
+class Readings(Base):
+    """The metrics of a running application as of its last report."""
+
+    __tablename__ = "weir_readings"
+    application: Mapped[str] = mapped_column(primary_key=True)
+    readings: Mapped[list[Any]] = mapped_column(JSON)
+    at_ms: Mapped[int]
+
+
 class Request(Base):
     """Something a person or a sensor asked the driver for, kept with its answer."""
 

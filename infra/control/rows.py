@@ -116,3 +116,5 @@ class ApplicationStatus:
     error: str | None
     tasks: tuple[TaskStatusRow, ...]
     metric: MetricRow | None
+    readings: tuple[Mapping[str, Any], ...] = ()
+    """Metrics by Kafka Streams' names, each with ``group``, ``name``, ``tags`` and ``value``."""

@@ -39,6 +39,9 @@ def run(reference: ReferenceArgument,
         assignments: Annotated[list[str] | None, typer.Option(
             "--set", metavar="KEY=VALUE", help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; "
             "may be given more than once.")] = None,
+        metrics_port: Annotated[int | None, typer.Option(
+            "--metrics-port", metavar="PORT", help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
+            "runs; --set metrics_host=0.0.0.0 for everybody.")] = None,
         take_over: Annotated[bool, typer.Option(
             "--take-over", help="Start even if another driver holds the application; that one is fenced "
             "and stops.")] = False,
@@ -57,6 +60,8 @@ def run(reference: ReferenceArgument,
     overrides = parse_assignments(assignments or [])
     if bootstrap_servers:
         overrides["bootstrap_servers"] = bootstrap_servers
+    if metrics_port is not None:
+        overrides["metrics_port"] = str(metrics_port)
     settings = load_settings(directory, overrides)
     with following(reference) as on_progress:
         summary = drive(reference, settings, until_caught_up=until_caught_up, take_over=take_over,

@@ -22,7 +22,8 @@ def _time(at_ms: int | None) -> datetime | None:
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
-    """One application as plain values; counts are of the newest commit, ``tasks`` and pace as last reported."""
+    """One application as plain values; counts are of the newest commit, ``tasks``, ``metrics`` and pace of the last
+    report."""
     from pipelines.cli.positions import committed_positions, committed_totals
     from state.commit.protocol import newest_commit
 
@@ -52,6 +53,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "ended_at": _time(life.ended_at_ms) if life else None,
         "error": life.error if life else None,
         "tasks": [asdict(task) for task in life.tasks] if life else [],
+        "metrics": list(life.readings) if life else [],
     }
 
 

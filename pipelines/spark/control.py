@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from infra.control.guard import DriverControl
 from infra.control.rows import MetricRow, RequestRow, TaskStatusRow
@@ -13,6 +14,7 @@ from state.types import TaskId
 
 STATES = {"caught_up": "stopping"}
 """Progress states that the control database knows by another name."""
+LAST_STATES = ("stopped", "caught_up")
 
 
 class ControlPanel:
@@ -35,7 +37,8 @@ class ControlPanel:
             MetricRow(epoch=progress.epoch, committed_epoch=progress.committed_epoch, records_in=progress.records_in,
                       records_per_s=progress.records_per_s, lag=progress.lag, commit_ms=progress.commit_ms,
                       commit_ms_avg=progress.commit_ms_avg, commit_ms_max=progress.commit_ms_max,
-                      commits_per_s=progress.commits_per_s))
+                      commits_per_s=progress.commits_per_s),
+            [asdict(reading) for reading in progress.readings], is_last=progress.state in LAST_STATES)
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed

@@ -28,6 +28,7 @@ from pipelines.spark.planner import (
 )
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
+from pipelines.tasks.metrics import RunMetrics
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from state.changelog.forgetting import forget_tasks
 from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
@@ -77,6 +78,7 @@ class Coordinator:
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
+        self.metrics = RunMetrics()
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self.has_uncommitted = False
@@ -291,6 +293,7 @@ class Coordinator:
         match receipt.status:
             case ReceiptStatus.DONE:
                 result.moved |= task.accept(receipt)
+                self.metrics.epoch(str(task.id), receipt.metrics, receipt.counts)
                 result.wants_commit |= receipt.wants_commit
                 result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
                 result.bad_record = result.bad_record or receipt.bad_record

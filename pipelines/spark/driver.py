@@ -17,10 +17,10 @@ from infra.control.rows import RequestRow
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
-from pipelines.spark.pace import CommitPace
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
+from pipelines.tasks.metrics import Reading
 from pipelines.tasks.plan import Receipt, ReceiptStatus
 from state.changelog.restore import RestoreProgress
 from state.changelog.snapshot import has_snapshots
@@ -105,6 +105,8 @@ class Progress:
     state: str
     """starting, running, paused, waiting, stopping, stopped, caught_up."""
     message: str = ""
+    readings: Sequence[Reading] = ()
+    """The run's metrics as of now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,6 @@ class Driver:
         self._ends: dict[TopicPartition, int] = {}
         self._records_in = 0
         self._rate = self._epoch_s = 0.0
-        self._pace = CommitPace()
         self._is_paused = self._is_live = False
         self._message = ""
         self._stop_request: RequestRow | None = None
@@ -300,6 +301,7 @@ class Driver:
                 raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
             task.restored(restored.request.instance, from_snapshot=restored.from_snapshot,
                           is_snapshot_gone=restored.is_snapshot_gone)
+            self._coordinator.metrics.restored(str(task.id), restored.rows)
             self._coordinator.has_uncommitted = True  # which instance holds its state
             log.info("task %s: restored %s rows in %.2f s from its %s", task.id, restored.rows, restored.seconds,
                      restored.source)
@@ -341,9 +343,9 @@ class Driver:
         started = time.monotonic()
         self._coordinator.commit(reason)
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
-        self._pace.add(self._clock.commit - started)
+        self._coordinator.metrics.commit(self._clock.commit - started)
         log.info("commit of epoch %s (%s): %.0f ms, lag %s", self._coordinator.committed_epoch, reason,
-                 self._pace.last_ms, self._lag())
+                 self._coordinator.metrics.commits.last, self._lag())
         if self._snapshot_rows:
             self._start_snapshots(self._is_snapshot_due)
 
@@ -488,11 +490,13 @@ class Driver:
         coordinator = self._coordinator
         for task, restoring in self._restores.progress().items():
             coordinator.tasks[task].progress = str(restoring)
-        commits_per_s, average_ms, longest_ms = self._pace.summary()
+            coordinator.metrics.restoring(str(task), restoring.rows, restoring.rows_left)
+        commits = coordinator.metrics.commits
         progress = Progress(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
             committed_epoch=coordinator.committed_epoch, records_in=self._records_in, lag=self._lag(),
-            records_per_s=self._rate, commit_ms=self._pace.last_ms, commits_per_s=commits_per_s,
-            commit_ms_avg=average_ms, commit_ms_max=longest_ms, state=state, message=self._message)
+            records_per_s=self._rate, commit_ms=commits.last, commits_per_s=commits.count_rate,
+            commit_ms_avg=commits.average, commit_ms_max=commits.maximum, state=state, message=self._message,
+            readings=coordinator.metrics.readings())
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)

@@ -68,7 +68,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
     with lease(control), ExitStack() as stack:
-        report = on_progress or (lambda progress: None)
+        report = _reporting(settings, application, on_progress, stack)
         counts = brokers.partition_counts(stop, lambda message: report(_starting(application, message)))
         if counts is None:
             return _stopped_early(application)
@@ -126,6 +126,25 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
                     max_skew_ms=max_skew_ms(application), max_task_idle_ms=max_task_idle_ms(application))
     return Driver(coordinator, source, ControlPanel(control, assignment), restores, snapshots, limits, on_progress,
                   snapshot_rows=settings.snapshot_rows)
+
+
+def _reporting(settings: Settings, application: Application, on_progress: Callable[[Progress], None] | None,
+               stack: ExitStack) -> Callable[[Progress], None]:
+    """``on_progress``, and where the settings name a port, readings for Prometheus until ``stack`` closes."""
+    report = on_progress or (lambda progress: None)
+    if settings.metrics_port is None:
+        return report
+    from infra.prometheus import PrometheusEndpoint
+
+    endpoint = PrometheusEndpoint(application.id, settings.metrics_host, settings.metrics_port)
+    stack.callback(endpoint.close)
+    log.info("metrics of %r at http://%s:%s/metrics", application.id, settings.metrics_host, endpoint.port)
+
+    def publish(progress: Progress) -> None:
+        endpoint.publish(progress.readings)
+        report(progress)
+
+    return publish
 
 
 class Brokers:

@@ -225,7 +225,7 @@ class EpochRunner:
                         "records_in": sum(frame.height for name, frame in read.frames.items()
                                           if name in read.positions or not sub_topology.sources) + len(read.dead)
                         + len(read.skipped)},
-                next_punctuation_ms=output.next_punctuation_ms, bad_record=read.stopped_at,
+                next_punctuation_ms=output.next_punctuation_ms, metrics=output.metrics, bad_record=read.stopped_at,
                 wants_commit=read.was_cut)
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:

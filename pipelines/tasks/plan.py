@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from pipelines.tasks.metrics import EpochMetrics
 from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 
@@ -107,6 +108,7 @@ class Receipt:
     gauges: Mapping[str, int] = field(default_factory=dict)
     """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
+    metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False
     """Whether it stopped early at ``max_uncommitted_bytes``."""
     bad_record: BadRecord | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -29,6 +29,7 @@ from pipelines.operators.tables import Materialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.source import source_schema
+from pipelines.tasks.metrics import EpochMetrics, lateness
 from pipelines.tasks.several import changes_of, several_inputs_of
 from pipelines.tasks.turns import TURNS, turns
 from pipelines.topology.nodes import (
@@ -76,9 +77,9 @@ class EpochOutput:
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     gauges: dict[str, int]
-    """``open_windows``: windows held in the stores now; ``suppression_buffer_count`` and ``suppression_buffer_size``:
-    rows and bytes that suppressions hold beside these."""
+    """``open_windows``: windows held in the stores now."""
     next_punctuation_ms: int | None = None
+    metrics: EpochMetrics = field(default_factory=EpochMetrics)
 
 
 class TaskProcessor:
@@ -96,6 +97,8 @@ class TaskProcessor:
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
         self._window_stores = [store.name for store in sub_topology.stores
                                if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
+        self._buffers = [store.name for node in sub_topology.nodes if isinstance(node, SuppressNode)
+                         for store in node.stores]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
             now_ms: int, *, lets_idle: bool = False, end_time_ms: int | None = None) -> EpochOutput:
@@ -112,13 +115,17 @@ class TaskProcessor:
         edges: dict[str, pl.DataFrame] = {}
         made: dict[Node, pl.DataFrame] = {}
         inputs = self._in_turn(inputs, epoch)
+        behind, furthest = lateness(inputs.values(), epoch.clocks)
+        by_node: dict[str, Counter[str]] = {}
         for node in self._sub_topology.nodes:
+            before = epoch.counts.copy()
             if node.others:
                 found = [_rows_of(parent, inputs, made) for parent in node.parents]
                 if any(rows is not None and rows.height for rows in found):
                     made[node] = self._joins[node].process_all(
                         [rows if rows is not None and rows.height else _no_rows(parent)
                          for rows, parent in zip(found, node.parents, strict=True)], epoch)
+                    by_node[node.name] = epoch.counts - before
                 continue
             if isinstance(node, LateRecordsNode):
                 rows = epoch.late.get(node.name)
@@ -130,6 +137,7 @@ class TaskProcessor:
                 if closed is not None:
                     made[node] = closed
                     epoch.counts["suppression_emits"] += closed.height * isinstance(node, SuppressNode)
+                    by_node[node.name] = epoch.counts - before
                 continue
             if isinstance(node, TableSinkNode):
                 sinks[node.table] = sink_rows(node, rows)
@@ -147,6 +155,9 @@ class TaskProcessor:
                     made[node] = pl.concat([made[node], closed]) if made[node].height else closed
                 if isinstance(node, SuppressNode):
                     epoch.counts["suppression_emits"] += made[node].height
+                by_node[node.name] = epoch.counts - before
+                if isinstance(node, SourceNode):
+                    by_node[node.name]["process"] = rows.height
         due_ms = []
         for spec in self._expiring:
             store = store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms))
@@ -154,10 +165,14 @@ class TaskProcessor:
             if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         due_ms += [due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None]
-        gauges = {"open_windows": sum(session.count(store) for store in self._window_stores),
-                  **self._buffers(epoch)}
+        buffers = {name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0)) for name in self._buffers}
+        gauges = {"open_windows": sum(session.count(store) for store in self._window_stores)}
         return EpochOutput(sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks, gauges=gauges,
-                           next_punctuation_ms=min(due_ms, default=None))
+                           next_punctuation_ms=min(due_ms, default=None),
+                           metrics=EpochMetrics(
+                               records=sum(rows.height for rows in inputs.values()), lateness_ms=behind,
+                               max_lateness_ms=furthest, buffers=buffers,
+                               nodes={name: dict(counts) for name, counts in by_node.items() if counts}))
 
     def _end(self, node: Node, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame | None:
         """What the operator of ``node`` forwards as its stream time moves to the end of the input; None for nothing."""
@@ -169,13 +184,6 @@ class TaskProcessor:
             return None
         epoch.clocks[operator.clock] = end_time_ms
         return operator.close(before_ms, epoch)
-
-    def _buffers(self, epoch: Epoch) -> dict[str, int]:
-        """What suppressions with a store of their own hold, if there are any."""
-        names = [node.store.name for node in self._sub_topology.nodes if isinstance(node, SuppressNode) and node.stores]
-        return {"suppression_buffer_count": sum(epoch.session.count(name) for name in names),
-                "suppression_buffer_size": sum(epoch.clocks.get(HELD_BYTES + name, 0) for name in names)
-                } if names else {}
 
     def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
         """``inputs`` with the turn of each row for its offset, where rows meet that have no order otherwise."""
@@ -221,7 +229,8 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
         written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
     edges = {name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
              for name in dict.fromkeys(name for output in outputs for name in output.edges)}
-    return replace(outputs[-1], sinks=written, edges=edges, counts=dict(counts))
+    return replace(outputs[-1], sinks=written, edges=edges, counts=dict(counts),
+                   metrics=sum((output.metrics for output in outputs), EpochMetrics()))
 
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:

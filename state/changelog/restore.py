@@ -49,6 +49,11 @@ class RestoreProgress:
         """At the pace so far; None before anything was read."""
         return self.seconds * (self.bytes_total / self.bytes_read - 1) if self.bytes_read else None
 
+    @property
+    def rows_left(self) -> int:
+        """About how many rows are still to be loaded, by the bytes still to be read."""
+        return round(self.rows * (self.bytes_total / self.bytes_read - 1)) if self.bytes_read else 0
+
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
         return (f"{self.rows:,} rows, {self.bytes_read / 1e6:,.1f} of {self.bytes_total / 1e6:,.1f} MB "

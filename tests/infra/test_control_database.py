@@ -238,3 +238,17 @@ def test_a_password_in_the_url_is_never_shown():
         database.applications()
     assert "hunter2" not in str(caught.value)
     assert "weir:***@127.0.0.1:1" in str(caught.value)
+
+
+def test_the_newest_readings_stand_until_the_application_is_forgotten(database):
+    lease = acquire(database)
+    assert database.application_status("app").readings == ()
+    old, new = ({"group": "stream-task-metrics", "name": "process-total", "tags": {"task-id": "0_1"}, "value": value}
+                for value in (1.0, 2.5))
+    database.report_readings("app", [old, old])
+    database.report_readings("app", [new])
+    database.release(lease)
+    assert database.application_status("app").readings == (new,)
+    database.forget("app")
+    acquire(database)
+    assert database.application_status("app").readings == ()

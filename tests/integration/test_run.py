@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from functools import partial
 from itertools import chain, islice
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -62,6 +64,12 @@ def embedded(tmp_path):
         yield settings, bootstrap_servers
 
 
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
 def until(condition, what: str, limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
@@ -78,7 +86,22 @@ def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others
     shutil.rmtree(folders[0])
     (folders[1] / "instance.json").unlink()
     produce(bootstrap_servers, 2_000, 3_000)
-    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    pages = []
+    port = free_port()
+
+    def scrape(progress):
+        if progress.readings:
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+                pages.append(response.read().decode())
+
+    run(REFERENCE, settings.model_copy(update={"metrics_port": port}), bootstrap_servers=bootstrap_servers,
+        until_caught_up=True, spark=spark, on_progress=scrape)
+    assert any('stream_task_metrics_restore_total{application_id="faulty",task_id="1_2"}' in page for page in pages)
+    (status,) = json.loads(CliRunner().invoke(weir, ["status", "--json", "--dir", str(settings.dir)]).stdout)[
+        "applications"]
+    told = {(reading["name"], reading["tags"].get("task-id")): reading["value"] for reading in status["metrics"]}
+    assert told["restore-total", "0_0"] > 0
+    assert told["process-total", None] >= 1_000
     assert events_counted(settings) == 3_000
     kinds = read_table(settings.warehouse / "faulty" / "kind_sums")
     assert kinds["events"].sum() == sum(b'"amount": -' not in value for _, _, value, _ in records(3_000))

@@ -215,8 +215,9 @@ def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
                          "_offset": [0, 1, 2], "_deleted": [False] * 3}, schema_overrides={"_partition": pl.Int32})
     output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
     assert output.counts["suppression_emits"] == 1
-    assert output.gauges["suppression_buffer_count"] == 2
-    assert output.gauges["suppression_buffer_size"] > len("b22c333")
+    ((count, size),) = output.metrics.buffers.values()
+    assert count == 2
+    assert size > len("b22c333")
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -128,3 +128,19 @@ def test_partitions_keep_together_in_event_time_while_they_catch_up(place):
     assert len(skews) > 5
     assert max(skews) <= 100 + 30
     assert totals(place) == expected(place)
+
+
+def test_a_run_tells_its_metrics_those_of_restores_too(place):
+    place.run()
+    place.desk.ask("restore", task="0_0")
+    place.topics.rows["sales", 0] += [*sales(20, 0), (None, b'{"amount": 1}', 2_000)]
+    told = []
+    place.driver(on_progress=lambda progress: told.append(progress.readings)).run(Event(), until_caught_up=True)
+    found = {(reading.name, reading.tags.get("task-id", "")): reading.value for reading in told[-1]
+             if "processor-node-id" not in reading.tags}
+    assert (found["process-total", ""], found["process-total", "0_0"]) == (21, 21)
+    assert (found["dropped-records-total", "0_0"], found["record-lateness-max", "0_0"]) == (1, 990)
+    assert found["restore-total", "0_0"] == 5
+    assert found["active-restoring-tasks", ""] == 0
+    assert found["commit-total", ""] >= 1
+    assert found["commit-latency-max", ""] >= found["commit-latency-avg", ""] > 0

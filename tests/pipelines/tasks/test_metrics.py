@@ -1,0 +1,110 @@
+"""Metrics by Kafka Streams' names: what an epoch adds, and readings of the last minute."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from pipelines import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
+from pipelines.tasks.processor import TaskProcessor
+from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.test_batches_equal_records import frame
+
+
+@dataclass(frozen=True)
+class Event:
+    amount: int | None
+    word: str
+
+
+def epochs(*batches):
+    """The outputs of a windowed count, final and at most one a user in 36 ms, over batches of records."""
+    builder = StreamsBuilder()
+    events = builder.stream("events", key=String("user"), value=Json(Event))
+    windows = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
+    (events.group_by_key().windowed_by(windows).count("counts")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("final"))
+    (events.group_by_key().count("totals").suppress(Suppressed.until_time_limit(
+        timedelta(milliseconds=36), BufferConfig.unbounded())).to_delta("slow"))
+    processor, session, clocks, outputs = TaskProcessor(builder.build().sub_topologies[0]), MemorySession(), {}, []
+    for batch in batches:
+        outputs.append(processor.run({"events": batch}, session, clocks, 0))
+        clocks = outputs[-1].clocks
+    return outputs
+
+
+RECORDS = frame([("a", 5, (1, "x")), ("a", 25, (1, "x")), ("b", 3, (1, "x")), (None, 24, (1, "x")),
+                 ("a", 40, (1, "x"))])
+
+
+def test_lateness_is_behind_the_tasks_stream_time_over_all_records():
+    (output,) = epochs(RECORDS)
+    assert (output.metrics.records, output.metrics.lateness_ms, output.metrics.max_lateness_ms) == (5, 23, 22)
+
+
+def test_counts_are_those_of_the_node_that_made_them():
+    (output,) = epochs(RECORDS)
+    source, windowed, final, totals, slow = (
+        "KSTREAM-SOURCE-0000000000", "KSTREAM-AGGREGATE-0000000001", "KTABLE-SUPPRESS-0000000002",
+        "KSTREAM-AGGREGATE-0000000006", "KTABLE-SUPPRESS-0000000007")
+    assert output.metrics.nodes == {
+        source: {"process": 5}, windowed: {"late_records": 1, "null_keys": 1}, final: {"suppression_emits": 2},
+        totals: {"null_keys": 1}, slow: {"suppression_emits": 1}}
+    assert [rows for rows, _ in output.metrics.buffers.values()] == [1]
+
+
+def test_an_epochs_batches_add_up_to_the_metrics_of_one_batch():
+    (whole,) = epochs(RECORDS)
+    parts = epochs(*(RECORDS[index:index + 1] for index in range(RECORDS.height)))
+    assert sum((part.metrics for part in parts), EpochMetrics()) == whole.metrics
+
+
+def test_a_sensor_forgets_what_is_older_than_a_minute():
+    clock = [0.0]
+    sensor = Sensor(lambda: clock[0])
+    assert (sensor.rate, sensor.count_rate, sensor.average, sensor.maximum) == (0, 0, 0, 0)
+    for second, value in ((10.0, 200.0), (10.4, 100.0), (20.0, 600.0)):
+        clock[0] = second
+        sensor.record(value)
+    assert (sensor.rate, sensor.count_rate) == pytest.approx((45.0, 0.15))
+    assert (sensor.average, sensor.maximum) == pytest.approx((300.0, 600.0))
+    clock[0] = 75.0
+    assert (sensor.rate, sensor.average) == pytest.approx((10.0, 600.0))
+    clock[0] = 200.0
+    assert (sensor.rate, sensor.average, sensor.maximum, sensor.total, sensor.last) == (0, 0, 0, 900.0, 600.0)
+
+
+def test_readings_have_kafka_streams_names_and_tags():
+    clock = [0.0]
+    metrics = RunMetrics(lambda: clock[0])
+    clock[0] = 10.0
+    metrics.commit(0.2)
+    nodes = {"SOURCE": {"process": 100}, "AGG": {"late_records": 4}, "SUPPRESS": {"suppression_emits": 9}}
+    metrics.epoch("0_1", EpochMetrics(records=100, lateness_ms=500, max_lateness_ms=70, buffers={"held": (3, 96)},
+                                      nodes=nodes),
+                  {"records_in": 100, "late_records": 4, "null_keys": 1, "rows_out": 5})
+    metrics.restoring("0_0", 500, 1500)
+    found = {(reading.group, reading.name, *reading.tags.values()): reading.value for reading in metrics.readings()}
+    thread, task, node, state = (f"stream-{name}-metrics" for name in ("thread", "task", "processor-node", "state"))
+    for key, value in {
+            (thread, "commit-rate"): 0.1, (thread, "commit-total"): 1, (thread, "commit-latency-avg"): 200.0,
+            (thread, "commit-latency-max"): 200.0, (thread, "process-rate"): 10.0, (thread, "process-total"): 100,
+            (task, "process-rate", "0_1"): 10.0, (task, "record-lateness-avg", "0_1"): 5.0,
+            (task, "record-lateness-max", "0_1"): 70, (task, "dropped-records-rate", "0_1"): 0.5,
+            (task, "dropped-records-total", "0_1"): 5, (task, "late-record-drop-total", "0_1"): 4,
+            (node, "process-total", "0_1", "SOURCE"): 100, (node, "late-record-drop-total", "0_1", "AGG"): 4,
+            (node, "expired-window-record-drop-rate", "0_1", "AGG"): 0.4,
+            (node, "suppression-emit-rate", "0_1", "SUPPRESS"): 0.9,
+            (node, "suppression-emit-total", "0_1", "SUPPRESS"): 9,
+            (state, "suppression-buffer-count-avg", "0_1", "held"): 3,
+            (state, "suppression-buffer-size-max", "0_1", "held"): 96,
+            (task, "restore-total", "0_0"): 500, (task, "restore-remaining-records-total", "0_0"): 1500,
+            ("stream-state-updater-metrics", "active-restoring-tasks"): 1}.items():
+        assert found[key] == pytest.approx(value), key
+    metrics.restoring("0_0", 1200, 800)
+    metrics.restored("0_0", 2000)
+    after = {(reading.name, *reading.tags.values()): reading.value for reading in metrics.readings()}
+    assert after["restore-total", "0_0"] == 2000
+    assert after["active-restoring-tasks",] == 0
+    assert ("restore-remaining-records-total", "0_0") not in after
