@@ -1,7 +1,7 @@
 """Sees to it that an ingest whose driver or run worker was killed is marked failed and goes on in a new run.
 
-A driver that was killed leaves its lease behind. A run worker that was killed leaves a run that Dagster takes for
-running; its driver has noticed, committed and ended, as it does when a step's process alone was killed. Runs that were
+A driver that was killed leaves its lease behind. Where the run worker or the step's process was killed, the driver has
+noticed, committed and ended, and the step has not said how; Dagster may take the run for running then. Runs that were
 terminated, that failed by an error of their own, and drivers that no run started are left alone.
 """
 
@@ -25,8 +25,8 @@ REPORT_LIMIT_S = 10.0
 """How long after its driver's end a run may take to report and finish; its driver reports in a second or two."""
 SILENT_MAX_S = 300.0
 """A driver on another host counts as ended after so long without a heartbeat."""
-KILLED_TAG = "weir/killed"
-"""Marks a run that was found without its worker, so that a look that was cut short is made up for by the next."""
+KILLED = (ChildProcessCrashException.__name__, dg.DagsterExecutionInterruptedError.__name__)
+"""What a step says that was killed, or whose run worker was; a run that somebody terminated is canceled, not failed."""
 UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
@@ -49,10 +49,9 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
             gone_s = time.time() - (life.ended_at_ms or life.heartbeat_at_ms) / 1000
             if gone_s < REPORT_LIMIT_S:
                 return dg.SkipReason(f"{life.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
-            context.instance.add_run_tags(run.run_id, {KILLED_TAG: "run worker"})
             context.instance.report_run_failed(run, _reason(life))
         elif run.status != dg.DagsterRunStatus.FAILURE or not (
-                life.state == "dead" or KILLED_TAG in run.tags or _step_was_killed(context.instance, run.run_id)):
+                life.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))):
             return dg.SkipReason(f"{life.owner} has ended: {run.status.value.lower()}, driver {life.state}")
         return dg.RunRequest(run_key=f"{supervised.id}-{life.started_at_ms}-{life.pid}", tags=supervised.tags,
                              run_config=_ingest_config(supervised, run.run_config))
@@ -69,11 +68,15 @@ def has_ended(life: ApplicationStatus, now_s: float) -> bool:
     return now_s - life.heartbeat_at_ms / 1000 > SILENT_MAX_S
 
 
-def _step_was_killed(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Whether the process of a step was killed below the run worker, which then failed the run by itself."""
-    failures = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    errors = [entry.get_dagster_event().step_failure_data.error for entry in failures]
-    return any(error is not None and error.cls_name == ChildProcessCrashException.__name__ for error in errors)
+def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool:
+    """Whether the step's process was killed, by itself or with the run worker: it has not said how it ended."""
+    ends = [entry.get_dagster_event() for entry in instance.all_logs(
+        run_id, of_type={dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE})]
+    for event in ends:
+        if event.step_key == step:
+            error = event.step_failure_data.error if event.is_step_failure else None
+            return error is not None and error.cls_name in KILLED
+    return True
 
 
 def _reason(life: ApplicationStatus) -> str:

@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from infra.control import ApplicationStatus, ControlDatabase
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
-from orchestration import succession
 from orchestration.resources import WeirResource
 from pipelines.examples import load_weather
 from state.commit.protocol import newest_commit
@@ -191,19 +190,3 @@ def test_a_second_run_says_who_holds_the_lease(ingest):
     assert not second.success
     assert f"driven already, by {life.owner} (process {life.pid} on " in ingest.failure(second.run_id)
     assert ingest.status().is_running
-
-
-def test_a_killed_run_worker_ends_its_driver_with_a_commit_and_its_run_is_marked_failed(ingest, monkeypatch):
-    run, life = ingest.run, ingest.status()
-    below = psutil.Process(run.pid).children(recursive=True)
-    run.kill()
-    run.wait()
-    _, alive = psutil.wait_procs(below, timeout=END_LIMIT_S)
-    assert not alive
-    ended = ingest.status()
-    assert (ended.state, ended.error, ended.is_running) == ("stopped", None, False), "the lease is free"
-    [left] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]
-    assert left.status == dg.DagsterRunStatus.STARTED, "Dagster itself takes it for running"
-    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
-    assert isinstance(ingest.tick("held_succession"), dg.RunRequest)
-    assert ingest.instance.get_run_by_id(left.run_id).status == dg.DagsterRunStatus.FAILURE

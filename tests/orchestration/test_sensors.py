@@ -23,7 +23,7 @@ from orchestration.examples import flights_defs
 from orchestration.health import conditions, health_sensor
 from orchestration.retention import endangered, retention_sensor
 from orchestration.stalled import stall, stalled_sensor
-from orchestration.succession import KILLED_TAG, succession_sensor
+from orchestration.succession import succession_sensor
 from orchestration.thresholds import Thresholds
 from orchestration.uncommitted import uncommitted_sensor
 from tests.orchestration.flights import FLIGHTS
@@ -260,24 +260,39 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
     monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest)
     marked = instance.get_run_by_id(run.run_id)
-    assert (marked.status, marked.tags[KILLED_TAG]) == (dg.DagsterRunStatus.FAILURE, "run worker")
+    assert marked.status == dg.DagsterRunStatus.FAILURE
     assert "the run worker has ended without a word" in instance.all_logs(run.run_id)[-1].dagster_event.message
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest), "a look that was cut short is made up for"
 
 
-def test_a_run_whose_step_was_killed_goes_on_in_the_next(database, drive, run_of, tick, instance):
+@pytest.fixture
+def step_failed(instance):
+    """``step_failed(run, error)`` is the ingest's step with an error of that class."""
+    def fail(run: dg.DagsterRun, error: str) -> None:
+        instance.report_dagster_event(DagsterEvent(
+            event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name, step_key="flights_ingest",
+            event_specific_data=StepFailureData(error=SerializableErrorInfo("it ended", [], cls_name=error),
+                                                user_failure_data=None)), run.run_id)
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [
+    (None, True), ("DagsterExecutionInterruptedError", True), ("ChildProcessCrashException", True),
+    ("Failure", False)], ids=["both killed", "run worker killed", "step killed", "an error of its own"])
+def test_a_failed_run_goes_on_in_the_next_when_its_step_could_not_say_how_it_ended(
+        database, drive, run_of, step_failed, tick, error, goes_on):
     run = run_of(dg.DagsterRunStatus.FAILURE)
-    database.release(drive(f"dagster run {run.run_id}"))
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
-    error = SerializableErrorInfo("the step's process was killed", [], cls_name="ChildProcessCrashException")
-    instance.report_dagster_event(DagsterEvent(
-        event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name,
-        event_specific_data=StepFailureData(error=error, user_failure_data=None)), run.run_id)
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest)
+    if error is not None:
+        step_failed(run, error)
+    driver = drive(f"dagster run {run.run_id}")
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason), "its driver commits yet"
+    database.release(driver)
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest) is goes_on
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
-                                    dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.FAILURE])
+                                    dg.DagsterRunStatus.CANCELING])
 def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
     database.release(drive(f"dagster run {run_of(status).run_id}"))
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)

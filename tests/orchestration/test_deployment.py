@@ -1,0 +1,219 @@
+"""A deployment as people have it: ``workspace.yaml`` served by a webserver and a daemon, everything on PostgreSQL, runs
+queued and in processes of their own; what is killed is made good, and no secret shows anywhere."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+import psycopg
+import pytest
+
+from infra.control import ApplicationStatus, ControlDatabase
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from pipelines.cli.dagster_ui import free_port
+from pipelines.examples import load_weather
+from state.commit.protocol import newest_commit
+
+pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
+
+OBSERVATIONS = 26_115
+START_LIMIT_S = 120.0
+FAILED_LIMIT_S = 30.0
+TERMINATED_LIMIT_S = 15.0
+SECRETS = ("not-to-be-seen-1", "not-to-be-seen-2")
+"""A database's password and a broker's."""
+DAGSTER_YAML = """
+telemetry: {{enabled: false}}
+# SQLAlchemy 2.1 takes psycopg where no driver is named, which dagster-postgres does not speak
+storage: {{postgres: {{postgres_url: {url!r}}}}}
+run_coordinator: {{module: dagster._core.run_coordinator, class: QueuedRunCoordinator}}
+"""
+LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  ... on RunConfigValidationInvalid { errors { message } } } }"""
+TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
+
+
+def wait_for(is_so: Callable[[], object], limit_s: float, what: str) -> float:
+    """Seconds until it was so."""
+    started = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - started < limit_s, f"after {limit_s} s it is not so that {what}"
+        time.sleep(0.1)
+    return time.monotonic() - started
+
+
+class Deployment:
+    """The processes, and what they know."""
+
+    def __init__(self, folder: Path, settings: Settings, dagster_url: str, root: Path) -> None:
+        self.folder, self.settings, self.root = folder, settings, root
+        self.dagster_url = dagster_url
+        (folder / "dagster.yaml").write_text(DAGSTER_YAML.format(
+            url=dagster_url.replace("postgresql://", "postgresql+psycopg2://")))
+        self.instance = dg.DagsterInstance.from_config(str(folder))
+        self.database = ControlDatabase(settings.control_database_url)
+        self.port = free_port(0)
+        self.webserver = self._start("dagster_webserver", "-w", "workspace.yaml", "-p", str(self.port))
+        self.left: list[psutil.Process] = []
+        self.start_daemon()
+
+    def start_daemon(self) -> None:
+        self.daemon = self._start("dagster._daemon", "run", "-w", "workspace.yaml")
+
+    def kill_daemon(self) -> None:
+        """Its code server ends by itself once its runs have; that takes Dagster twenty seconds more."""
+        self.left = psutil.Process(self.daemon.pid).children()
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "servers.log").open("ab") as log:
+            return subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=log, stderr=log, cwd=self.root,
+                                    env={**os.environ, "DAGSTER_HOME": str(self.folder)})
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """GraphQL, as the UI asks."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/graphql", json.dumps({"query": query, "variables": variables}).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.load(response)["data"]
+
+    def is_up(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_info", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def status(self) -> ApplicationStatus | None:
+        return self.database.application_status("weather")
+
+    def reads(self, generation: int) -> bool:
+        status = self.status()
+        return (status is not None and status.is_running and status.state == "running"
+                and status.generation == generation
+                and sum(task.records_in for task in status.tasks) == OBSERVATIONS)
+
+    def is_in(self, run: dg.DagsterRun, status: dg.DagsterRunStatus) -> bool:
+        known = self.instance.get_run_by_id(run.run_id)
+        return known is not None and known.status == status
+
+    def run(self) -> dg.DagsterRun:
+        """That of the newest driver."""
+        run = self.instance.get_run_by_id(self.status().owner.split()[-1])
+        assert run is not None
+        return run
+
+    def close(self) -> None:
+        for server in (self.daemon, self.webserver):
+            server.send_signal(signal.SIGINT)
+        for server in (self.daemon, self.webserver):
+            server.wait(60)
+        for process in self.left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        psutil.wait_procs(self.left, timeout=30)
+        self.instance.dispose()
+
+
+@pytest.fixture
+def postgresql(tmp_path) -> Iterator[str]:
+    """The URL of a server with the databases ``dagster`` and ``weir``; ``{}`` stands for the database's name."""
+    pgserver = pytest.importorskip("pgserver")
+    server = pgserver.get_server(tmp_path / "postgresql")
+    try:
+        for name in ("dagster", "weir"):
+            server.psql(f"CREATE DATABASE {name};")
+        yield server.get_uri().replace("postgres:@", f"postgres:{SECRETS[0]}@").replace("/postgres?", "/{}?")
+    finally:
+        server.cleanup()
+
+
+@pytest.fixture
+def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
+    (tmp_path / "home").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIR_CONTROL_URL", postgresql.format("weir").replace("postgresql://", "postgresql+psycopg://"))
+        patch.setenv("WEIR_KAFKA_SASL_PASSWORD", SECRETS[1])
+        patch.setenv("WEIR_DIR", str(tmp_path / "weir"))
+        patch.setenv("WEIR_SLOTS", "2")
+        settings = Settings.load()
+        with broker_for(settings) as bootstrap_servers:
+            load_weather.load(bootstrap_servers)
+            deployment = Deployment(tmp_path / "home", settings, postgresql.format("dagster"), pytestconfig.rootpath)
+            try:
+                yield deployment
+            finally:
+                deployment.close()
+
+
+def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
+    wait_for(deployment.is_up, START_LIMIT_S, "the UI is up")
+    launched = deployment.ask(LAUNCH, params={
+        "selector": {"repositoryLocationName": "weir", "repositoryName": "__repository__",
+                     "jobName": "weather_continuously"},
+        "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}}})["launchRun"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    wait_for(lambda: deployment.reads(1), START_LIMIT_S, "the first run has read the topic")
+    first, life = deployment.run(), deployment.status()
+    assert first.run_id == launched["run"]["runId"]
+    assert first.tags["weir/application"] == "weather"
+
+    deployment.kill_daemon()
+    deployment.start_daemon()
+    driver = psutil.Process(life.pid)
+    assert deployment.is_in(first, dg.DagsterRunStatus.STARTED)
+    assert driver.is_running(), "the ingest goes on without a daemon"
+
+    driver.parent().parent().kill()
+    assert wait_for(lambda: deployment.is_in(first, dg.DagsterRunStatus.FAILURE), START_LIMIT_S, "it has failed"
+                    ) < FAILED_LIMIT_S
+    assert any("was terminated by signal 9" in entry.message for entry in deployment.instance.all_logs(first.run_id))
+    wait_for(lambda: deployment.reads(2), START_LIMIT_S, "the next run has gone on")
+    second, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
+    below = psutil.Process(deployment.status().pid).children(recursive=True)
+
+    deployment.ask(TERMINATE, run=second.run_id)
+    assert wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), START_LIMIT_S, "it is canceled"
+                    ) < TERMINATED_LIMIT_S
+    ended = deployment.status()
+    assert (ended.state, ended.error, ended.has_process) == ("stopped", None, False)
+    assert not psutil.wait_procs(below, timeout=5)[1]
+    after = newest_commit(deployment.settings.warehouse, "weather")
+    assert after.generation == 2
+    assert {name: task.positions for name, task in after.tasks.items()} == {
+        name: task.positions for name, task in before.tasks.items()}
+    for run in (first, second):
+        assert len(deployment.instance.all_logs(run.run_id)) < 200
+    assert secrets_found(deployment) == []
+
+
+def secrets_found(deployment: Deployment) -> list[str]:
+    """Where a secret is to be read: in Dagster's tables, or in a file of logs."""
+    found = []
+    with psycopg.connect(deployment.dagster_url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        for (table,) in tables:
+            for secret in SECRETS:
+                if connection.execute(f"SELECT 1 FROM {table} AS row WHERE row::text LIKE %s LIMIT 1",
+                                      [f"%{secret}%"]).fetchone():
+                    found.append(f"{secret} in table {table}")
+    assert len(tables) > 10
+    logs = [*deployment.settings.logs.iterdir(), *deployment.folder.rglob("*.log"), *deployment.folder.rglob("*.err"),
+            *deployment.folder.rglob("*.out")]
+    assert len(logs) > 2
+    found += [f"{secret} in {log}" for log in logs for secret in SECRETS if secret in log.read_text(errors="replace")]
+    return found
