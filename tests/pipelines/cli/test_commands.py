@@ -13,7 +13,8 @@ COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",
             ("commit",), ("pause",), ("resume",), ("stop",), ("compact",), ("snapshot",), ("restore",), ("verify",),
             ("stacks",), ("bench",), ("kafka", "start"), ("kafka", "stop"),
             ("migrate", "from-group"), ("migrate", "from-checkpoints"), ("migrate", "from-spark"),
-            ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints")]
+            ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints"),
+            ("backfill", "run"), ("backfill", "swap"), ("backfill", "discard"), ("backfill", "list")]
 STEERING = ("commit", "pause", "resume", "stop")
 
 
