@@ -1,8 +1,13 @@
 """Testing topologies in memory, with clocks moved by hand."""
 
 from pipelines.testing.driver import TopologyTestDriver
-from pipelines.testing.stores import ReadOnlyKeyValueStore, ReadOnlyWindowStore
+from pipelines.testing.stores import (
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+)
 from pipelines.testing.streams import OutputRecord, TestInputTopic, TestOutputTable
 
-__all__ = ["OutputRecord", "ReadOnlyKeyValueStore", "ReadOnlyWindowStore", "TestInputTopic", "TestOutputTable",
-           "TopologyTestDriver"]
+__all__ = ["OutputRecord", "ReadOnlyKeyValueStore", "ReadOnlySessionStore", "ReadOnlyVersionedStore",
+           "ReadOnlyWindowStore", "TestInputTopic", "TestOutputTable", "TopologyTestDriver"]

@@ -7,8 +7,10 @@ goes into a repartition edge comes out at the next sub-topology at once. Time mo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -20,11 +22,17 @@ from pipelines.errors import BadInputError
 from pipelines.operators.windows import to_ms
 from pipelines.serdes.source import decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
+from pipelines.tasks.metrics import Reading, RunMetrics
 from pipelines.tasks.plan import BadRecord
 from pipelines.tasks.processor import EpochOutput, TaskProcessor
-from pipelines.testing.stores import ReadOnlyKeyValueStore, ReadOnlyWindowStore
+from pipelines.testing.stores import (
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+)
 from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_ms
-from pipelines.topology.nodes import AggregateNode, RecordType, SuppressNode, TableNode
+from pipelines.topology.nodes import RecordType
 from pipelines.topology.topology import SubTopology
 from state.engine.memory import MemoryStore
 from state.stores.typed import TypedStore
@@ -79,9 +87,11 @@ class TopologyTestDriver:
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
-        self._outputs = {spec.name: TestOutputTable(spec.name) for spec in self._topology.table_specs()}
+        self._outputs = {sink.table: TestOutputTable(sink.table, sink.record)
+                         for sub_topology in self._topology.sub_topologies for sink in sub_topology.sinks}
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
+        self._metrics = RunMetrics(lambda: self._now_ms / 1000)
         self.dead_letters: list[BadRecord] = []
         """Records that could not be read, with ``on_error="dead_letter"``; oldest first."""
         self._tasks = [_Task(sub_topology) for sub_topology in self._topology.sub_topologies]
@@ -110,11 +120,21 @@ class TopologyTestDriver:
         """Windows that the stores hold now."""
         return sum(gauges["open_windows"] for gauges in self._gauges.values())
 
-    def create_input_topic(self, topic: str) -> TestInputTopic:
-        """Raises ``LookupError`` when the topology does not read ``topic``."""
+    def metrics(self) -> list[Reading]:
+        """Metrics by Kafka Streams' names; rates, averages and maxima are over the last minute of the wall clock."""
+        return self._metrics.readings()
+
+    def create_input_topic(self, topic: str, *, start: datetime | None = None,
+                           auto_advance: timedelta = timedelta(0)) -> TestInputTopic:
+        """The topic, with a time of its own from ``start`` on that moves by ``auto_advance`` with each record.
+
+        Raises:
+            LookupError: The topology does not read ``topic``.
+        """
         if topic not in self._topology.topics():
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(self._topology.topics())}")
-        return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms))
+        return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
+                              None if start is None else time_to_ms(start), to_ms(auto_advance, "auto_advance"))
 
     def create_output_table(self, table: str) -> TestOutputTable:
         """What was and will be written to ``table``; raises ``LookupError`` when nothing writes it."""
@@ -130,13 +150,19 @@ class TopologyTestDriver:
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
         """Raises ``LookupError`` when no key-value store has that name."""
-        task, spec, record = self._store(name, StoreKind.KEY_VALUE)
-        return ReadOnlyKeyValueStore(lambda: self._read(task, spec), record)
+        return ReadOnlyKeyValueStore(*self._view(name, StoreKind.KEY_VALUE))
 
     def get_window_store(self, name: str) -> ReadOnlyWindowStore:
         """Raises ``LookupError`` when no window store has that name."""
-        task, spec, record = self._store(name, StoreKind.WINDOW)
-        return ReadOnlyWindowStore(lambda: self._read(task, spec), record)
+        return ReadOnlyWindowStore(*self._view(name, StoreKind.WINDOW))
+
+    def get_session_store(self, name: str) -> ReadOnlySessionStore:
+        """Raises ``LookupError`` when no session store has that name."""
+        return ReadOnlySessionStore(*self._view(name, StoreKind.SESSION))
+
+    def get_versioned_store(self, name: str) -> ReadOnlyVersionedStore:
+        """Raises ``LookupError`` when no versioned store has that name."""
+        return ReadOnlyVersionedStore(*self._view(name, StoreKind.VERSIONED))
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
         source = self._topology.source(topic)
@@ -154,16 +180,17 @@ class TopologyTestDriver:
         for bad in decoded.bad:
             if self._application.on_error == "fail":
                 raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
-            self._counts["dead_letters"] += 1
             self.dead_letters.append(bad)
-        self._counts["invalid_timestamps"] += len(decoded.skipped)
+        dropped = {"dead_letters": len(decoded.bad), "invalid_timestamps": len(decoded.skipped)}
+        self._counts.update(dropped)
         if decoded.frame.height:
             self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
-        self._run(task, {topic: decoded.frame})
+        self._run(task, {topic: decoded.frame}, dropped)
 
-    def _run(self, task: _Task, inputs: dict[str, pl.DataFrame]) -> None:
+    def _run(self, task: _Task, inputs: dict[str, pl.DataFrame], dropped: Mapping[str, int] | None = None) -> None:
         output = task.run(inputs, self._now_ms)
         self._counts.update(output.counts)
+        self._metrics.epoch(f"{task.sub_topology.index}_0", output.metrics, {**output.counts, **(dropped or {})})
         self._gauges[task.sub_topology.index] = output.gauges
         for table, rows in output.sinks.items():
             self._outputs[table].add(rows.to_dicts())
@@ -171,12 +198,13 @@ class TopologyTestDriver:
             if edge.name in output.edges:
                 self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})
 
-    def _store(self, name: str, kind: StoreKind) -> tuple[_Task, StoreSpec, RecordType]:
+    def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
+        """How to read a store, and the records whose keys and values it has."""
         for task in self._tasks:
             for node in task.sub_topology.nodes:
-                if (isinstance(node, (AggregateNode, TableNode, SuppressNode)) and node.store.name == name
-                        and node.store in task.sub_topology.stores and node.store.kind is kind):
-                    return task, node.store, node.record
+                for store in node.stores:
+                    if store.name == name and store.kind is kind:
+                        return partial(self._read, task, store), node.record
         known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
         raise LookupError(f"there is no {kind.replace('_', '-')} store {name!r}; there is {', '.join(known) or 'none'}")
 
@@ -186,5 +214,5 @@ class TopologyTestDriver:
             keys, rows = typed.scan()
             decoded = typed.decode(keys)
         if not keys:
-            return pl.DataFrame(schema={**spec.key, **spec.value})
+            return pl.DataFrame(schema={**spec.key, **spec.value, "_ts": pl.Int64()})
         return self._topology.finish(spec.name, pl.concat([decoded, rows], how="horizontal"))

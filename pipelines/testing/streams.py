@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars as pl
+
+from pipelines.operators.windows import to_ms
+from pipelines.testing.stores import values_of
+from pipelines.topology.nodes import RecordType
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -23,19 +29,45 @@ class TestInputTopic:
 
     __test__ = False
 
-    def __init__(self, pipe: Callable[[Any, Any, int | None], None]) -> None:
+    def __init__(self, pipe: Callable[[Any, Any, int | None], None], start_ms: int | None = None,
+                 auto_advance_ms: int = 0) -> None:
         self._pipe = pipe
+        self._time_ms, self._auto_advance_ms = start_ms, auto_advance_ms
 
     def pipe_input(self, key: Any, value: Any = None, *, timestamp: datetime | None = None,
                    timestamp_ms: int | None = None) -> None:
-        """Process one record to the end, and commit. Without a time it has the driver's wall clock.
+        """Process one record to the end, and commit.
+
+        Without a time it has the topic's, which then moves on by ``auto_advance``; the driver's wall clock where the
+        topic was made without ``start``.
 
         Raises:
             BadInputError: The record cannot be read, and the application stops at such.
         """
         if timestamp is not None and timestamp_ms is not None:
             raise ValueError("pass timestamp or timestamp_ms, not both")
-        self._pipe(key, value, time_to_ms(timestamp) if timestamp is not None else timestamp_ms)
+        if timestamp is not None:
+            timestamp_ms = time_to_ms(timestamp)
+        elif timestamp_ms is None and self._time_ms is not None:
+            timestamp_ms = self._time_ms
+            self._time_ms += self._auto_advance_ms
+        self._pipe(key, value, timestamp_ms)
+
+    def pipe_key_value_list(self, records: Iterable[tuple[Any, Any]]) -> None:
+        """Process ``(key, value)`` one after another, at the topic's time."""
+        for key, value in records:
+            self.pipe_input(key, value)
+
+    def pipe_value_list(self, values: Iterable[Any]) -> None:
+        """Process values with null keys one after another, at the topic's time."""
+        for value in values:
+            self.pipe_input(None, value)
+
+    def advance_time(self, duration: timedelta) -> None:
+        """Move the topic's time forward; raises ``ValueError`` for one that was made without ``start``."""
+        if self._time_ms is None:
+            raise ValueError("the topic has no time of its own; make it with create_input_topic(..., start=...)")
+        self._time_ms += to_ms(duration, "duration")
 
     def pipe_records(self, records: Iterable[tuple[Any, Any, datetime | int]]) -> None:
         """Process ``(key, value, time)`` one after another; the time is a datetime or milliseconds."""
@@ -57,8 +89,8 @@ class TestOutputTable:
 
     __test__ = False
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, record: RecordType) -> None:
+        self.name, self._record = name, record
         self._records: deque[OutputRecord] = deque()
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
@@ -69,6 +101,40 @@ class TestOutputTable:
 
     def is_empty(self) -> bool:
         return not self._records
+
+    def get_queue_size(self) -> int:
+        """How many rows are unread."""
+        return len(self._records)
+
+    def read_key_value(self) -> tuple[Any, Any]:
+        """Key and value of the oldest unread row; ``LookupError`` when there is none.
+
+        The key is an object of the key's type, a ``Windowed`` behind a window. A scalar value is itself, others are a
+        dictionary of the value columns, that of a tombstone is None.
+        """
+        record = self.read_record()
+        row = pl.DataFrame([{name: record.row[name] for name in self._record.columns}], schema=self._record.columns)
+        (key,), (value,) = self._record.key_type.to_objects(row), values_of(self._record, row)
+        return key, None if record.is_deleted else value
+
+    def read_value(self) -> Any:
+        """The value of the oldest unread row, as ``read_key_value`` gives it."""
+        return self.read_key_value()[1]
+
+    def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
+        """Keys and values of all unread rows, oldest first."""
+        return [self.read_key_value() for _ in range(len(self._records))]
+
+    def read_values_to_list(self) -> list[Any]:
+        """Values of all unread rows, oldest first."""
+        return [value for _, value in self.read_key_values_to_list()]
+
+    def read_key_values_to_map(self) -> dict[Any, Any]:
+        """The newest value of each key of the unread rows; raises ``ValueError`` for a null key."""
+        found = dict(self.read_key_values_to_list())
+        if None in found:
+            raise ValueError(f"the table {self.name!r} has a row with a null key, which a map cannot hold; read a list")
+        return found
 
     def read_record(self) -> OutputRecord:
         """The oldest unread row with its time; raises ``LookupError`` when there is none."""

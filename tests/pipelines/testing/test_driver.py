@@ -5,10 +5,24 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import polars as pl
 import pytest
 
-from pipelines import Application, BadInputError, Json, StreamsBuilder, String
-from pipelines.testing import TopologyTestDriver
+from pipelines import (
+    Application,
+    BadInputError,
+    Count,
+    Json,
+    Last,
+    SessionWindows,
+    StreamsBuilder,
+    String,
+    TimeWindows,
+    Windowed,
+)
+from pipelines.serdes.row_type import row_type_of
+from pipelines.testing import ReadOnlyVersionedStore, TopologyTestDriver
+from pipelines.topology.nodes import RecordType
 
 
 @dataclass(frozen=True)
@@ -101,3 +115,98 @@ def _seconds_of_a_test(app: Application) -> float:
             topic.pipe_input("a", Click("x"), timestamp_ms=index)
         assert driver.create_output_table("totals").read_rows()[-1] == dict(page="x", count=5)
     return time.perf_counter() - start
+
+
+HOUR = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+def windowed():
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    clicks.to_table("pages").to_delta("pages")
+    clicks.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_and_grace(
+        timedelta(minutes=5), timedelta(minutes=1))).count("sessions").to_delta("sessions")
+    clicks.group_by_key().windowed_by(TimeWindows.of_size_and_grace(
+        timedelta(hours=1), timedelta(0))).agg("hourly", n=Count(), last=Last("page")).to_delta("hourly")
+    return Application("test", builder)
+
+
+def test_a_topic_has_a_time_of_its_own_that_moves_with_each_record():
+    with TopologyTestDriver(windowed(), initial_wall_clock=HOUR) as driver:
+        topic = driver.create_input_topic("clicks", start=HOUR, auto_advance=timedelta(seconds=10))
+        topic.pipe_key_value_list([("a", Click("x")), ("b", Click("y"))])
+        topic.advance_time(timedelta(minutes=1))
+        topic.pipe_input("c", Click("z"))
+        topic.pipe_input("d", Click("z"), timestamp=HOUR)
+        topic.pipe_input("e", Click("z"))
+        topic.pipe_value_list([Click("n")])
+        times = [(record.timestamp - HOUR).seconds for record in driver.create_output_table("pages").read_records()]
+        assert times == [0, 10, 80, 0, 90]
+        assert driver.counts["null_keys"] == 3, "a null key reaches no table and no window"
+        with pytest.raises(ValueError, match="no time of its own"):
+            driver.create_input_topic("clicks").advance_time(timedelta(seconds=1))
+
+
+def test_keys_and_values_are_read_one_by_one_as_a_list_and_as_a_map():
+    with TopologyTestDriver(windowed()) as driver:
+        topic = driver.create_input_topic("clicks", start=HOUR)
+        hourly, pages = driver.create_output_table("hourly"), driver.create_output_table("pages")
+        topic.pipe_key_value_list([("a", Click("x")), ("b", Click("y")), ("a", Click("z")), ("b", None)])
+        key = Windowed("a", HOUR, HOUR + timedelta(hours=1))
+        assert hourly.get_queue_size() == 4
+        assert hourly.read_key_value() == (key, dict(n=1, last="x"))
+        assert hourly.read_value() == dict(n=1, last="y")
+        assert hourly.read_key_values_to_list()[0] == (key, dict(n=2, last="z"))
+        assert pages.read_key_values_to_map() == {"a": dict(page="z"), "b": None}
+        for read in (hourly.read_key_value, hourly.read_value):
+            with pytest.raises(LookupError, match="'hourly' has no unread row"):
+                read()
+        assert hourly.read_values_to_list() == []
+
+
+def test_a_map_refuses_null_keys():
+    builder = StreamsBuilder()
+    builder.stream("clicks", key=String("user"), value=Json(Click)).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        driver.create_input_topic("clicks").pipe_value_list([Click("x")])
+        with pytest.raises(ValueError, match="null key"):
+            driver.create_output_table("out").read_key_values_to_map()
+
+
+def test_stores_of_every_kind_are_read_with_their_keys_and_times():
+    with TopologyTestDriver(windowed()) as driver:
+        topic = driver.create_input_topic("clicks", start=HOUR, auto_advance=timedelta(minutes=2))
+        topic.pipe_key_value_list([("a", Click("x")), ("a", Click("y")), ("b", Click("z"))])
+        session = Windowed("a", HOUR, HOUR + timedelta(minutes=2))
+        sessions = driver.get_session_store("sessions")
+        assert sessions.fetch("a") == [(session, 2)]
+        assert sessions.fetch_session("a", session.window_start, session.window_end) == 2
+        assert sessions.fetch_session("a", HOUR, HOUR) is None
+        pages = driver.get_key_value_store("pages")
+        assert pages.get_with_timestamp("a") == (dict(page="y"), HOUR + timedelta(minutes=2))
+        assert pages.get_with_timestamp("nobody") is None
+        assert driver.get_window_store("hourly").fetch("a", HOUR) == dict(n=2, last="y")
+        with pytest.raises(LookupError, match="there is sessions"):
+            driver.get_session_store("pages")
+
+
+def test_versions_are_read_as_of_a_time():
+    record = RecordType(key=row_type_of(str, "user"), value=row_type_of(Click, ""))
+    rows = pl.DataFrame({"user": ["a", "a", "a", "b"], "valid_from": [HOUR + timedelta(hours=n) for n in (0, 1, 2, 0)],
+                         "page": ["x", None, "z", "y"], "_gone": [False, True, False, False]})
+    store = ReadOnlyVersionedStore(lambda: rows, record)
+    assert store.get("a") == dict(page="z")
+    assert [store.get("a", HOUR + timedelta(minutes=30 * n)) for n in range(-1, 5)] == [
+        None, dict(page="x"), dict(page="x"), None, None, dict(page="z")]
+    assert [value for _, value in store.versions("a")] == [dict(page="x"), None, dict(page="z")]
+
+
+def test_metrics_are_those_of_the_records_piped():
+    with TopologyTestDriver(windowed()) as driver:
+        topic = driver.create_input_topic("clicks")
+        topic.pipe_records([("a", Click("x"), 7_200_000), ("a", Click("x"), 0), (None, Click("x"), 7_200_000)])
+        driver.advance_wall_clock_time(timedelta(seconds=30))
+        found = {reading.name: reading.value for reading in driver.metrics() if reading.tags == {"task-id": "0_0"}}
+        assert (found["process-total"], found["process-rate"]) == (3, 0.1)
+        assert (found["record-lateness-max"], found["record-lateness-avg"]) == (7_200_000, 2_400_000)
+        assert (found["late-record-drop-total"], found["dropped-records-total"]) == (2, 5)
