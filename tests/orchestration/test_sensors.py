@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from dagster._core.events import DagsterEvent, StepFailureData
+from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
 from dagster._utils.error import SerializableErrorInfo
 
 from infra.control import ApplicationStatus, Lease, MetricRow, MinuteRow, TaskStatusRow, this_host
@@ -30,7 +30,7 @@ from tests.orchestration.flights import FLIGHTS
 
 LIMITS = Thresholds()
 MUCH = LIMITS.uncommitted_max_bytes + 1
-LOOK_LIMIT_S = 0.2
+LOOK_LIMIT_S, LOOKS = 0.2, 5
 BROKER_LIMIT_S = 20.0
 
 
@@ -277,6 +277,18 @@ def step_failed(instance):
     return fail
 
 
+def test_a_run_whose_checks_take_longer_than_its_ingest_is_left_to_them(
+        database, drive, run_of, tick, instance, monkeypatch):
+    run = run_of(dg.DagsterRunStatus.STARTED)
+    database.release(drive(f"dagster run {run.run_id}"))
+    instance.report_dagster_event(DagsterEvent(
+        event_type_value=dg.DagsterEventType.STEP_SUCCESS.value, job_name=run.job_name, step_key="flights_ingest",
+        event_specific_data=StepSuccessData(duration_ms=1.0)), run.run_id)
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    assert "goes on with its other steps" in tick(succession_sensor(FLIGHTS)).skip_message
+    assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+
+
 @pytest.mark.parametrize(("error", "goes_on"), [
     (None, True), ("DagsterExecutionInterruptedError", True), ("ChildProcessCrashException", True),
     ("Failure", False)], ids=["both killed", "run worker killed", "step killed", "an error of its own"])
@@ -361,6 +373,9 @@ def test_every_sensor_looks_in_a_fifth_of_a_second(database, drive, committer, c
     assert len(sensors) == 8
     for sensor in sensors:
         tick(sensor)  # imports, and what is news the first time
-        started = time.monotonic()
-        tick(sensor)
-        assert time.monotonic() - started < LOOK_LIMIT_S, sensor.name
+        taken_s = []
+        while min(taken_s, default=1.0) >= LOOK_LIMIT_S and len(taken_s) < LOOKS:  # the machine may be busy
+            started = time.monotonic()
+            tick(sensor)
+            taken_s.append(time.monotonic() - started)
+        assert min(taken_s) < LOOK_LIMIT_S, (sensor.name, taken_s)
