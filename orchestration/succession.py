@@ -49,6 +49,8 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
             gone_s = time.time() - (life.ended_at_ms or life.heartbeat_at_ms) / 1000
             if gone_s < REPORT_LIMIT_S:
                 return dg.SkipReason(f"{life.owner} has {REPORT_LIMIT_S:.0f} s to report its driver's end")
+            if not _was_cut_short(context.instance, run.run_id, ingest_op(supervised)):
+                return dg.SkipReason(f"{life.owner} has reported its driver's end and goes on with its other steps")
             context.instance.report_run_failed(run, _reason(life))
         elif run.status != dg.DagsterRunStatus.FAILURE or not (
                 life.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))):
