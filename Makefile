@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-HEAVY := spark or broker or faults or dagster or slow
+HEAVY := spark or broker or faults or dagster or browser or slow
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -24,6 +24,7 @@ quick: setup ## Tests that need no Spark, no broker: under a minute
 	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
 
 test: check ## All tests: the quick ones two at a time, then the others one by one
+	@tools/setup.sh --browser
 	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
 	$(PYTEST) -m "$(HEAVY)" --durations=12
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets the environment up in .venv: Python packages exactly as locked, this project, the Java jars. Done steps are
-# skipped by their stamps, so that a second run takes well under a second. `make setup` calls it.
+# skipped by their stamps, so that a second run takes well under a second. `make setup` calls it, and `make test` calls it
+# with --browser for the tests that need one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=.venv
@@ -97,4 +98,8 @@ if ! is_done classes "$classes"; then
     say "sharing Spark's classes, so that it starts sooner (ten seconds, once)"
     "$VENV/bin/python" -m infra.spark.class_archive >&2
     mark classes "$classes"
+fi
+
+if [ "${1:-}" = --browser ] && ! command -v chromium >/dev/null; then
+    is_root && install_first chromium || say "no Chromium: tests in a browser are skipped; install it to run them"
 fi

@@ -18,7 +18,7 @@ from pipelines.cli.render import console, notices
 
 DEFAULT_PORT = 3000
 START_LIMIT_S = 120.0
-_DAGSTER_YAML = "telemetry:\n  enabled: false\n"
+_DAGSTER_YAML = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
 
 
 def free_port(preferred: int = DEFAULT_PORT) -> int:
