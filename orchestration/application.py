@@ -30,14 +30,15 @@ FIRST_DAY = date(2020, 1, 1)
 
 
 def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
-                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY) -> dg.Definitions:
+                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY,
+                end_day: date | None = None) -> dg.Definitions:
     """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
     (``module:attribute``).
 
     ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
     topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. ``first_day`` is the
-    first day of event time that a backfill may be asked for. Merge the result with a ``weir`` and a ``pipes`` resource
-    (``orchestration.definitions``).
+    first day of event time that a backfill may be asked for, ``end_day`` the one after the last, today when left out.
+    Merge the result with a ``weir`` and a ``pipes`` resource (``orchestration.definitions``).
     """
     own = topics or {}
     external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
@@ -47,7 +48,8 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
                 for topic in application.topology.topics()})
     compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
     return dg.Definitions(
-        assets=[*own.values(), *external.values(), ingest_assets(supervised), *backfill_assets(supervised, first_day)],
+        assets=[*own.values(), *external.values(), ingest_assets(supervised),
+                *backfill_assets(supervised, first_day, end_day)],
         asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
         jobs=[continuous_job(supervised), *steering_jobs(supervised), restore, verify, audit, compaction,
               migration_job(supervised)],

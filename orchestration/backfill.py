@@ -34,20 +34,22 @@ class BackfillConfig(dg.Config):
     time_column: str = Field(default=TIME_COLUMN, description="The time of a record in such a table or file.")
 
 
-def backfill_assets(supervised: Supervised, first_day: date) -> list[dg.AssetsDefinition]:
+def backfill_assets(supervised: Supervised, first_day: date, end_day: date | None) -> list[dg.AssetsDefinition]:
     """``<app>/backfill``; nothing where no output has rows that belong to days."""
     outputs = day_outputs(supervised.application.topology)
     if not outputs.swapped:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # of backfill policies, at every start
-        return [_backfill_asset(supervised, outputs, first_day)]
+        return [_backfill_asset(supervised, outputs, first_day, end_day)]
 
 
-def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date) -> dg.AssetsDefinition:
+def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
+                    ) -> dg.AssetsDefinition:
     @dg.asset(key=[supervised.id, "backfill"], deps=list(supervised.topics.values()), group_name=supervised.name,
               kinds={"spark", "kafka"}, backfill_policy=dg.BackfillPolicy.single_run(),
-              partitions_def=dg.DailyPartitionsDefinition(start_date=first_day.isoformat()),
+              partitions_def=dg.DailyPartitionsDefinition(
+                  start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None),
               description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}, computed "
                           "anew from the topics and swapped in by one commit, while the ingest goes on. Terminating "
                           "the run leaves everything as it was.")

@@ -28,11 +28,14 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
     return topic
 
 
-FIRST_DAY = date(2013, 1, 1)
+FIRST_DAY, END_DAY = date(2013, 1, 1), date(2014, 1, 2)
+"""New York's last evening of 2013 is the next day in UTC."""
 
-flights_defs = weir_assets(
-    flights.app, "pipelines.examples.flights:app", first_day=FIRST_DAY, topics={"flights": loaded_topic(
-        "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")})
-weather_defs = weir_assets(
-    weather.app, "pipelines.examples.weather:app", first_day=FIRST_DAY, topics={"weather": loaded_topic(
-        "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")})
+flights_topic = loaded_topic(
+    "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")
+flights_defs = weir_assets(flights.app, "pipelines.examples.flights:app", topics={"flights": flights_topic},
+                           first_day=FIRST_DAY, end_day=END_DAY)
+weather_topic = loaded_topic(
+    "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")
+weather_defs = weir_assets(weather.app, "pipelines.examples.weather:app", topics={"weather": weather_topic},
+                           first_day=FIRST_DAY, end_day=END_DAY)

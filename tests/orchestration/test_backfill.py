@@ -21,12 +21,13 @@ from tests.orchestration.test_definitions import clicks
 BACKFILL = dg.AssetKey(["weather", "backfill"])
 
 
-def test_a_range_of_days_is_one_run_and_days_begin_with_the_first_of_the_application():
+def test_a_range_of_days_is_one_run_and_days_are_those_of_the_application():
     graph = defs.resolve_asset_graph()
     for application in ("flights", "weather"):
         node = graph.get(dg.AssetKey([application, "backfill"]))
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
         assert node.partitions_def.get_first_partition_key() == "2013-01-01"
+        assert node.partitions_def.get_last_partition_key() == "2014-01-01"
         assert node.parent_keys == {dg.AssetKey([application, "topic"])}
 
 
