@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from infra.control import ControlDatabase, this_host
+from infra.control import ControlDatabase, ControlDatabaseError, this_host
 from infra.settings import Settings
 from pipelines.application import Application
 from pipelines.backfill.begin import begin_from_files, begin_from_kafka
@@ -91,6 +91,8 @@ def make_backfill(settings: Settings, reference: str, days: Days, source: Backfi
         finally:
             if completion is None:
                 shadow.remove()
+            with suppress(ControlDatabaseError):  # what it has of the shadow's driver is of no use any more
+                ControlDatabase(settings.control_database_url).forget(shadow.lease_name)
     return None if completion is None else (shadow, completion)
 
 
@@ -111,7 +113,7 @@ def swap_in(settings: Settings, program: Application, backfill: str, *, by: str 
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    lease = database.acquire_lease(application, owner=by or "weir backfill", pid=os.getpid(), host=this_host(),
+    lease = database.acquire_lease(application, owner="weir backfill", pid=os.getpid(), host=this_host(),
                                    ttl_s=LEASE_TTL_S)
     try:
         epoch = swap_at_rest(settings.warehouse, program, backfill)
@@ -154,10 +156,12 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
     shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
     if not shadow.folder.exists():
         raise UnknownBackfillError(application, backfill, "there is none (any more)")
-    if ControlDatabase(settings.control_database_url).is_running(shadow.lease_name):
+    database = ControlDatabase(settings.control_database_url)
+    if database.is_running(shadow.lease_name):
         raise CommandError(f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
                            "Dagster run, and nothing of it is left")
     shadow.remove()
+    database.forget(shadow.lease_name)
 
 
 def discard_abandoned(settings: Settings, application: str) -> list[str]:
@@ -167,4 +171,5 @@ def discard_abandoned(settings: Settings, application: str) -> list[str]:
              if shadow.is_abandoned and not database.is_running(shadow.lease_name)]
     for shadow in found:
         shadow.remove()
+        database.forget(shadow.lease_name)
     return [shadow.id for shadow in found]

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
+from threading import Event
 
 import polars as pl
 import pytest
@@ -20,10 +21,10 @@ from state.changelog.compaction import Compaction
 from state.commit.protocol import newest_commit
 from state.commit.swap import PREPARED_LIFE_S
 from state.commit.tables import read_rows
-from state.errors import SwapRefusedError
+from state.errors import FencedError, SwapRefusedError
 from tests.pipelines.backfill.inline import begun, made, output, run_shadow
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors
-from tests.pipelines.spark.inline import Desk
+from tests.pipelines.spark.inline import Desk, Topics
 
 pytestmark = pytest.mark.faults
 
@@ -78,7 +79,8 @@ def results(template, tmp_path_factory):
 def place(template, tmp_path):
     """The live application, caught up."""
     shutil.copytree(template.folder, tmp_path, dirs_exist_ok=True)
-    return replace(template, folder=tmp_path, desk=Desk())
+    topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
+    return replace(template, folder=tmp_path, desk=Desk(), topics=topics)
 
 
 @pytest.fixture
@@ -237,6 +239,29 @@ def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
     prepare(shadow)
     compact(place)
     swap_at_rest(place.warehouse, place.application, shadow.id)
+    assert_outputs(place, results[1])
+
+
+def test_a_driver_that_was_overtaken_swaps_nothing_and_the_newer_one_does(place, shadow, results):
+    before, after = results
+    older, newer = place.driver(), place.driver()
+    prepare(shadow)
+    asked = place.desk.ask("swap", backfill=shadow.id)
+    with pytest.raises(FencedError, match="newer driver has taken over"):
+        older.run(Event(), until_caught_up=True)
+    assert_outputs(place, before)
+    newer.run(Event(), until_caught_up=True)
+    assert place.desk.answers[asked][0].startswith("swapped in by the commit")
+    assert_outputs(place, after)
+
+
+def test_a_swap_without_a_driver_fences_one_that_runs_all_the_same(place, shadow, results):
+    running = place.driver()
+    swap_by_command(place, shadow)
+    place.desk.ask("commit")
+    place.topics.rows["readings", 0].append((b"sensor-0", b'{"value": 1, "kind": "kind-0"}', 1_714_521_600_000))
+    with pytest.raises(FencedError):
+        running.run(Event(), until_caught_up=True)
     assert_outputs(place, results[1])
 
 
