@@ -48,7 +48,7 @@ from pipelines.serdes.timestamps import (
     WallclockTimestampExtractor,
 )
 from pipelines.state_reader import Query, StateReader
-from state.changelog.following import FollowingStore
+from state.stores.custom import FollowingStore
 
 __all__ = [
     "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "BadInputError", "Boolean",

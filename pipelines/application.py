@@ -15,7 +15,7 @@ from typing import Literal
 from pipelines.dsl.builder import StreamsBuilder
 from pipelines.errors import ApplicationLoadError, TopologyError
 from pipelines.operators.windows import to_ms
-from state.changelog.following import FollowingStore
+from state.stores.custom import FollowingStore
 from state.types import IsolationLevel
 
 NO_LIMIT = -1

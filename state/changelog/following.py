@@ -7,7 +7,6 @@ epoch to read of the changelog. After a crash rows may come a second time, never
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import polars as pl
 from deltalake import DeltaTable
@@ -16,22 +15,11 @@ from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
 from state.commit.files import stored_schema
 from state.commit.tables import file_actions
 from state.errors import DeletionsGoneError
-from state.stores.custom import OffsetKeeper, StateStore
+from state.stores.custom import FollowingStore, OffsetKeeper
 from state.types import StoreSpec
 
 PARTITION = 0
 """A changelog is one log, whatever the number of tasks."""
-
-
-class FollowingStore(StateStore, Protocol):
-    """A store that takes over the rows of another."""
-
-    def put_rows(self, rows: pl.DataFrame) -> None:
-        """Take rows over: key columns, value columns, ``_ts``, and ``_deleted``, true where the key is gone.
-
-        A key may come again; its last row stands.
-        """
-        ...
 
 
 class Follower:

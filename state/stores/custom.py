@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import polars as pl
+
 from state.stores.positions_file import TopicPartition, read_offsets, write_offsets
 
 
@@ -34,6 +36,17 @@ class StateStore(Protocol):
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """About how much the next commit makes durable; 0 for a store without transactions."""
+        ...
+
+
+class FollowingStore(StateStore, Protocol):
+    """A store that takes over the rows of another."""
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Take rows over: key columns, value columns, ``_ts``, and ``_deleted``, true where the key is gone.
+
+        A key may come again; its last row stands.
+        """
         ...
 
 
