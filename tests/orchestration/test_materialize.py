@@ -67,7 +67,7 @@ def test_every_check_has_passed(place):
     evaluations = result.get_asset_check_evaluations()
     assert {evaluation.check_name for evaluation in evaluations} == {
         "lag", "offsets_continuous", "late_record_rate", "dead_letter_rate", "uncommitted_bytes", "rows_as_committed",
-        "state_equals_changelog"}
+        "state_equals_changelog", "sampled_state_equals_changelog"}
     assert all(evaluation.passed for evaluation in evaluations), evaluations
     metadata = {(evaluation.check_name, evaluation.asset_key.path[-1]): {
         name: entry.value for name, entry in evaluation.metadata.items()} for evaluation in evaluations}

@@ -47,7 +47,7 @@ def test_help_has_an_example_and_the_folder(weir, path):
     assert "--debug" in result.stdout
 
 
-@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact"])
+@pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks"])
 def test_an_empty_folder_says_how_to_begin(weir, command):
     result = weir(command, "flights")
     assert result.exit_code == 1
