@@ -1,4 +1,4 @@
-"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` holds the same two in Kafka Streams'."""
+"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` holds the same ones in Kafka Streams'."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pipelines import (
     Application,
     BufferConfig,
     Json,
+    SessionWindows,
     StreamsBuilder,
     String,
     Sum,
@@ -59,10 +60,44 @@ def window_final(topic: str) -> Application:
     )
 
 
+def hopping_final(topic: str) -> Application:
+    """As ``window_final``, with a window every 15 seconds: each event is in four."""
+    windows = TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10))
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .windowed_by(windows.advance_by(timedelta(seconds=15)))
+        .agg("sums", total=Sum("amount"))
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("totals")
+    )
+    return Application(
+        f"hopping_final_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
+def session_sum(topic: str) -> Application:
+    """The sum of ``amount`` by user and session, which three seconds without an event end, as a table."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .group_by_key()
+        .windowed_by(SessionWindows.of_inactivity_gap_and_grace(timedelta(seconds=3), timedelta(seconds=10)))
+        .agg("sums", total=Sum("amount"))
+        .to_delta("totals")
+    )
+    return Application(
+        f"session_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
 sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
 sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
 window_final_68 = window_final(f"events_{SMALL_BYTES}")
 window_final_400 = window_final(f"events_{LARGE_BYTES}")
+hopping_final_68 = hopping_final(f"events_{SMALL_BYTES}")
+session_sum_68 = session_sum(f"events_{SMALL_BYTES}")
 sum_per_key_restore = sum_per_key("events_restore")
 sum_per_key_base = sum_per_key("events_base")
 window_final_base = window_final("events_base")

@@ -59,7 +59,7 @@ class KafkaStreamsPeer:
 
 
 def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:
-    """The newest committed value per key. Columns ``key: String, total: Int64``, in no order."""
+    """The newest committed value per key that is not deleted. Columns ``key: String, total: Int64``, in no order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -84,7 +84,8 @@ def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:
                     raise KafkaException(error)
     finally:
         consumer.close()
+    standing = {key.decode(): int.from_bytes(value, signed=True) for key, value in newest.items() if value is not None}
     return pl.DataFrame(
-        {"key": [key.decode() for key in newest], "total": [int.from_bytes(v, signed=True) for v in newest.values()]},
+        {"key": list(standing), "total": list(standing.values())},
         schema={"key": pl.String, "total": pl.Int64},
     )

@@ -22,6 +22,8 @@ from bench.processes import BenchError, Measured, measure, run_json
 from state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
+WINDOW_JOBS = ("hopping_final", "session_sum")
+"""Measured at the smaller event size alone."""
 SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
 
@@ -67,7 +69,7 @@ class Bench:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
 
     def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
-        """All jobs at all event sizes, ``runs`` times a side, Weir and the peer in turn.
+        """The jobs at all event sizes, those of windows at one, ``runs`` times a side, Weir and the peer in turn.
 
         Raises:
             BenchError: A run failed, or the results differ.
@@ -75,7 +77,7 @@ class Bench:
         for event_bytes in SIZES:
             topic = f"events_{event_bytes}"
             self._make_events(topic, events, event_bytes)
-            for job in JOBS:
+            for job in (*JOBS, *(WINDOW_JOBS if event_bytes == SMALL_BYTES else ())):
                 yield self._workload(job, event_bytes, topic, events, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
@@ -138,8 +140,11 @@ class Bench:
 def _require_equal(weir: pl.DataFrame, kafka_streams: pl.DataFrame, job: str) -> None:
     """Compare the final tables: one row a key, or a key and window, with its total."""
     key = pl.col("user")
-    if job == "window_final":
+    if job in ("window_final", "hopping_final"):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
+    if job == "session_sum":
+        bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))
+        key = pl.concat_str("user", *(part for bound in bounds for part in (pl.lit("@"), bound)))
     mine = weir.select(key=key, total=pl.col("total").cast(pl.Int64)).sort("key")
     if mine.is_empty() or not mine.equals(kafka_streams.sort("key")):
         different = mine.join(kafka_streams, on=["key", "total"], how="anti").height

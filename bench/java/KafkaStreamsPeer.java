@@ -28,14 +28,16 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * The benchmark's two jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
+ * The benchmark's jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
  * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are back:
  * records are rows restored, seconds go from the first restore's beginning to the last one's end.
@@ -94,7 +96,22 @@ public final class KafkaStreamsPeer {
           .toStream()
           .map((key, sum) -> KeyValue.pair(key.key() + "@" + key.window().start(), sum))
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
-      default -> throw new IllegalArgumentException("job is sum_per_key, window_final or restore, not " + job);
+      case "hopping_final" -> amounts
+          .windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMinutes(1), Duration.ofSeconds(10))
+              .advanceBy(Duration.ofSeconds(15)))
+          .reduce(Long::sum, Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("sums"))
+          .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
+          .toStream()
+          .map((key, sum) -> KeyValue.pair(key.key() + "@" + key.window().start(), sum))
+          .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      case "session_sum" -> amounts
+          .windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofSeconds(3), Duration.ofSeconds(10)))
+          .reduce(Long::sum, Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("sums"))
+          .toStream()
+          .map((key, sum) -> KeyValue.pair(
+              key.key() + "@" + key.window().start() + "@" + key.window().end(), sum))
+          .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      default -> throw new IllegalArgumentException("there is no job " + job);
     }
 
     try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", bootstrap));
