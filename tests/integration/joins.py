@@ -1,0 +1,64 @@
+"""An application of joins of every kind over four topics, and what its topics hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pipelines import Application, JoinWindows, Json, StreamsBuilder, String
+
+PARTITIONS, RECORDS = 2, 500
+TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900}
+"""Milliseconds between records of each, so that none keeps pace with another."""
+
+
+@dataclass(frozen=True)
+class Order:
+    amount: int
+
+
+@dataclass(frozen=True)
+class Payment:
+    paid: int
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+
+
+@dataclass(frozen=True)
+class Name:
+    name: str
+
+
+def program() -> Application:
+    builder = StreamsBuilder()
+    orders = builder.stream("joins-orders", key=String("user"), value=Json(Order))
+    payments = builder.stream("joins-payments", key=String("user"), value=Json(Payment))
+    customers = builder.table("joins-customers", key=String("user"), value=Json(Customer), store="customers")
+    names = builder.table("joins-names", key=String("user"), value=Json(Name), store="names")
+    orders.left_join(customers).to_delta("priced")
+    orders.outer_join(payments, windows=JoinWindows.of_time_difference_and_grace(
+        timedelta(seconds=2), timedelta(seconds=1)), store="settled").to_delta("settled")
+    customers.outer_join(names).to_delta("profiles")
+    customers.group_by("tier").count("tiers").to_delta("tiers")
+    orders.map_values(paid="amount").merge(payments).to_delta("amounts")
+    return Application("joins", builder, commit_interval=timedelta(milliseconds=200))
+
+
+app = program()
+
+
+def records(topic: str) -> Iterator[tuple[int, bytes, bytes | None, int]]:
+    """Partition, key, value and timestamp; a tenth of the records come 3 s late, some values are null."""
+    every_ms = TOPICS[topic]
+    fields = {"joins-orders": "amount", "joins-payments": "paid", "joins-customers": "tier", "joins-names": "name"}
+    for index in range(RECORDS * 70 // every_ms):
+        lot = index * 2_654_435_761 % 997
+        user, time_ms = lot % 40, 1_700_000_000_000 + index * every_ms - (3_000 if lot % 10 == 3 else 0)
+        value = lot if every_ms < 200 else f"{fields[topic]}{lot % 3}"
+        encoded = None if lot % 17 == 5 else json.dumps({fields[topic]: value}).encode()
+        yield user % PARTITIONS, b"user-%d" % user, encoded, time_ms
