@@ -105,8 +105,9 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
         description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
                     "exactly once. Terminating the run ends it after the epoch, with a commit.")
     for name, key in supervised.tables.items():
-        yield dg.AssetSpec(key, deps=[supervised.ingest], kinds={"deltalake"}, group_name=supervised.name,
-                           skippable=True, description=_description(name),
+        kinds = {"deltalake", "changelog"} if name.startswith(CHANGELOG_FOLDER) else {"deltalake"}  # told in the graph
+        yield dg.AssetSpec(key, deps=[supervised.ingest], kinds=kinds, group_name=supervised.name, skippable=True,
+                           description=_description(name),
                            metadata={"dagster/column_schema": _columns(supervised.table_specs[name])})
 
 
