@@ -154,7 +154,7 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
         CommandError: It is running.
     """
     shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
-    if not shadow.folder.exists():
+    if shadow.backfill.id != backfill:  # a path that leads elsewhere
         raise UnknownBackfillError(application, backfill, "there is none (any more)")
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(shadow.lease_name):

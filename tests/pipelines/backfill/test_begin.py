@@ -178,6 +178,14 @@ def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, top
     assert "there is none" in command(settings, "swap", "clicking", shadow.id).stderr
 
 
+@pytest.mark.parametrize("name", ["../_commits", "..", ".", "nothing"])
+def test_only_backfills_can_be_discarded(settings, topics, name):
+    begun(settings, topics)
+    assert "there is none" in command(settings, "discard", "clicking", name).stderr
+    assert (settings.warehouse / "clicking" / "_commits").exists()
+    assert len(states(settings)) == 1
+
+
 def test_compaction_removes_what_broke_off_and_was_still_for_a_day_and_nothing_else(settings, topics):
     old, young, complete = (begun(settings, topics) for _ in range(3))
     complete.complete(Completion(records_in=5, seconds=0.1))
