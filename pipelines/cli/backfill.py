@@ -133,7 +133,8 @@ def show(application: AppArgument, as_json: JsonOption = False, directory: DirOp
         console.print(f"{application} has no backfills", markup=False)
     else:
         print_table(pl.DataFrame([{
-            "backfill": row.id, "days": row.days, "state": row.state, "records": row.records_in, "epoch": row.epoch,
+            "backfill": row.id, "days": row.days, "from": row.source, "state": row.state, "records": row.records_in,
+            "epoch": row.epoch,
             "began": None if row.at_ms is None else datetime.fromtimestamp(row.at_ms / 1000, UTC)} for row in rows],
             schema_overrides={"records": pl.Int64, "began": pl.Datetime("ms", "UTC")}, infer_schema_length=None))
 

@@ -39,8 +39,11 @@ class BackfillRow:
 
     id: str
     days: str
+    source: str
+    """``Kafka``, or the files; empty for one that is swapped in."""
     state: Literal["running", "broken off", "complete", "swapped in"]
     records_in: int | None
+    """So far, for one that runs."""
     at_ms: int | None
     """When it began; None for one that is swapped in."""
     epoch: int
@@ -134,16 +137,23 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
     newest = newest_commit(settings.warehouse, require(settings, application))
     notes = newest.swapped if newest else ()
     for shadow in shadows(settings.warehouse, settings.state_dir, application):
-        if shadow.id not in {note.backfill for note in notes}:
+        if shadow.id in {note.backfill for note in notes}:
+            continue
+        try:
             backfill, completion = shadow.backfill, shadow.completion
-            state: Literal["running", "broken off", "complete"] = "complete"
-            if completion is None:
-                state = "running" if database.is_running(shadow.lease_name) else "broken off"
-            yield BackfillRow(id=shadow.id, days=str(backfill.days), state=state, at_ms=backfill.at_ms,
-                              records_in=completion.records_in if completion else None, epoch=backfill.cut_epoch)
+        except UnknownBackfillError:  # removed meanwhile
+            continue
+        state: Literal["running", "broken off", "complete"] = "complete"
+        records_in = completion.records_in if completion else None
+        if completion is None:
+            life = database.application_status(shadow.lease_name)
+            state = "running" if life is not None and life.is_running else "broken off"
+            records_in = life.metric.records_in if life is not None and life.metric else None
+        yield BackfillRow(id=shadow.id, days=str(backfill.days), source=backfill.source, state=state,
+                          records_in=records_in, at_ms=backfill.at_ms, epoch=backfill.cut_epoch)
     for note in reversed(notes):
-        yield BackfillRow(id=note.backfill, days=str(Days.of_ms(note.start_ms, note.end_ms)), state="swapped in",
-                          records_in=None, at_ms=None, epoch=note.epoch)
+        yield BackfillRow(id=note.backfill, days=str(Days.of_ms(note.start_ms, note.end_ms)), source="",
+                          state="swapped in", records_in=None, at_ms=None, epoch=note.epoch)
 
 
 def discard(settings: Settings, application: str, backfill: str) -> None:

@@ -98,36 +98,31 @@ def outputs(settings: Settings) -> dict:
     return found
 
 
-def test_a_backfill_that_is_killed_or_interrupted_leaves_the_outputs_alone(live):
+def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_complete(live, tmp_path):
     settings, _ = live
     before = outputs(settings)
+    archive(readings()).write_parquet(tmp_path / "readings.parquet")
     killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
-    until(lambda: [row["state"] for row in listed(settings)] == ["running", "running"], "their start")
+    from_files = started(settings, "--from", str(tmp_path / "readings.parquet"))
+    until(lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
+          "their start")
     for process, number in ((killed, signal.SIGKILL), (interrupted, signal.SIGINT)):
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
     assert interrupted.returncode == 1
-    [left] = listed(settings)
-    assert left["state"] == "broken off"
-    assert_same(outputs(settings), before)
-    assert "is discarded" in weir_backfill(settings, "discard", "sensors", left["id"])
-    assert listed(settings) == []
-    assert not list((settings.warehouse / "sensors" / "_backfills").iterdir())
-
-
-def test_files_are_cut_into_slices_by_spark_and_backfilled(live, tmp_path):
-    settings, _ = live
-    before = outputs(settings)
-    archive(readings()).write_parquet(tmp_path / "readings.parquet")
-    out, errors = started(settings, "--from", str(tmp_path / "readings.parquet")).communicate(timeout=LIMIT_S)
+    out, errors = from_files.communicate(timeout=LIMIT_S)
     assert "records in" in out, errors
-    [made] = listed(settings)
+    left = {row["state"]: row for row in listed(settings)}
+    assert left.keys() == {"broken off", "complete"}
     beyond_ms = day_outputs(app.topology).look_back_ms
     first_ms, end_ms = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000 for day in DAYS)
-    wanted = sum(first_ms - beyond_ms <= row[2] < end_ms + beyond_ms for row in readings())
-    assert (made["state"], made["records_in"]) == ("complete", wanted)
+    assert left["complete"]["records_in"] == sum(
+        first_ms - beyond_ms <= row[2] < end_ms + beyond_ms for row in readings())
     assert_same(outputs(settings), before)
-    weir_backfill(settings, "discard", "sensors", made["id"])
+    for row in left.values():
+        assert "is discarded" in weir_backfill(settings, "discard", "sensors", row["id"])
+    assert listed(settings) == []
+    assert not list((settings.warehouse / "sensors" / "_backfills").iterdir())
 
 
 def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
