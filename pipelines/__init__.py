@@ -3,6 +3,7 @@
 from pipelines.application import Application, load_application
 from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.builder import StreamsBuilder
+from pipelines.dsl.global_table import GlobalKTable
 from pipelines.dsl.grouped import EmitStrategy, KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
@@ -54,8 +55,9 @@ __all__ = [
     "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "BadInputError", "Boolean",
     "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "Collect", "Count",
     "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
-    "FollowingStore", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable", "KStream", "KTable",
-    "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed",
+    "FollowingStore", "GlobalKTable", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable",
+    "KStream", "KTable", "Last",
+    "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed",
     "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
     "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedKStream", "TimeWindows",
     "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",

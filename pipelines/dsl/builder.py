@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import polars as pl
 
+from pipelines.dsl.global_table import GlobalKTable, add_global_table
 from pipelines.dsl.graph import Graph
 from pipelines.dsl.grouped import idle_ms
 from pipelines.dsl.stream import KStream
@@ -52,6 +53,14 @@ class StreamsBuilder:
         source = self._source(topic, key, value, timestamp, idle_after)
         return add_table(self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by)
 
+    def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
+        """The newest value of each key of the whole ``topic``, of all its partitions, on every worker.
+
+        It is loaded before the first record is processed and held in the workers' memory; its updates bring nothing
+        about, and nothing aligns it in time with the streams that join it. It needs no equal number of partitions.
+        """
+        return add_global_table(self._graph, self._source(topic, key, value, None, None, is_global=True), store)
+
     def build(self) -> Topology:
         """The topology described so far.
 
@@ -61,13 +70,13 @@ class StreamsBuilder:
         return Topology(tuple(self._graph.nodes))
 
     def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None,
-                idle_after: timedelta | None) -> SourceNode:
+                idle_after: timedelta | None, *, is_global: bool = False) -> SourceNode:
         name = self._graph.new_name("KSTREAM-SOURCE-")
         record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
                                     is_windowed=isinstance(key, WindowedSerde))
-        return self._graph.add(SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
-                                          timestamp=_checked(topic, record, timestamp),
-                                          idle_after_ms=idle_ms(idle_after)))
+        source = SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
+                            timestamp=_checked(topic, record, timestamp), idle_after_ms=idle_ms(idle_after))
+        return source if is_global else self._graph.add(source)
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:

@@ -83,9 +83,13 @@ def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFu
 
 
 def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
-              function: JoinFunction | None) -> tuple[Joiner, RecordType]:
-    """What makes results of pairs, and the results' columns under the left side's key."""
-    check_keys(name, left, right)
+              function: JoinFunction | None, *, has_own_key: bool = False) -> tuple[Joiner, RecordType]:
+    """What makes results of pairs, and the results' columns under the left side's key.
+
+    With ``has_own_key`` the left side does not meet the right one under that key.
+    """
+    if not has_own_key:
+        check_keys(name, left, right)
     right_names: dict[str, str] = {}
     for column in right.value.columns:
         free = pair_name = f"{column}_right" if column in left.columns else column

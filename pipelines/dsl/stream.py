@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.dsl.branching import BranchedKStream
+from pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
 from pipelines.dsl.graph import Graph, check_name
 from pipelines.dsl.grouped import KGroupedStream, repartition
 from pipelines.dsl.joins import JoinFunction, JoinKind, add_stream_join, add_stream_table_join
@@ -120,47 +121,53 @@ class KStream:
         return KStream(self._graph, add_merge(self._graph, self._node, other._node),
                        has_new_key=self._has_new_key or other._has_new_key)
 
-    def join(self, other: KTable | KStream, joiner: JoinFunction | None = None, /, *,
-             windows: JoinWindows | None = None, store: str | None = None, name: str | None = None) -> KStream:
+    def join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None = None, /, *,
+             windows: JoinWindows | None = None, store: str | None = None, name: str | None = None,
+             key: KeySelector | None = None) -> KStream:
         """Records with what their key has on the other side; what has nothing there is dropped.
 
         With a table: each record meets the row of that moment; updates of the table bring nothing. With a stream:
         records meet that are close in time as ``windows`` says, each pair once, with the greater time of the two;
-        ``store`` names what is kept of both sides.
+        ``store`` names what is kept of both sides. With a global table: each record meets the row that ``key`` names, a
+        column, an expression, several by name or a function of ``(key, value)``.
 
         The result has the columns of both values, those of the other side with ``_right`` behind a name that this one
         has too, or what ``joiner(value, other)`` or ``joiner(key, value, other)`` returns. Null values are dropped,
         and null keys. If the key was chosen anew, the records move to the task that owns it: with a table, ``name``
         names that repartition.
         """
-        return self._join(other, joiner, windows, store, name, "inner")
+        return self._join(other, joiner, windows, store, name, "inner", key)
 
-    def left_join(self, other: KTable | KStream, joiner: JoinFunction | None = None, /, *,
-                  windows: JoinWindows | None = None, store: str | None = None, name: str | None = None) -> KStream:
+    def left_join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None = None, /, *,
+                  windows: JoinWindows | None = None, store: str | None = None, name: str | None = None,
+                  key: KeySelector | None = None) -> KStream:
         """As ``join``, but a record with nothing on the other side, or without a key, goes on with nulls for that.
 
         With a stream that is when its window and the grace are over, by the stream time of both sides.
         """
-        return self._join(other, joiner, windows, store, name, "left")
+        return self._join(other, joiner, windows, store, name, "left", key)
 
     def outer_join(self, other: KStream, joiner: JoinFunction | None = None, /, *,
                    windows: JoinWindows | None = None, store: str | None = None) -> KStream:
         """As ``left_join`` with a stream, for the records of both sides."""
         return self._join(other, joiner, windows, store, None, "outer")
 
-    def _join(self, other: KTable | KStream, joiner: JoinFunction | None, windows: JoinWindows | None,
-              store: str | None, name: str | None, kind: JoinKind) -> KStream:
+    def _join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None, windows: JoinWindows | None,
+              store: str | None, name: str | None, kind: JoinKind, key: KeySelector | None = None) -> KStream:
         graph = self._graph
-        if isinstance(other, KStream):
+        if isinstance(other, GlobalKTable) and windows is store is None:
+            node = add_global_join(graph, self._node, other.node, joiner, key, is_left=kind == "left")
+            return KStream(graph, node, has_new_key=self._has_new_key)
+        if isinstance(other, KStream) and key is None:
             left, right = (repartition(graph, stream._node, f"{store}-{side}") if stream._has_new_key else stream._node
                            for stream, side in ((self, "left"), (other, "right")))
             node = add_stream_join(graph, left, right, joiner, windows, store, kind)
-        elif isinstance(other, KTable) and windows is store is None:
+        elif isinstance(other, KTable) and windows is store is key is None:
             left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
             node = add_stream_table_join(graph, left, other._node, joiner, name=name, is_left=kind == "left")
         else:
-            raise TopologyError(f"a stream cannot join {other!r} this way; pass a stream with windows= and store=, or "
-                                "a table without them")
+            raise TopologyError(f"a stream cannot join {other!r} this way; pass a stream with windows= and store=, a "
+                                "table without them, or a global table with key=")
         return KStream(graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:

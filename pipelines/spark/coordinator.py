@@ -17,6 +17,7 @@ from pipelines.application import NO_LIMIT, Application
 from pipelines.backfill.shadow import remove_shadow, remove_swapped
 from pipelines.backfill.swap import read_prepared, reason_of
 from pipelines.spark.admission import admit, committed_positions
+from pipelines.spark.errors import RunError
 from pipelines.spark.planner import (
     Limits,
     Task,
@@ -29,7 +30,8 @@ from pipelines.spark.planner import (
 from pipelines.spark.worker import SettleRequest
 from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from pipelines.tasks.metrics import RunMetrics
-from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from pipelines.tasks.plan import BadRecord, OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from pipelines.topology.global_tables import GlobalJoinNode
 from state.changelog.forgetting import forget_tasks
 from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from state.commit.protocol import Committer, newest_commit
@@ -39,6 +41,8 @@ from state.types import FileEntry, StateId, StoreSpec, TaskId
 
 log = logging.getLogger("weir.driver")
 
+Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
+"""Asks for an offset of each topic partition."""
 Item = TypeVar("Item", TaskPlan, SettleRequest)
 Answer = TypeVar("Answer")
 JOB_ATTEMPTS = 3
@@ -78,6 +82,8 @@ class Coordinator:
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
+        self.global_beginnings: dict[TopicPartition, int] = {}
+        """Of the topic partitions of global tables, where they begin."""
         self.metrics = RunMetrics()
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
@@ -85,11 +91,13 @@ class Coordinator:
         self._stages = _stages(application)
 
     def start(self, source_counts: Mapping[str, int],
-              start_offsets: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]], *,
+              start_offsets: Offsets, *,
+              beginning_offsets: Offsets | None = None,
               accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and take the tasks up where the log has them.
 
-        ``start_offsets`` says where to begin with topic partitions that no commit knows. Under another topology or
+        ``start_offsets`` says where to begin with topic partitions that no commit knows, ``beginning_offsets`` where
+        those of global tables begin. Under another topology or
         partition count, sub-topologies whose stored names and counts stay go on with their state. With
         ``accept_state_loss`` the others begin with empty stores at the committed positions of their topics.
 
@@ -129,6 +137,8 @@ class Coordinator:
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
                     task.positions.setdefault(topic, {})[partition] = offset
+        if topology.global_tables:
+            self.global_beginnings = self._beginnings(source_counts, beginning_offsets)
         pending = record.pending_blobs if record else ()
         for blob in pending:
             self.tasks[topology.task_of(blob.target)].pending.append(blob)
@@ -165,7 +175,8 @@ class Coordinator:
                           and (planned := plan(task, is_visit=True))]
                 self.epoch = state.epoch
                 result = result or EpochResult()
-                for receipt in self._job(self.slots.run, self._bounded(plans)):
+                plans = self._with_global_tables(self._bounded(plans), ends)
+                for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result)
         if result is not None:
             self.has_uncommitted |= result.moved
@@ -287,6 +298,30 @@ class Coordinator:
             return plans
         share = max(1, (limit - self.uncommitted_bytes) // reading)
         return [replace(plan, max_uncommitted_bytes=share) if plan.ranges else plan for plan in plans]
+
+    def _beginnings(self, source_counts: Mapping[str, int],
+                    beginning_offsets: Offsets | None) -> dict[TopicPartition, int]:
+        tables = self.application.topology.global_tables
+        if beginning_offsets is None:
+            raise RunError(f"the global table {tables[0].store.name!r} is read from a topic as it is now, which a "
+                           "backfill cannot; backfill an application without it")
+        return dict(beginning_offsets([(table.source.topic, partition) for table in tables
+                                       for partition in range(source_counts[table.source.topic])]))
+
+    def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
+        """The plans of tasks that join with global tables say how far these are to be read."""
+        if not self.global_beginnings:
+            return plans
+        ranges = {table: tuple(OffsetRange(topic=topic, partition=partition, start=start,
+                                           end=ends.get((topic, partition), start))
+                               for (topic, partition), start in self.global_beginnings.items()
+                               if topic == table.source.topic)
+                  for table in self.application.topology.global_tables}
+        joined = {sub_topology.index: {node.table for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)}
+                  for sub_topology in self.application.topology.sub_topologies}
+        return [replace(plan, global_ranges=tuple(
+            each for table, of_table in ranges.items() if table in joined[plan.task.sub_topology] for each in of_table))
+            for plan in plans]
 
     def _accept(self, receipt: Receipt, result: EpochResult) -> None:
         task = self.tasks[receipt.task]

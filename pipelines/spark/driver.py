@@ -415,6 +415,7 @@ class Driver:
     def _ask_ends(self, stop: Event) -> dict[TopicPartition, int]:
         """Where the topics end. While the brokers are away, say so, answer requests and try again."""
         wanted = [(topic, task.id.partition) for task in self._coordinator.tasks.values() for topic in task.topics]
+        wanted += self._coordinator.global_beginnings
         while not (stop.is_set() or self._stop_request):
             try:
                 ends = dict(self._source.end_offsets(wanted))

@@ -23,7 +23,7 @@ from infra.spark.session import slot_session, stop_session
 from pipelines.application import Application, load_application
 from pipelines.spark.afterwards import Afterwards
 from pipelines.spark.control import ControlPanel, lease
-from pipelines.spark.coordinator import Coordinator
+from pipelines.spark.coordinator import Coordinator, Offsets
 from pipelines.spark.driver import Driver, Progress, RunSummary, Source
 from pipelines.spark.mirror import offset_mirror
 from pipelines.spark.own_stores import feeding, followers
@@ -87,7 +87,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
             stack, application, settings, warehouse=settings.warehouse, worker=worker, source=brokers, counts=counts,
             control=control, session=session,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers)),
-            on_progress=report, accept_state_loss=accept_state_loss)
+            on_progress=report, beginning_offsets=brokers.beginning_offsets, accept_state_loss=accept_state_loss)
         return driver.run(stop, until_caught_up=until_caught_up)
 
 
@@ -103,10 +103,11 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
                    worker: WorkerSettings, source: Input, counts: Mapping[str, int], control: DriverControl,
                    session: SparkSession, on_progress: Callable[[Progress], None],
                    on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
-                   accept_state_loss: bool = False) -> Driver:
+                   beginning_offsets: Offsets | None = None, accept_state_loss: bool = False) -> Driver:
     """A new generation of ``application`` in ``warehouse``, claimed, with its workers ready; ``stack`` takes it apart.
 
-    ``counts`` are the partitions of each source topic. Raises what ``Coordinator.start`` raises.
+    ``counts`` are the partitions of each source topic; global tables need ``beginning_offsets`` too. Raises what
+    ``Coordinator.start`` raises.
     """
     partition_counts = worker.tasks.partition_counts
     tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
@@ -120,7 +121,8 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
                           fingerprint=application.topology.fingerprint, on_step=load_step_hook(worker.on_step))
     stack.callback(committer.close)
     coordinator = Coordinator(application, warehouse, committer, pool, on_commit)
-    coordinator.start(counts, source.start_offsets, accept_state_loss=accept_state_loss)
+    coordinator.start(counts, source.start_offsets, beginning_offsets=beginning_offsets,
+                      accept_state_loss=accept_state_loss)
     limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
                     max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
                     max_skew_ms=max_skew_ms(application), max_task_idle_ms=max_task_idle_ms(application))
@@ -161,7 +163,8 @@ class Brokers:
         Raises:
             UnknownTopicError: A topic does not exist.
         """
-        topics = sorted(self._application.topology.topics())
+        topology = self._application.topology
+        topics = sorted([*topology.topics(), *(table.source.topic for table in topology.global_tables)])
         said = ""
         while not stop.is_set():
             try:
@@ -186,6 +189,10 @@ class Brokers:
         if self._application.start == "latest":
             return self._admin.end_offsets(wanted)
         return self._admin.beginning_offsets(wanted)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The oldest record kept of each."""
+        return self._admin.beginning_offsets(list(partitions))
 
     def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         try:

@@ -22,6 +22,7 @@ from pipelines.serdes.source import RawRecords, decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from pipelines.tasks.blobs import read_blobs, write_blob
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from pipelines.tasks.processor import EpochOutput, TaskProcessor, joined
 from pipelines.tasks.turns import takeable, turns
@@ -129,7 +130,9 @@ class EpochRunner:
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
         self._tables = {spec.name: spec for spec in topology.table_specs()}
-        self._processors = [TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies]
+        self._global_tables = GlobalTables(topology, settings.on_error)
+        self._processors = [TaskProcessor(sub_topology, self._global_tables)
+                            for sub_topology in topology.sub_topologies]
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it comes: the same plan again gives the stored receipt."""
@@ -207,6 +210,7 @@ class EpochRunner:
                     return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
                                     f"holds position {found} of {wanted.topic}-{wanted.partition}, "
                                     f"but the plan goes on from {wanted.start}")
+            self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
             read = self._read(plan, sub_topology, clocks)
             output = self._process(plan, read, session, clocks)
             files = self._write_files(plan, sub_topology, session, output, read.dead)
@@ -278,6 +282,9 @@ class EpochRunner:
         if len(sub_topology.inputs) > 1:
             self._wait_for_unfinished(plan, sub_topology, read, raws)
         return read
+
+    def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
+        return self._reader(topic, partition).read(start, end, until_time_ms=None, max_bytes=READ_BYTES)
 
     def _wait_for_unfinished(self, plan: TaskPlan, sub_topology: SubTopology, read: _Input,
                              raws: Mapping[str, FetchedRecords]) -> None:

@@ -45,6 +45,8 @@ class TaskPlan:
     now_ms: int
     """The wall clock that the epoch sees, so that running the plan again gives the same rows."""
     ranges: tuple[OffsetRange, ...] = ()
+    global_ranges: tuple[OffsetRange, ...] = ()
+    """What the global tables that the task joins with hold at least, from the beginning of each topic partition."""
     until_time_ms: int | None = None
     """Stop at the first record beyond this time, after at least one record (PROTOCOL 10)."""
     blobs: tuple[BlobRef, ...] = ()

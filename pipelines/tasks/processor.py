@@ -30,8 +30,9 @@ from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.source import source_schema
 from pipelines.tasks.metrics import EpochMetrics, lateness
-from pipelines.tasks.several import changes_of, several_inputs_of
+from pipelines.tasks.several import changes_of, global_join_of, several_inputs_of
 from pipelines.tasks.turns import TURNS, turns
+from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.nodes import (
     AggregateNode,
     BranchNode,
@@ -56,10 +57,11 @@ from pipelines.topology.nodes import (
 )
 from pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from pipelines.topology.topology import SubTopology
-from state.engine.contract import StateSession
+from state.engine.contract import StateReader, StateSession
 from state.stores.access import StoreTime
 from state.stores.key_value import KeyValueStore
 from state.stores.kinds import store_of
+from state.stores.session import SessionStore
 from state.types import StoreClock, StoreKind
 
 
@@ -85,9 +87,11 @@ class EpochOutput:
 class TaskProcessor:
     """The operators of one sub-topology. Holds no state between epochs: that is in the session and the clocks."""
 
-    def __init__(self, sub_topology: SubTopology) -> None:
+    def __init__(self, sub_topology: SubTopology, global_tables: StateReader | None = None) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
+        self._operators |= {node: global_join_of(node, global_tables) for node in sub_topology.nodes
+                            if isinstance(node, GlobalJoinNode)}
         self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
         self._idleness: dict[Node, Idleness] = {}
         for node, operator in self._operators.items():
@@ -161,7 +165,10 @@ class TaskProcessor:
         due_ms = []
         for spec in self._expiring:
             store = store_of(spec, session, StoreTime(clocks=epoch.clocks, now_ms=now_ms))
-            store.expire()
+            if isinstance(store, SessionStore):
+                store.forget_expired()
+            else:
+                store.expire()
             if isinstance(store, KeyValueStore) and spec.expires_by is StoreClock.WALL_CLOCK:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         due_ms += [due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None]
@@ -286,6 +293,7 @@ def operator_of(node: Node) -> Operator | None:
                                        every_update=keeps_every_update(node))
         case SuppressNode() if node.fused_with is None:
             return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
-        case SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode():
+        case (SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode()
+              | GlobalJoinNode()):
             return None
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pipelines.operators.changes import SelectChanges
 from pipelines.operators.epoch import Operator, SeveralInputs
+from pipelines.operators.global_join import GlobalTableJoin
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.merge import Merge
 from pipelines.operators.stream_join import StreamJoin
@@ -14,9 +15,11 @@ from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableT
 from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
 from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
+from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
 from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
 from pipelines.topology.table_groups import ChangeSelectNode
+from state.engine.contract import StateReader
 
 Operators = Callable[[Node], Operator | None]
 """The operators of nodes with one parent."""
@@ -28,6 +31,16 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
     return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector)
+
+
+def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTableJoin:
+    """The operator that looks rows up in a global table; ``rows`` are those of all global tables."""
+    assert node.parent is not None
+    assert rows is not None
+    record = node.parent.record
+    selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
+    return GlobalTableJoin(store=node.table.store, rows=rows, selector=selector, joiner=node.joiner,
+                           is_left=node.is_left)
 
 
 def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:

@@ -22,6 +22,7 @@ from pipelines.errors import BadInputError
 from pipelines.operators.windows import to_ms
 from pipelines.serdes.source import decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
+from pipelines.tasks.global_tables import GlobalTables
 from pipelines.tasks.metrics import Reading, RunMetrics
 from pipelines.tasks.plan import BadRecord
 from pipelines.tasks.processor import EpochOutput, TaskProcessor
@@ -56,9 +57,9 @@ class _Records:
 class _Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology) -> None:
+    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables) -> None:
         self.sub_topology = sub_topology
-        self._processor = TaskProcessor(sub_topology)
+        self._processor = TaskProcessor(sub_topology, global_tables)
         self.store = MemoryStore(f"{sub_topology.index}_0", [store.name for store in sub_topology.stores])
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
@@ -94,7 +95,9 @@ class TopologyTestDriver:
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
         self.dead_letters: list[BadRecord] = []
         """Records that could not be read, with ``on_error="dead_letter"``; oldest first."""
-        self._tasks = [_Task(sub_topology) for sub_topology in self._topology.sub_topologies]
+        self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
+        self._global_tables = GlobalTables(self._topology, application.on_error)
+        self._tasks = [_Task(sub_topology, self._global_tables) for sub_topology in self._topology.sub_topologies]
 
     def __enter__(self) -> TopologyTestDriver:
         return self
@@ -131,8 +134,9 @@ class TopologyTestDriver:
         Raises:
             LookupError: The topology does not read ``topic``.
         """
-        if topic not in self._topology.topics():
-            raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(self._topology.topics())}")
+        topics = (*self._topology.topics(), *self._global_topics)
+        if topic not in topics:
+            raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
         return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
                               None if start is None else time_to_ms(start), to_ms(auto_advance, "auto_advance"))
 
@@ -165,7 +169,7 @@ class TopologyTestDriver:
         return ReadOnlyVersionedStore(*self._view(name, StoreKind.VERSIONED))
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
-        source = self._topology.source(topic)
+        source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
             topic=topic, partition=0,
             keys=[key if isinstance(key, bytes) else source.key_serde.encode(key)],
@@ -173,6 +177,9 @@ class TopologyTestDriver:
             timestamps_ms=np.array([self._now_ms if time_ms is None else time_ms], dtype=np.int64),
             offsets=np.array([self._offsets[topic]], dtype=np.int64))
         self._offsets[topic] += 1
+        if topic in self._global_topics:
+            self._global_tables.take(raw, self._now_ms)
+            return
         self._counts["records_in"] += 1
         task = next(task for task in self._tasks if source in task.sub_topology.sources)
         decoded = decode_source(source, raw, now_ms=self._now_ms,

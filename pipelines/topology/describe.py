@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SourceNode, TableSinkNode
 from pipelines.topology.table_groups import ChangeRepartitionNode
@@ -13,11 +14,17 @@ if TYPE_CHECKING:
     from pipelines.topology.topology import SubTopology
 
 
-def describe(sub_topologies: Iterable[SubTopology]) -> str:
+def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:
     """Every sub-topology with its nodes, successors (``-->``) and predecessors (``<--``)."""
     lines = ["Topologies:"]
+    tables = list(global_tables)
+    for number, table in enumerate(tables):
+        lines += [f"   Sub-topology: {number} for global store (will not generate tasks)",
+                  f"    Source: {table.source.name} (topics: [{table.source.topic}])", f"      --> {table.name}",
+                  f"    Processor: {table.name} (stores: [{table.store.name}])", "      --> none",
+                  f"      <-- {table.source.name}"]
     for sub_topology in sub_topologies:
-        lines.append(f"   Sub-topology: {sub_topology.index}")
+        lines.append(f"   Sub-topology: {len(tables) + sub_topology.index}")
         for edge in sub_topology.edges_in:
             lines += [f"    Source: {edge.name}-source (topics: [{edge.name}])", _after(edge.node)]
         for node in sub_topology.nodes:

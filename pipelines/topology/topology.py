@@ -19,6 +19,7 @@ import polars as pl
 from pipelines.errors import CoPartitioningError, TopologyError
 from pipelines.serdes.row_type import TIME
 from pipelines.topology.describe import describe
+from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode
 from pipelines.topology.nodes import (
     AggregateNode,
@@ -138,6 +139,11 @@ class Topology:
         """Source topics, in the order they were declared."""
         return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
 
+    @cached_property
+    def global_tables(self) -> tuple[GlobalTableNode, ...]:
+        """Tables of whole topics, which every worker has."""
+        return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
+
     def source(self, topic: str) -> SourceNode:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
         return {node.topic: node for node in self.nodes if isinstance(node, SourceNode)}[topic]
@@ -201,7 +207,7 @@ class Topology:
 
     def describe(self) -> str:
         """Sub-topologies, nodes, stores and sinks as text, in Kafka Streams' form."""
-        return describe(self.sub_topologies)
+        return describe(self.sub_topologies, self.global_tables)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -233,10 +239,12 @@ def _columns(schema: pl.Schema) -> list[list[str]]:
 
 def _check_names(nodes: Iterable[Node]) -> None:
     for what, names, way_out in (
-        ("topic", [node.topic for node in nodes if isinstance(node, SourceNode)],
+        ("topic", [*(node.topic for node in nodes if isinstance(node, SourceNode)),
+                   *(node.source.topic for node in nodes if isinstance(node, GlobalTableNode))],
          "read it once and use the stream twice"),
         ("store", [name for node in nodes for name in node.store_names
-                   if name not in {store.name for store in node.foreign_stores}], "give each its own name"),
+                   if name not in {store.name for store in node.foreign_stores}]
+         + [node.store.name for node in nodes if isinstance(node, GlobalTableNode)], "give each its own name"),
         ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
     ):
         for name in names:

@@ -197,6 +197,7 @@ class Place:
                               fingerprint=application.topology.fingerprint, on_step=on_step)
         coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
         coordinator.start(self.topics.partition_counts(), self.topics.start_offsets,
+                          beginning_offsets=self.topics.start_offsets,
                           accept_state_loss=accept_state_loss)
         self.restores = InlineRestores(application, self.settings)
         self.snapshots = InlineSnapshots(application, self.settings)

@@ -71,6 +71,23 @@ def lambda_key(key: str, value: str) -> str:
     return key
 
 
+def test_a_global_table_is_loaded_whole_before_the_first_record_and_read_on(tmp_path):
+    def program(builder):
+        table = builder.global_table("names", key=String("id"), value=String("name"), store="names")
+        stream(builder, "in").left_join(table, key="key").map_values(value="name").to_delta("out")
+
+    names = {("names", partition): [(b"k", b"%d" % number, 0) for number in range(partition, 30, 2)]
+             for partition in (0, 1)}
+    names["names", 1] = [(b"other", b"x", 0)]
+    run = place(tmp_path, program, {("in", 0): rows(3, 1), **names})
+    run.run()
+    assert written(run) == ["28"] * 3
+    run.topics.rows["names", 0].append((b"k", b"newest", 0))
+    run.topics.rows["in", 0] += rows(2, 1)
+    run.run()
+    assert written(run) == ["28"] * 3 + ["newest"] * 2
+
+
 def test_a_topic_with_fewer_partitions_leaves_the_other_tasks_alone(tmp_path):
     run = place(tmp_path, lambda b: stream(b, "one").merge(stream(b, "two")).to_delta("out"),
                 {("one", 0): rows(5, 1), ("two", 0): rows(5, 1, 1), ("two", 1): rows(5, 1, 2)})

@@ -1,0 +1,48 @@
+"""Global tables, and streams joined with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, check_name, store_spec
+from pipelines.dsl.joins import JoinFunction, check_keys, joiner_of
+from pipelines.dsl.mapping import selected_key
+from pipelines.errors import TopologyError
+from pipelines.topology.global_tables import GlobalJoinNode, GlobalTableNode
+from pipelines.topology.nodes import Node, RecordType, SourceNode
+
+KeySelector = str | pl.Expr | Callable[[Any, Any], Any] | Mapping[str, str | pl.Expr]
+
+
+class GlobalKTable:
+    """The newest value of each key of a whole topic, on every worker; made to join streams with."""
+
+    def __init__(self, node: GlobalTableNode) -> None:
+        self.node = node
+
+
+def add_global_table(graph: Graph, source: SourceNode, store: str) -> GlobalKTable:
+    name = graph.new_name("KTABLE-SOURCE-")
+    record = source.record
+    values = {column: dtype for column, dtype in record.value.columns.items() if column not in record.key_columns}
+    spec = store_spec(name, check_name("store", store), record, pl.Schema(values))
+    return GlobalKTable(graph.add(GlobalTableNode(name=name, record=record, source=source, store=spec)))
+
+
+def add_global_join(graph: Graph, stream: Node, table: GlobalTableNode, function: JoinFunction | None,
+                    key: KeySelector | None, *, is_left: bool) -> Node:
+    """Raises ``TopologyError`` when no key is selected, or one that the table does not have."""
+    name = graph.new_name("KSTREAM-LEFTJOIN-")  # as Kafka Streams calls the inner join too
+    if key is None:
+        raise TopologyError(f"{name} joins with a global table; pass key=, which names the table's row: a column, an "
+                            "expression, several by name, or a function of (key, value)")
+    columns = dict(key) if isinstance(key, Mapping) else {}
+    selector, selected, _ = selected_key(name, stream, [] if columns else [key], columns)
+    asked = RecordType(key=selected, value=stream.record.value)
+    check_keys(name, asked, table.record)
+    joiner, record = joiner_of(graph, name, stream.record, table.record, function, has_own_key=True)
+    return graph.add(GlobalJoinNode(name=name, parent=stream, record=record, table=table, selector=selector,
+                                    selected=asked, joiner=joiner, is_left=is_left))

@@ -1,0 +1,87 @@
+"""The rows of global tables, as one worker holds them in memory: loaded before its first epoch, then read on.
+
+They are made of their topics alone: there is no changelog, and a new worker reads them from the beginning again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import polars as pl
+
+from pipelines.errors import BadInputError
+from pipelines.serdes.source import RawRecords, decode_source
+from pipelines.serdes.timestamps import UNKNOWN_MS
+from pipelines.tasks.plan import OffsetRange
+from pipelines.topology import Topology
+from pipelines.topology.global_tables import GlobalTableNode
+from state.stores.typed import TypedStore
+
+READ_BYTES = 64 << 20
+
+
+class GlobalTables:
+    """Fits ``state.engine.contract.StateReader`` as far as looking up keys needs it."""
+
+    def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
+        self._nodes = {node.source.topic: node for node in topology.global_tables}
+        self._on_error = on_error
+        self._rows: dict[str, dict[bytes, bytes]] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+
+    def read_on(self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], RawRecords],
+                now_ms: int) -> None:
+        """Take every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
+
+        Raises:
+            BadInputError: A record cannot be read and the application stops at such; else it is passed over.
+        """
+        for wanted in ranges:
+            at = self._positions.get((wanted.topic, wanted.partition), wanted.start)
+            while at < wanted.end:
+                raw = read(wanted.topic, wanted.partition, at, wanted.end)
+                self.take(raw, now_ms)
+                at = self._positions[wanted.topic, wanted.partition] = raw.next_offset  # type: ignore[attr-defined]
+
+    def take(self, raw: RawRecords, now_ms: int) -> None:
+        """Put the records of one topic partition into its table."""
+        node = self._nodes[raw.topic]
+        decoded = decode_source(node.source, raw, now_ms=now_ms, partition_time_ms=UNKNOWN_MS)
+        if decoded.bad and self._on_error == "fail":
+            bad = decoded.bad[0]
+            raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
+        self._put(node, decoded.frame)
+
+    def _put(self, node: GlobalTableNode, rows: pl.DataFrame) -> None:
+        names = list(node.store.key)
+        rows = rows.filter(pl.any_horizontal(pl.col(names).is_not_null()))
+        newest = rows.unique(names, keep="last", maintain_order=True)
+        store = TypedStore(node.store, self)
+        gone, kept = newest.filter("_deleted"), newest.filter(~pl.col("_deleted"))
+        store.delete(store.encode(gone))
+        store.write(store.encode(kept), kept.select(*node.store.value, "_ts"))
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        rows = self._rows.get(store, {})
+        return [rows.get(key) for key in keys]
+
+    def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._rows.setdefault(store, {}).update(zip(keys, values, strict=True))
+
+    def delete_many(self, store: str, keys: Sequence[bytes]) -> None:
+        rows = self._rows.setdefault(store, {})
+        for key in keys:
+            rows.pop(key, None)
+
+    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+             reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        rows = sorted(self._rows.get(store, {}).items(), reverse=reverse)
+        return iter([(key, value) for key, value in rows if lower <= key and (upper is None or key < upper)])
+
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> tuple[bytes, bytes] | None:
+        return next(self.scan(store, lower, upper, reverse=reverse), None)
+
+    def count(self, store: str) -> int:
+        return len(self._rows.get(store, {}))

@@ -1,0 +1,33 @@
+"""Global tables: whole topics that every worker has, and the joins with them. They generate no tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.functions import UserFunction
+from pipelines.operators.joiner import Joiner
+from pipelines.topology.nodes import Node, RecordType, SourceNode
+from state.types import StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class GlobalTableNode(Node):
+    """The newest value of each key of a whole topic."""
+
+    source: SourceNode
+    """What is read; no node of a sub-topology."""
+    store: StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class GlobalJoinNode(Node):
+    """Each record of a stream with the row of a global table under the key that it names."""
+
+    table: GlobalTableNode
+    selector: Mapping[str, pl.Expr] | UserFunction
+    selected: RecordType
+    joiner: Joiner
+    is_left: bool

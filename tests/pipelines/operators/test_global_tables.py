@@ -1,0 +1,113 @@
+"""Global tables and joins with them (Kafka Streams features, sections 5 and 7)."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from polars import col
+
+from pipelines import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
+from pipelines.testing import TopologyTestDriver
+
+
+@dataclass(frozen=True)
+class Sale:
+    product: str | None
+    amount: int
+
+
+@dataclass(frozen=True)
+class Product:
+    title: str
+
+
+@contextmanager
+def driven(join="join", key="product", **settings):
+    """The topics ``sales`` and ``products``, the table ``out``, and the driver."""
+    builder = StreamsBuilder()
+    products = builder.global_table("products", key=String("id"), value=Json(Product), store="products")
+    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    getattr(sales, join)(products, key=key).to_delta("out")
+    with TopologyTestDriver(Application("test", builder, **settings)) as driver:
+        yield (driver.create_input_topic("sales"), driver.create_input_topic("products"),
+               driver.create_output_table("out"), driver)
+
+
+def by_letter(shop: str | None, sale: Sale | None) -> str | None:
+    return sale.product[0] if sale and sale.product else None
+
+
+@pytest.mark.parametrize("key", ["product", col("product").str.slice(0, 1), by_letter,
+                                 {"letter": col("product").str.head(1)}])
+def test_a_record_meets_the_row_of_the_key_that_it_names(key):
+    with driven(key=key) as (sales, products, out, _):
+        products.pipe_input("x", Product("xylophone"))
+        sales.pipe_input("rome", Sale("x", 3), timestamp_ms=7)
+        record = out.read_record()
+        assert record.row == dict(shop="rome", product="x", amount=3, title="xylophone")
+        assert record.timestamp.timestamp() == 0.007
+
+
+def test_updates_of_the_table_bring_nothing_and_tombstones_delete():
+    with driven("left_join") as (sales, products, out, _):
+        products.pipe_input("x", Product("old"))
+        products.pipe_input("x", Product("new"))
+        sales.pipe_input("rome", Sale("x", 1), timestamp_ms=1)
+        products.pipe_input("x", None)
+        products.pipe_input(None, Product("nobody"))
+        sales.pipe_input("rome", Sale("x", 2), timestamp_ms=2)
+        assert [row["title"] for row in out.read_rows()] == ["new", None]
+
+
+@pytest.mark.parametrize(("join", "titles"), [("join", ["xylophone"]), ("left_join", ["xylophone", None, None])])
+def test_null_keys_are_fine_if_they_name_a_row_and_null_values_are_dropped(join, titles):
+    with driven(join) as (sales, products, out, driver):
+        products.pipe_input("x", Product("xylophone"))
+        for value in (Sale("x", 1), Sale(None, 2), Sale("y", 3), None):
+            sales.pipe_input(None, value, timestamp_ms=1)
+        assert [row["title"] for row in out.read_rows()] == titles
+        assert (driver.counts["null_values"], driver.counts["null_keys"]) == (1, join == "join")
+
+
+def test_a_bad_record_stops_the_run_or_is_passed_over():
+    with driven() as (_, products, _, _), pytest.raises(BadInputError, match="topic 'products', partition 0, offset 0"):
+        products.pipe_input("x", b"{")
+    with driven(on_error="dead_letter") as (sales, products, out, _):
+        products.pipe_input("x", b"{")
+        sales.pipe_input("rome", Sale("x", 1), timestamp_ms=1)
+        assert out.is_empty()
+
+
+def test_a_global_table_generates_no_tasks_and_needs_no_equal_partition_count():
+    builder = StreamsBuilder()
+    products = builder.global_table("products", key=String("id"), value=Json(Product), store="products")
+    builder.stream("sales", key=String("shop"), value=Json(Sale)).join(products, key="product").to_delta("out")
+    topology = builder.build()
+    assert topology.partition_counts({"sales": 3, "products": 5}) == {0: 3}
+    assert topology.describe() == """\
+Topologies:
+   Sub-topology: 0 for global store (will not generate tasks)
+    Source: KSTREAM-SOURCE-0000000000 (topics: [products])
+      --> KTABLE-SOURCE-0000000001
+    Processor: KTABLE-SOURCE-0000000001 (stores: [products])
+      --> none
+      <-- KSTREAM-SOURCE-0000000000
+   Sub-topology: 1
+    Source: KSTREAM-SOURCE-0000000002 (topics: [sales])
+      --> KSTREAM-LEFTJOIN-0000000003
+    Processor: KSTREAM-LEFTJOIN-0000000003 (stores: [])
+      --> KSTREAM-SINK-0000000004
+      <-- KSTREAM-SOURCE-0000000002
+    Sink: KSTREAM-SINK-0000000004 (table: out)
+      <-- KSTREAM-LEFTJOIN-0000000003
+"""
+
+
+def test_the_key_of_the_row_has_to_be_named():
+    builder = StreamsBuilder()
+    products = builder.global_table("products", key=String("id"), value=Json(Product), store="products")
+    sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    with pytest.raises(TopologyError, match="pass key="):
+        sales.join(products)
+    with pytest.raises(TopologyError, match=r"the key \(amount: Int64\) with the key \(id: String\)"):
+        sales.join(products, key="amount")
