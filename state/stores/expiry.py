@@ -45,6 +45,13 @@ class ExpiryIndex:
         found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
         return None if found is None else _time_of(found[0])
 
+    def take(self, through_ms: int) -> list[bytes]:
+        """Take out the keys with times up to ``through_ms``, by time."""
+        mark = _mark(self._store)
+        entries = dict(self._view.scan(EXPIRIES, mark, mark + time_bytes(through_ms + 1)))
+        cast(StateSession, self._view).delete_many(EXPIRIES, list(entries))
+        return list(entries.values())
+
     def in_order(self, from_ms: int | None = None) -> Iterator[tuple[bytes, int]]:
         """Keys with their times, by time, read as they are taken."""
         mark = _mark(self._store)

@@ -39,7 +39,7 @@ def test_the_user_that_waits_longest_goes_early_when_a_thousand_wait():
                          "_deleted": False}, schema_overrides={"_partition": pl.Int32})
     output = TaskProcessor(rate_limit.app.topology.sub_topologies[0]).run({"clicks": rows}, MemorySession(), {}, 0)
     assert output.sinks["click_counts"]["user"].to_list() == ["user0000"]
-    assert output.gauges["suppression_buffer_count"] == 1_000
+    assert output.metrics.buffers["held_clicks-store"][0] == 1_000
 
 
 def test_a_minutes_words_are_counted_once_and_late_ones_are_kept_apart():
