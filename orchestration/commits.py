@@ -87,7 +87,7 @@ def news(supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInsta
         if any(offset > reaches.get(partition, 0) for partition, offset in offsets.items()):
             events.append(dg.AssetMaterialization(key, description=f"as far as read by {found}",
                                                   metadata=_values(offsets_metadata(offsets))))
-    ingest = {**ingest_metadata(newest, supervised.topics), **pace}
+    ingest = {**pace, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=_values(ingest)))
     for name, key in supervised.tables.items():
         folder = warehouse / supervised.id / name

@@ -40,7 +40,7 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
         return
     topics = load_reference(pipes.get_extra("reference")).topology.topics()
     pipes.report_asset_materialization(asset_key=pipes.get_extra("ingest"), metadata={
-        **ingest_metadata(newest, topics), **pace_metadata(settings, summary.application),
+        **pace_metadata(settings, summary.application), **ingest_metadata(newest, topics),
         "ended": summary.reason, "records_in": summary.records_in,
         "commits": summary.commits, "seconds": round(summary.seconds, 3)})
     for table, asset_key in pipes.get_extra("tables").items():
