@@ -62,6 +62,16 @@ def test_reading_goes_on_where_it_stopped_and_seeks_where_it_did_not(reading, nu
     assert reader.read(90, 100).offsets.tolist() == list(range(90, 100)), "ahead"
 
 
+def test_records_that_were_taken_back_come_again_without_a_seek(reading, numbered, monkeypatch):
+    reader = reading(numbered)
+    taken = reader.read(0, 40)
+    reader.take_back(taken, 25)
+    monkeypatch.setattr(reader, "_seek", lambda offset: pytest.fail(f"sought {offset}"))
+    again = reader.read(25, 60)
+    assert again.offsets.tolist() == list(range(25, 60))
+    assert again.values == [b"v%d" % number for number in range(25, 60)]
+
+
 def test_a_time_cuts_before_the_first_record_beyond_it_but_one_is_always_taken(reading, numbered):
     reader = reading(numbered)
     found = reader.read(0, 100, until_time_ms=1_000_000 + 7_500)

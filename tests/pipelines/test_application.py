@@ -25,6 +25,7 @@ def test_defaults_are_those_of_the_documentation():
     ("_a", {}, "application id '_a'"), ("a/b", {}, "application id"), ("", {}, "application id"),
     ("a", {"commit_interval": timedelta(0)}, "commit_interval"), ("a", {"on_error": "ignore"}, "on_error"),
     ("a", {"start": "newest"}, "start"), ("a", {"max_skew": timedelta(seconds=-1)}, "max_skew"),
+    ("a", {"max_task_idle": timedelta(seconds=-1)}, "max_task_idle.*None waits for nothing"),
     ("a", {"uncommitted_max_bytes": 0}, "uncommitted_max_bytes")])
 def test_settings_that_make_no_sense_are_refused(id, settings, message):
     with pytest.raises(TopologyError, match=message):

@@ -98,6 +98,11 @@ def clicks(builder=None, value=Click, key="user"):
     (lambda: clicks().group_by_key().count("s").suppress(FINAL), "needs a windowed table"),
     (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").suppress(WINDOWS), "pass Suppressed"),
     (lambda: Delimited(Hidden, sep=""), "empty separator"),
+    (lambda: clicks().merge(StreamsBuilder().stream("views", key=String("user"), value=String("page"))),
+     "user: String, page: String, ms: Int64 and user: String, page: String; give both the same names"),
+    (lambda: clicks().join(clicks().group_by_key().windowed_by(WINDOWS).count("s")), "are not kept, so a join cannot"),
+    (lambda: clicks().join(clicks().to_table("s", ttl=timedelta(hours=1))), "cannot look them up"),
+    (lambda: clicks().join(clicks().to_table("s"), windows=timedelta(1)), "cannot join .* this way"),
     (lambda: StreamsBuilder().build(), "reads nothing"),
 ])
 def test_a_mistake_is_named(describe, message):
