@@ -26,6 +26,8 @@ def place(tmp_path_factory):
     settings = Settings(dir=tmp_path_factory.mktemp("dagster") / "weir")
     with broker_for(settings):
         result = dg.materialize([*flights_defs.assets, *flights_defs.asset_checks],
+                                selection=dg.AssetSelection.assets(*FLIGHTS.topics.values(), FLIGHTS.ingest,
+                                                                   *FLIGHTS.tables.values()),
                                 resources={"weir": WeirResource(dir=str(settings.dir)), "pipes": driver_pipes()})
         yield settings, result
 
