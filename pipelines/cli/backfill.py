@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
+from pipelines.cli.migrate_out import ServersOption
+from pipelines.cli.options import (
+    AppArgument,
+    CommandError,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    load_settings,
+    parse_assignments,
+)
 from pipelines.cli.render import console, notices, print_json, print_table
 
 if TYPE_CHECKING:
@@ -32,6 +41,9 @@ def run(application: AppArgument,
             "each topic.")] = None,
         time_column: Annotated[str, typer.Option(
             metavar="COLUMN", help="The time of a record in such a table or file.")] = "_ts",
+        bootstrap_servers: ServersOption = None,
+        assignments: Annotated[list[str] | None, typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting, as slots=4; may be given more than once.")] = None,
         directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 
@@ -45,7 +57,10 @@ def run(application: AppArgument,
     days = Days(first=first.date(), end=(end or first + timedelta(days=1)).date())
     if days.end <= days.first:
         raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
-    settings = load_settings(directory)
+    overrides = parse_assignments(assignments or [])
+    if bootstrap_servers:
+        overrides["bootstrap_servers"] = bootstrap_servers
+    settings = load_settings(directory, overrides)
     reference = registered_reference(settings, application)
     source = BackfillInput(paths=_paths(reference, sources or []), time_column=time_column,
                            margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))

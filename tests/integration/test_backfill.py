@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -73,11 +72,9 @@ def until(condition, what: str) -> None:
 def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> subprocess.Popen:
     """A backfill in a process of its own."""
     command = [sys.executable, "-c", "from pipelines.cli import main; main()", "backfill", "run", "sensors", *DAYS,
-               *arguments, "--dir", str(settings.dir)]
-    variables = {"WEIR_BOOTSTRAP_SERVERS": settings.bootstrap_servers, "WEIR_SLOTS": "2",
-                 "WEIR_MAX_EPOCH_RECORDS": str(epoch_records)}
-    return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True)
+               *arguments, "--dir", str(settings.dir), "--bootstrap-servers", settings.bootstrap_servers,
+               "--set", "slots=2", "--set", f"max_epoch_records={epoch_records}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def weir_backfill(settings: Settings, *arguments: str) -> str:
