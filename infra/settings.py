@@ -3,7 +3,8 @@
 This module alone reads the environment. A value comes from, in this order: a flag (``--dir``, ``--set key=value``),
 a ``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's
 names: ``--set kafka.security.protocol=SASL_SSL``, ``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table.
-Spark properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table.
+Spark properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table. The schema registry's client has
+``--set schema_registry.url=...``, ``WEIR_SCHEMA_REGISTRY_URL`` or a ``[schema_registry]`` table.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
-_TABLES = ("kafka", "spark")
+_TABLES = ("kafka", "spark", "schema_registry")
 _PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
-_SECRET_PARTS = ("password", "secret", "token", "sasl.", "ssl.key", "oauthbearer", "jaas", "credential")
+_SECRET_PARTS = ("password", "secret", "token", "sasl.", "ssl.key", "oauthbearer", "jaas", "credential",
+                 "auth.user.info")
 
 
 class SettingsError(Exception):
@@ -57,6 +59,8 @@ class Settings(BaseModel):
     """A consumer group that gets the positions at every commit, for lag tools; none when left out."""
     control_url: str = Field(default="", repr=False)
     """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
+    schema_registry: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Properties of confluent-kafka's registry client, as ``url``; for programs that read Avro or Protobuf."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
     """Spark properties by full name; they win over Weir's own."""
 
@@ -89,7 +93,7 @@ class Settings(BaseModel):
             for key, value in pairs:
                 table, _, name = key.partition(".")
                 if table in _TABLES and name:
-                    full = name if table == "kafka" else f"spark.{name.removeprefix('spark.')}"
+                    full = f"spark.{name.removeprefix('spark.')}" if table == "spark" else name
                     merged.setdefault(table, {})[full] = _text(value)
                 else:
                     field = key.replace("-", "_")
@@ -189,8 +193,9 @@ def _environment_pairs(environment: Mapping[str, str]) -> Iterator[tuple[str, st
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name.startswith("kafka_"):
-            yield "kafka." + name.removeprefix("kafka_").replace("_", "."), value
+        table = next((table for table in ("kafka", "schema_registry") if name.startswith(f"{table}_")), None)
+        if table is not None:
+            yield f"{table}." + name.removeprefix(f"{table}_").replace("_", "."), value
         else:
             yield name, value
 

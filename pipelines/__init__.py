@@ -27,6 +27,7 @@ from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.reading import read_table
 from pipelines.serdes import (
+    Avro,
     Boolean,
     Bytes,
     Delimited,
@@ -36,6 +37,8 @@ from pipelines.serdes import (
     Int64,
     Json,
     Msgpack,
+    Protobuf,
+    SchemaRegistryError,
     SessionWindowed,
     String,
     TimeWindowed,
@@ -52,14 +55,14 @@ from pipelines.state_reader import Query, StateReader
 from state.stores.custom import FollowingStore
 
 __all__ = [
-    "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "BadInputError", "Boolean",
+    "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "Avro", "BadInputError", "Boolean",
     "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "Collect", "Count",
     "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
     "FollowingStore", "GlobalKTable", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable",
-    "KStream", "KTable", "Last",
-    "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Query", "QueryError", "SessionWindowed",
-    "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder",
-    "StrictBufferConfig", "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedKStream", "TimeWindows",
-    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
-    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
+    "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Protobuf", "Query",
+    "QueryError", "SchemaRegistryError", "SessionWindowed", "SessionWindowedKStream", "SessionWindows",
+    "SlidingWindows", "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum", "Suppressed",
+    "TimeWindowed", "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
+    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
+    "load_application", "read_table",
 ]

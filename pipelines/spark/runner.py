@@ -21,6 +21,7 @@ from infra.kafka.broker import EmbeddedBroker
 from infra.settings import Settings
 from infra.spark.session import slot_session, stop_session
 from pipelines.application import Application, load_application
+from pipelines.serdes.registry import connect_serdes
 from pipelines.spark.afterwards import Afterwards
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator, Offsets
@@ -64,6 +65,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         FencedError: A newer driver has taken over.
     """
     application = load_application(reference)
+    connect_serdes(application.topology.serdes(), settings.schema_registry)  # refuses what the workers would
     stop = stop or Event()
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
@@ -78,7 +80,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         worker = WorkerSettings(
             reference=reference,
             kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
-            on_step=on_step,
+            schema_registry=settings.schema_registry, on_step=on_step,
             tasks=TaskSettings(
                 application_folder=str(settings.warehouse / application.id),
                 state_folder=str(settings.state_dir / application.id),

@@ -15,6 +15,7 @@ from pathlib import Path
 from infra.kafka.reader import PartitionReader
 from pipelines.application import load_application
 from pipelines.backfill.files import SliceReader
+from pipelines.serdes.registry import connect_serdes
 from pipelines.tasks.epoch import EpochRunner, TaskSettings
 from pipelines.tasks.plan import Receipt, TaskPlan
 from state.types import StateId, TaskId
@@ -31,6 +32,8 @@ class WorkerSettings:
     """Client properties, secrets included: never printed."""
     slices: str | None = None
     """The folder of what is read in the place of topics (``pipelines.backfill.files``)."""
+    schema_registry: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the registry's client, secrets included."""
     on_step: str | None = None
     """``MODULE:FUNCTION`` called with the name of each step; fault tests kill there."""
 
@@ -59,6 +62,7 @@ class Worker:
         application = load_application(self.settings.reference)
         self.topics = [[source.topic for source in sub_topology.sources]
                        for sub_topology in application.topology.sub_topologies]
+        connect_serdes(application.topology.serdes(), self.settings.schema_registry)
         self.epochs = EpochRunner(application.topology, self.settings.tasks, self.reader,
                                   load_step_hook(self.settings.on_step))
 

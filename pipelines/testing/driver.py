@@ -20,6 +20,7 @@ import polars as pl
 from pipelines.application import Application
 from pipelines.errors import BadInputError
 from pipelines.operators.windows import to_ms
+from pipelines.serdes.registry import connect_serdes
 from pipelines.serdes.source import decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
 from pipelines.tasks.global_tables import GlobalTables
@@ -40,6 +41,7 @@ from state.stores.typed import TypedStore
 from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 _GENERATION = 1
+MOCK_REGISTRY = {"url": "mock://tests"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ class TopologyTestDriver:
     """Runs an application's topology in memory, which is let go when the driver is closed."""
 
     def __init__(self, application: Application, *,
-                 initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC)) -> None:
+                 initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
+                 schema_registry: Mapping[str, str] = MOCK_REGISTRY) -> None:
+        """Serdes that need a schema registry get one in memory, or the one that the client properties name."""
+        connect_serdes(application.topology.serdes(), schema_registry)
         self._application = application
         self._topology = application.topology
         self._now_ms = time_to_ms(initial_wall_clock)

@@ -18,6 +18,7 @@ import polars as pl
 
 from pipelines.errors import CoPartitioningError, TopologyError
 from pipelines.serdes.row_type import TIME
+from pipelines.serdes.serde import Serde
 from pipelines.topology.describe import describe
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode
@@ -143,6 +144,11 @@ class Topology:
     def global_tables(self) -> tuple[GlobalTableNode, ...]:
         """Tables of whole topics, which every worker has."""
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
+
+    def serdes(self) -> tuple[Serde, ...]:
+        """Those of all topics."""
+        return tuple(serde for node in self.nodes if isinstance(node, (SourceNode, GlobalTableNode))
+                     for serde in (node.key_serde, node.value_serde))
 
     def source(self, topic: str) -> SourceNode:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""

@@ -41,10 +41,14 @@ def test_client_properties_merge_from_all_sources_under_librdkafkas_names(place,
                                      "enable.ssl.certificate.verification = false\n"
                                      '[spark]\ndriver.memory = "1g"\n"spark.ui.port" = 4041\n')
     monkeypatch.setenv("WEIR_KAFKA_SASL_PASSWORD", "hunter2")
-    settings = Settings.load(overrides={"kafka.security.protocol": "SASL_SSL", "spark.driver.memory": "2g"})
+    monkeypatch.setenv("WEIR_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO", "ann:hunter2")
+    settings = Settings.load(overrides={"schema_registry.url": "http://registry:8081",
+                                        "kafka.security.protocol": "SASL_SSL", "spark.driver.memory": "2g"})
     assert settings.kafka == {"sasl.username": "ann", "security.protocol": "SASL_SSL", "sasl.password": "hunter2",
                               "enable.ssl.certificate.verification": "false"}
     assert settings.spark == {"spark.driver.memory": "2g", "spark.ui.port": "4041"}
+    assert settings.schema_registry == {"url": "http://registry:8081", "basic.auth.user.info": "ann:hunter2"}
+    assert "hunter2" not in repr(settings)
 
 
 def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):

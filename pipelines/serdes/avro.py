@@ -1,0 +1,116 @@
+"""Avro with schemas in a registry, read into the schema that the program declares.
+
+A record is read with its writer's schema and resolved against the declared one by Avro's rules: fields that are not
+declared are skipped, a missing field is null for ``X | None`` and bad input otherwise, and int becomes long or double.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import typing
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import polars as pl
+
+from pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
+from pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
+from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+
+_TYPES: dict[Any, Any] = {
+    int: "long", float: "double", str: "string", bool: "boolean", bytes: "bytes",
+    datetime: {"type": "long", "logicalType": "timestamp-millis"}, date: {"type": "int", "logicalType": "date"}}
+
+
+class Avro(RegistrySerde):
+    """``Avro(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns.
+
+    Encoding registers the declared schema under ``subject``, by default the dataclass's name.
+    """
+
+    def __init__(self, schema: Any, *, subject: str | None = None) -> None:
+        self._declared, self.cls = schema, schema_class(schema)
+        self.subject = subject or self.cls.__name__
+        self._row_type = row_type_of(self.cls, "")
+        self._schema = {"type": "record", "name": self.cls.__name__, "fields": [
+            _field(name, annotation) for name, annotation in field_types(self.cls).items()]}
+        self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
+        self._header: bytes | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Avro], tuple[Any, str]]:
+        return _avro, (self._declared, self.subject)
+
+    def __repr__(self) -> str:
+        return f"Avro({self.cls.__name__})"
+
+    def connect(self, registry: Any) -> None:
+        super().connect(registry)
+        self._readers, self._header = {}, None
+
+    def row_type(self, default_name: str) -> RowType:
+        return self._row_type
+
+    def encode(self, item: Any) -> bytes | None:
+        if item is None:
+            return None
+        import fastavro
+
+        if self._header is None:
+            self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema),
+                                   {name: getattr(item, name) for name in self._row_type.columns})
+        return self._header + written.getvalue()
+
+    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+        """Raises ``SchemaRegistryError`` when the registry cannot be asked for a schema that is not known yet."""
+        records, absent, bad = decode_one_by_one(items, self._decode_one)
+        try:
+            return DecodedColumns(_columns(row_type, records), absent, bad)
+        except TypeError:  # a logical type of the writer's that the declared schema has not
+            for index, record in enumerate(records):
+                try:
+                    _columns(row_type, [record])
+                except TypeError as error:
+                    records[index], bad[index] = None, f"not a {self.cls.__name__}: {error}"
+        return DecodedColumns(_columns(row_type, records), absent, bad)
+
+    def _decode_one(self, item: bytes) -> Any:
+        schema_id = schema_id_of(item)
+        read = self._readers.get(schema_id)
+        if read is None:
+            read = self._readers[schema_id] = self._reader(schema_id)
+        try:
+            return read(io.BytesIO(item[HEADER_BYTES:]))
+        except Exception as error:  # bytes of another form make fastavro stumble over anything
+            raise ValueError(f"not a record of schema {schema_id} that fits {self.cls.__name__}: "
+                             f"{type(error).__name__}: {error}") from None
+
+    def _reader(self, schema_id: int) -> Callable[[io.BytesIO], Any]:
+        import fastavro
+
+        writer = fastavro.parse_schema(json.loads(self.registry.schema(schema_id)))
+        if not isinstance(writer, dict) or writer["type"] != "record":
+            raise ValueError(f"schema {schema_id} is not of records, and {self!r} reads records")
+        declared = fastavro.parse_schema({**self._schema, "name": writer["name"]})  # it may be called otherwise
+        return lambda encoded: fastavro.schemaless_reader(encoded, writer, declared)
+
+
+def _avro(schema: Any, subject: str) -> Avro:
+    return Avro(schema, subject=subject)
+
+
+def _field(name: str, annotation: Any) -> dict[str, Any]:
+    kind, is_optional = without_none(annotation)
+    if typing.get_origin(kind) is list:
+        avro: Any = {"type": "array", "items": _TYPES[without_none(typing.get_args(kind)[0])[0]]}
+    else:
+        avro = _TYPES[kind]
+    return {"name": name, "type": ["null", avro], "default": None} if is_optional else {"name": name, "type": avro}
+
+
+def _columns(row_type: RowType, records: list[Any]) -> list[pl.Series]:
+    return [pl.Series(name, [None if record is None else record[name] for record in records], dtype=dtype)
+            for name, dtype in row_type.columns.items()]

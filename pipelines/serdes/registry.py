@@ -1,0 +1,115 @@
+"""Serdes whose schemas stand in a schema registry: the header before each value, and the registry itself.
+
+A value begins with a zero byte and the schema's id in four big-endian bytes. Where the registry is belongs to the place
+where a program runs, so serdes are connected when a run or a test begins. The client is confluent-kafka's, imported
+when one is needed; what it needs comes with the extra ``weir[registry]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipelines.serdes.windowed import WindowedSerde
+
+HEADER_BYTES = 5
+NUMBERS = frozenset({"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms",
+                     "retries.max.wait.ms"})
+"""Properties of the client that are numbers; settings come as text."""
+
+
+class SchemaRegistryError(Exception):
+    """The registry is not configured, not there, or refuses; what could not be read because of it is not bad input."""
+
+
+class UnknownSchemaError(ValueError):
+    """The registry does not know a schema's id."""
+
+
+class SchemaRegistry:
+    """One registry and what it has told so far; schemas never change under their id."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """``properties`` are those of confluent-kafka's client: ``url`` and what authenticates.
+
+        Raises:
+            SchemaRegistryError: There is no URL, or the client is not installed.
+        """
+        if not properties.get("url"):
+            raise SchemaRegistryError("the program reads Avro or Protobuf, and no schema registry is configured; give "
+                                      "--set schema_registry.url=http://host:port")
+        try:
+            from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+        except ImportError as error:
+            raise SchemaRegistryError(f"the schema registry's client needs {error.name!r}, which is not installed; "
+                                      "install weir[registry]") from None
+        self._url, self._make_schema = properties["url"], Schema
+        try:
+            self._client = SchemaRegistryClient.new_client(
+                {name: int(value) if name in NUMBERS and value.isdigit() else value
+                 for name, value in properties.items()})
+        except (TypeError, ValueError) as error:
+            raise SchemaRegistryError(f"schema_registry.* cannot be used: {error}") from None
+
+    def schema(self, schema_id: int) -> str:
+        """The text of a schema.
+
+        Raises:
+            UnknownSchemaError: No schema has this id.
+            SchemaRegistryError: The registry cannot be asked.
+        """
+        try:
+            return str(self._client.get_schema(schema_id).schema_str)
+        except Exception as error:
+            if getattr(error, "http_status_code", None) == 404:
+                raise UnknownSchemaError(f"the schema registry knows no schema {schema_id}") from None
+            raise self._failed(error) from error
+
+    def register(self, subject: str, schema: str, kind: str) -> int:
+        """The id of ``schema`` under ``subject``; ``kind`` is AVRO or PROTOBUF."""
+        try:
+            return int(self._client.register_schema(subject, self._make_schema(schema, kind)))
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> SchemaRegistryError:
+        return SchemaRegistryError(f"the schema registry at {self._url} does not answer as it should: {error}; see "
+                                   "that it runs and that schema_registry.* is right")
+
+
+class RegistrySerde:
+    """Base of the serdes that need a registry."""
+
+    _registry: SchemaRegistry | None = None
+
+    def connect(self, registry: SchemaRegistry) -> None:
+        """Use ``registry`` from now on."""
+        self._registry = registry
+
+    @property
+    def registry(self) -> SchemaRegistry:
+        if self._registry is None:
+            raise SchemaRegistryError(f"{self!r} is not connected to a schema registry; runs and the test driver do so")
+        return self._registry
+
+
+def connect_serdes(serdes: Iterable[Any], properties: Mapping[str, str]) -> None:
+    """Connect those that need it to one registry; raises ``SchemaRegistryError`` where there is none."""
+    inner = [serde.key if isinstance(serde, WindowedSerde) else serde for serde in serdes]
+    needing = [serde for serde in inner if isinstance(serde, RegistrySerde)]
+    if needing:
+        registry = SchemaRegistry(properties)
+        for serde in needing:
+            serde.connect(registry)
+
+
+def header(schema_id: int) -> bytes:
+    return b"\x00" + schema_id.to_bytes(4, "big")
+
+
+def schema_id_of(item: bytes) -> int:
+    """The id in a value's header; raises ``ValueError`` when there is none."""
+    if len(item) < HEADER_BYTES or item[0] != 0:
+        raise ValueError(f"expected a zero byte and a schema id of four bytes, found {item[:HEADER_BYTES]!r}")
+    return int.from_bytes(item[1:HEADER_BYTES], "big")
+
