@@ -147,8 +147,9 @@ class Topology:
 
     def serdes(self) -> tuple[Serde, ...]:
         """Those of all topics."""
-        return tuple(serde for node in self.nodes if isinstance(node, (SourceNode, GlobalTableNode))
-                     for serde in (node.key_serde, node.value_serde))
+        sources = [*(node for node in self.nodes if isinstance(node, SourceNode)),
+                   *(table.source for table in self.global_tables)]
+        return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
 
     def source(self, topic: str) -> SourceNode:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
