@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bench.events import LARGE_BYTES, SMALL_BYTES
+from polars import col
+
+from bench.events import LARGE_BYTES, SMALL_BYTES, users_of
 from pipelines import (
     Application,
     BufferConfig,
@@ -28,6 +30,13 @@ class Event:
     """The one field of the events that the jobs need."""
 
     amount: int
+
+
+@dataclass(frozen=True)
+class User:
+    """What an event is joined with."""
+
+    factor: int
 
 
 def sum_per_key(topic: str) -> Application:
@@ -96,7 +105,25 @@ sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
 sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
 window_final_68 = window_final(f"events_{SMALL_BYTES}")
 window_final_400 = window_final(f"events_{LARGE_BYTES}")
+def table_join_sum(topic: str) -> Application:
+    """The sum by user of ``amount`` times the factor that the user's row in a table has."""
+    builder = StreamsBuilder()
+    users = builder.table(users_of(topic), key=String("user"), value=Json(User), store="users")
+    (
+        builder.stream(topic, key=String("user"), value=Json(Event))
+        .join(users)
+        .map_values(weighted=col("amount") * col("factor"))
+        .group_by_key()
+        .agg("sums", total=Sum("weighted"))
+        .to_delta("totals")
+    )
+    return Application(
+        f"table_join_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
 hopping_final_68 = hopping_final(f"events_{SMALL_BYTES}")
+table_join_sum_68 = table_join_sum(f"events_{SMALL_BYTES}")
 session_sum_68 = session_sum(f"events_{SMALL_BYTES}")
 sum_per_key_restore = sum_per_key("events_restore")
 sum_per_key_base = sum_per_key("events_base")

@@ -55,6 +55,22 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     )
 
 
+def users_of(topic: str) -> str:
+    """The topic with one record a key that events of ``topic`` are joined with."""
+    return f"{topic}_users"
+
+
+def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
+    """Users ``[start, stop)`` as ``event_frame`` gives events, each with a factor; they are older than any event."""
+    at = np.arange(start, stop)
+    users = pl.DataFrame({"factor": 1 + at % 7})
+    return users.select(
+        key="u" + pl.Series(at).cast(pl.String).str.zfill(6),
+        value=pl.struct("factor").struct.json_encode(),
+        timestamp=pl.lit(START_MS - 1),
+    )
+
+
 def make_events(
     bootstrap_servers: str,
     topic: str,

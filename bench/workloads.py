@@ -16,14 +16,15 @@ from pathlib import Path
 
 import polars as pl
 
-from bench.events import LARGE_BYTES, SMALL_BYTES, make_events
+from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, make_events, user_frame, users_of
 from bench.kafka_streams import KafkaStreamsPeer, read_output
 from bench.processes import BenchError, Measured, measure, run_json
 from state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
-WINDOW_JOBS = ("hopping_final", "session_sum")
+SMALL_JOBS = ("hopping_final", "session_sum", "table_join_sum")
 """Measured at the smaller event size alone."""
+JOIN_JOB = "table_join_sum"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
 
@@ -69,7 +70,7 @@ class Bench:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
 
     def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
-        """The jobs at all event sizes, those of windows at one, ``runs`` times a side, Weir and the peer in turn.
+        """The jobs at all event sizes, some at one, ``runs`` times a side, Weir and the peer in turn.
 
         Raises:
             BenchError: A run failed, or the results differ.
@@ -77,7 +78,9 @@ class Bench:
         for event_bytes in SIZES:
             topic = f"events_{event_bytes}"
             self._make_events(topic, events, event_bytes)
-            for job in (*JOBS, *(WINDOW_JOBS if event_bytes == SMALL_BYTES else ())):
+            if event_bytes == SMALL_BYTES:
+                make_events(self._bootstrap_servers, users_of(topic), KEYS, 0, user_frame)
+            for job in (*JOBS, *(SMALL_JOBS if event_bytes == SMALL_BYTES else ())):
                 yield self._workload(job, event_bytes, topic, events, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
@@ -111,6 +114,7 @@ class Bench:
         self, job: str, event_bytes: int, topic: str, events: int, runs: int, peer: KafkaStreamsPeer | None
     ) -> Workload:
         weir, kafka_streams = [], []
+        events += KEYS if job == JOIN_JOB else 0
         for run in range(1, runs + 1):
             self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
             measured, result = self._weir(f"{job}_{event_bytes}", events)

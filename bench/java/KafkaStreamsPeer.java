@@ -25,7 +25,10 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.SessionWindows;
@@ -45,6 +48,9 @@ import org.apache.kafka.streams.state.WindowStore;
 public final class KafkaStreamsPeer {
   @JsonIgnoreProperties(ignoreUnknown = true)
   public record Event(long amount) {}
+
+  @JsonIgnoreProperties(ignoreUnknown = true)
+  public record User(long factor) {}
 
   public static void main(String[] args) throws Exception {
     if (args.length != 8) {
@@ -74,16 +80,16 @@ public final class KafkaStreamsPeer {
     LongAdder seen = new LongAdder();
     AtomicLong firstNanos = new AtomicLong();
     StreamsBuilder builder = new StreamsBuilder();
-    KGroupedStream<String, Long> amounts =
-        builder.stream(in, Consumed.with(Serdes.String(), events()))
+    KStream<String, Long> values =
+        builder.stream(in, Consumed.with(Serdes.String(), json(Event.class)))
             .mapValues(event -> {
               if (firstNanos.get() == 0) {
                 firstNanos.compareAndSet(0, System.nanoTime());
               }
               seen.increment();
               return event.amount();
-            })
-            .groupByKey(Grouped.with(Serdes.String(), Serdes.Long()));
+            });
+    KGroupedStream<String, Long> amounts = values.groupByKey(Grouped.with(Serdes.String(), Serdes.Long()));
     switch (job) {
       case "sum_per_key", "restore" -> amounts
           .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
@@ -111,6 +117,24 @@ public final class KafkaStreamsPeer {
           .map((key, sum) -> KeyValue.pair(
               key.key() + "@" + key.window().start() + "@" + key.window().end(), sum))
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      case "table_join_sum" -> {
+        KTable<String, Long> factors = builder
+            .stream(in + "_users", Consumed.with(Serdes.String(), json(User.class)))
+            .mapValues(user -> {
+              firstNanos.compareAndSet(0, System.nanoTime());
+              seen.increment();
+              return user.factor();
+            })
+            .toTable(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("users")
+                .withKeySerde(Serdes.String()).withValueSerde(Serdes.Long()));
+        values
+            .join(factors, (amount, factor) -> amount * factor,
+                Joined.with(Serdes.String(), Serdes.Long(), Serdes.Long()))
+            .groupByKey(Grouped.with(Serdes.String(), Serdes.Long()))
+            .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
+            .toStream()
+            .to(out, Produced.with(Serdes.String(), Serdes.Long()));
+      }
       default -> throw new IllegalArgumentException("there is no job " + job);
     }
 
@@ -161,9 +185,9 @@ public final class KafkaStreamsPeer {
     }
   }
 
-  private static Serde<Event> events() {
-    ObjectReader reader = new ObjectMapper().readerFor(Event.class);
-    Deserializer<Event> deserializer = (topic, bytes) -> {
+  private static <T> Serde<T> json(Class<T> type) {
+    ObjectReader reader = new ObjectMapper().readerFor(type);
+    Deserializer<T> deserializer = (topic, bytes) -> {
       try {
         return reader.readValue(bytes);
       } catch (IOException error) {
