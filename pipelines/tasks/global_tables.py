@@ -6,7 +6,7 @@ They are made of their topics alone: there is no changelog, and a new worker rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import polars as pl
 
@@ -19,6 +19,15 @@ from pipelines.topology.global_tables import GlobalTableNode
 from state.stores.typed import TypedStore
 
 READ_BYTES = 64 << 20
+TRIES = 30
+"""Reads in a row that may bring nothing, about a second each while the brokers are away."""
+
+
+class ReadRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int: ...
 
 
 class GlobalTables:
@@ -30,19 +39,26 @@ class GlobalTables:
         self._rows: dict[str, dict[bytes, bytes]] = {}
         self._positions: dict[tuple[str, int], int] = {}
 
-    def read_on(self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], RawRecords],
+    def read_on(self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], ReadRecords],
                 now_ms: int) -> None:
         """Take every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
 
         Raises:
             BadInputError: A record cannot be read and the application stops at such; else it is passed over.
+            TimeoutError: The brokers give nothing for half a minute.
         """
         for wanted in ranges:
-            at = self._positions.get((wanted.topic, wanted.partition), wanted.start)
+            place = wanted.topic, wanted.partition
+            at, tries = self._positions.get(place, wanted.start), TRIES
             while at < wanted.end:
-                raw = read(wanted.topic, wanted.partition, at, wanted.end)
+                raw = read(*place, at, wanted.end)
                 self.take(raw, now_ms)
-                at = self._positions[wanted.topic, wanted.partition] = raw.next_offset  # type: ignore[attr-defined]
+                tries = TRIES if raw.next_offset > at else tries - 1
+                at = self._positions[place] = raw.next_offset
+                if not tries:
+                    raise TimeoutError(f"topic {wanted.topic!r}, partition {wanted.partition}, of a global table gives "
+                                       f"nothing at offset {at} of {wanted.end}; see that the brokers are up and start "
+                                       "again")
 
     def take(self, raw: RawRecords, now_ms: int) -> None:
         """Put the records of one topic partition into its table."""

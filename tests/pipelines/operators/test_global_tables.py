@@ -3,10 +3,14 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from polars import col
 
+from infra.kafka.reader import RawRecords
 from pipelines import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
+from pipelines.tasks.global_tables import TRIES, GlobalTables
+from pipelines.tasks.plan import OffsetRange
 from pipelines.testing import TopologyTestDriver
 
 
@@ -76,6 +80,22 @@ def test_a_bad_record_stops_the_run_or_is_passed_over():
         products.pipe_input("x", b"{")
         sales.pipe_input("rome", Sale("x", 1), timestamp_ms=1)
         assert out.is_empty()
+
+
+def test_brokers_that_give_nothing_are_waited_for_and_then_named():
+    builder = StreamsBuilder()
+    builder.global_table("products", key=String("id"), value=Json(Product), store="products")
+    builder.stream("sales", key=String("shop"), value=Json(Sale)).to_delta("out")
+    asked, none = [], np.empty(0, np.int64)
+
+    def read(topic, partition, start, end):
+        asked.append(start)
+        return RawRecords(topic, partition, [], [], none, none, start)
+
+    tables = GlobalTables(builder.build(), "fail")
+    with pytest.raises(TimeoutError, match=r"'products', partition 1.*nothing at offset 3 of 9"):
+        tables.read_on([OffsetRange(topic="products", partition=1, start=3, end=9)], read, 0)
+    assert asked == [3] * TRIES
 
 
 def test_a_global_table_generates_no_tasks_and_needs_no_equal_partition_count():
