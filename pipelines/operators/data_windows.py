@@ -132,14 +132,27 @@ class DataWindowedAggregation:
         for gone in tombstones:
             if gone.height:
                 store.delete_rows(gone)
-        for put in puts:
-            if put.height:
-                store.write_rows(put)
+        over = self._write(store, puts, batch.found, int(stream_time[-1]))
         if self.is_final:
-            closed = self._closed(store, before_ms, stream_time, rows.select(PLACE))
+            closed = self._closed(store, before_ms, stream_time, rows.select(PLACE), over)
             return rows.clear() if closed is None else closed
         frames = [frame for frame in updates or [*tombstones, *puts] if frame.height]
         return self.fold.finish(pl.concat(frames)) if frames else rows.clear()
+
+    def _write(self, store: SessionStore, puts: list[pl.DataFrame], found: pl.DataFrame,
+               stream_time_ms: int) -> list[pl.DataFrame]:
+        """Put windows into the store, but for those that came and went within the batch, which are returned."""
+        over = []
+        is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (self.store.retention_ms or 0)
+        for put in (each for each in puts if each.height):
+            if (live := put.filter(~is_over)).height:
+                store.write_rows(live)
+            if live.height < put.height:
+                over.append(put.filter(is_over))
+                stale = over[-1].join(found, on=list(self.store.key), how="semi", nulls_equal=True)
+                if stale.height:
+                    store.delete_rows(stale)
+        return over
 
     def _batch(self, rows: pl.DataFrame, stream_time: pl.Series, store: SessionStore, by: list[str]) -> Batch:
         before, after = self.windows.reach_ms()
@@ -185,17 +198,19 @@ class DataWindowedAggregation:
         if not self.is_final:
             return None
         return self._closed(SessionStore(self.store, epoch.session), before_ms,
-                            pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
+                            pl.Series([epoch.clocks[self.store.name]]), NOWHERE, [])
 
     def _closed(self, store: SessionStore, before_ms: int | None, stream_time: pl.Series,
-                places: pl.DataFrame) -> pl.DataFrame | None:
-        """The windows that have closed since ``before_ms``; None where there are none."""
+                places: pl.DataFrame, over: list[pl.DataFrame]) -> pl.DataFrame | None:
+        """The windows that have closed since ``before_ms``, ``over`` among them; None where there are none."""
+        columns = [*self.store.key, *self.fold.state, "_ts"]
         delay_ms = self.windows.closes_after_ms
         after_ms = None if before_ms is None else before_ms - delay_ms + 1
-        closed = store.find_ended(after_ms, int(stream_time[-1]) - delay_ms).frame()
+        stored = store.find_ended(after_ms, int(stream_time[-1]) - delay_ms).frame()
+        closed = pl.concat([stored.select(columns), *(each.select(columns) for each in over)])
         if closed.is_empty():
             return None
         closed = closed.sort("window_end", *list(self.store.key)[:-2], nulls_last=False)
         closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
-        return self.fold.finish(closed.select(*self.store.key, *self.fold.state, "_ts").hstack(
+        return self.fold.finish(closed.hstack(
             places[closers]).with_columns(pl.lit(False).alias("_deleted")))

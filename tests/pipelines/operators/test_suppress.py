@@ -1,5 +1,6 @@
 """Suppression to the row: every table of KIP-328, buffers, time limits and windows of every kind."""
 
+import shutil
 from datetime import timedelta
 
 import polars as pl
@@ -17,12 +18,14 @@ from pipelines import (
     Suppressed,
     TimeWindows,
     TopologyError,
+    read_table,
 )
 from pipelines.tasks.processor import TaskProcessor
 from pipelines.testing import TopologyTestDriver
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.programs import driven
 from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.spark.inline import Place, Topics
 
 NONE, TWO_MS = timedelta(days=1), timedelta(milliseconds=2)
 KILO = 1_000
@@ -218,6 +221,23 @@ def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
     ((count, size),) = output.metrics.buffers.values()
     assert count == 2
     assert size > len("b22c333")
+
+
+def test_what_is_held_back_is_restored_with_its_places_and_its_size(tmp_path):
+    """The order of the buffer is made anew from its rows: the late key leaves first."""
+    outs = {}
+    for name in ("whole", "lost"):
+        application = suppressed_table(Suppressed.until_time_limit(NONE, BufferConfig.max_records(3)))
+        topics = Topics({("in", 0): [(b"a", b"1", 5), (b"b", b"1", 3), (b"a", b"2", 9), (b"c", b"1", 4)]})
+        place = Place(application, topics, tmp_path / name)
+        place.run()
+        if name == "lost":
+            shutil.rmtree(place.state_of("0_0"))
+        topics.rows["in", 0] += [(b"d", b"1", 10), (b"e", b"1", 10)]
+        place.run()
+        assert bool(place.restores.done) == (name == "lost")
+        outs[name] = read_table(place.warehouse / "test" / "out").select("key", "value").rows()
+    assert outs["lost"] == outs["whole"] == [("b", "1"), ("c", "1")]
 
 
 @pytest.mark.parametrize(("make", "words"), [
