@@ -17,7 +17,6 @@ import polars as pl
 from pipelines.operators.epoch import Epoch
 from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
-from pipelines.operators.stateless import reserved
 from pipelines.serdes.row_type import TIME
 from state.stores.access import StoreTime
 from state.stores.codec import PRESENT, time_bytes
@@ -52,7 +51,7 @@ class _Side:
     """A side's records of one batch, those with key and value, and what it kept of before for their keys."""
 
     rows: pl.DataFrame
-    """Key columns, pair values, ``_ts``, ``_seq``, ``_pos`` (the place in the batch, -1 before it), ``_id``."""
+    """Key columns, pair values, ``_ts``, ``_seq``, ``_pos`` (the place in the batch, -1 before it)."""
     clock: np.ndarray
     """Stream time of the side's store after each of its records."""
     positions: np.ndarray
@@ -98,8 +97,7 @@ class StreamJoin:
         key = list(self.joiner.key_columns)
         found = pl.concat([part for part in parts if part.height] or parts[:1])
         found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)
-        by_place = pl.concat([rows.select("_pos", *(column.name for column in reserved(rows)
-                                                    if column.name in ("_partition", "_offset"))) for rows in arrivals])
+        by_place = pl.concat([rows.select("_pos", "_partition", "_offset") for rows in arrivals])
         pairs = found.join(by_place, on="_pos", how="left", maintain_order="left")
         return self.joiner.join(pairs.select(*key, *self.joiner.pair_values, "_ts", "_partition", "_offset",
                                              pl.lit(False).alias("_deleted"), "_left_gone", "_right_gone"))
