@@ -20,5 +20,6 @@ app = Application("held", builder, commit_interval=timedelta(hours=1))
 
 defs = dg.Definitions.merge(
     weir_assets(app, "tests.orchestration.held:app",
-                thresholds=Thresholds(uncommitted_max_bytes=UNCOMMITTED_MAX_BYTES, stalled_max_s=STALLED_MAX_S)),
+                thresholds=Thresholds(uncommitted_max_bytes=UNCOMMITTED_MAX_BYTES, stalled_max_s=STALLED_MAX_S,
+                                      lag_max_records=0)),
     dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}))

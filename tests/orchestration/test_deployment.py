@@ -37,7 +37,8 @@ DAGSTER_YAML = """
 telemetry: {{enabled: false}}
 # SQLAlchemy 2.1 takes psycopg where no driver is named, which dagster-postgres does not speak
 storage: {{postgres: {{postgres_url: {url!r}}}}}
-run_coordinator: {{module: dagster._core.run_coordinator, class: QueuedRunCoordinator}}
+run_coordinator:
+  {{module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {{dequeue_interval_seconds: 1}}}}
 """
 LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }

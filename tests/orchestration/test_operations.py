@@ -62,10 +62,15 @@ class Ingest:
 
     def produce(self) -> None:
         """One more observation."""
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2"})  # as the loader
         producer.produce("weather", key=b"EWR", value=b'{"temp": 1.0}')
         assert producer.flush(END_LIMIT_S) == 0
         self.records += 1
+
+    def observed(self) -> set[str | None]:
+        """The ingest's observations."""
+        records = self.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=10).records
+        return {record.asset_observation.description for record in records if record.asset_observation}
 
     def failure(self, run_id: str) -> str:
         """What the run's only failed step says."""
@@ -126,8 +131,8 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
     wait_for(lambda: newest_commit(ingest.settings.warehouse, "held") is not None, END_LIMIT_S)
     commit = newest_commit(ingest.settings.warehouse, "held")
     assert commit.reason == "request by dagster sensor held_uncommitted"
-    assert read_table(ingest.settings.warehouse / "held" / "airports")["observations"].sum() == OBSERVATIONS
     wait_for(lambda: isinstance(ingest.tick("held_uncommitted"), dg.SensorResult), END_LIMIT_S)
+    assert read_table(ingest.settings.warehouse / "held" / "airports")["observations"].sum() == OBSERVATIONS
     [record] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
     assert record.asset_observation.description == f"committed epoch {commit.epoch}"
     assert "bytes uncommitted" in record.asset_observation.metadata["reason"].value
@@ -140,7 +145,14 @@ def test_jobs_steer_the_running_ingest(ingest):
     ingest.job("held_pause", {"held_ask_pause": {"config": {"reason": "the broker is being moved"}}})
     wait_for(lambda: ingest.status().state == "paused", END_LIMIT_S)
     assert ingest.status().state == "paused"
+    assert isinstance(ingest.tick("held_health"), dg.SkipReason)
+    ingest.produce()
+    wait_for(lambda: isinstance(ingest.tick("held_health"), dg.SensorResult), END_LIMIT_S)
+    assert "1 records wait, more than 0" in ingest.observed()
+    assert isinstance(ingest.tick("held_health"), dg.SkipReason), "it is told once"
     assert ingest.job("held_resume")["answer"] == "running"
+    wait_for(lambda: isinstance(ingest.tick("held_health"), dg.SensorResult), END_LIMIT_S)
+    assert "over: lag in records" in ingest.observed()
     before = newest_commit(ingest.settings.warehouse, "held")
     ingest.instance.add_dynamic_partitions("held_tasks", ["0_0", "0_1"])
     ingest.job("held_restore", {"held_ask_restore": {"config": {"from_changelog": True}}}, partition_key="0_1")
