@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-HEAVY := spark or broker or faults or dagster or browser or slow
+SERVICES := spark or broker or faults or dagster or browser
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -20,13 +20,13 @@ check: setup ## Linters and type checker
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-quick: setup ## Tests that need no Spark, no broker: under a minute
-	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
+quick: setup ## Tests that need no Spark, no broker and no patience: under a minute
+	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or slow)"
 
-test: check ## All tests: the quick ones two at a time, then the others one by one
+test: check ## All tests: those without services two at a time, then the others one by one
 	@tools/setup.sh --browser
-	$(PYTEST) $(PARALLEL) -m "not ($(HEAVY))"
-	$(PYTEST) -m "$(HEAVY)" --durations=12
+	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES))"
+	$(PYTEST) -m "$(SERVICES)" --durations=12
 
 faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
 	FAULT_KILLS=300 $(PYTEST) -m faults

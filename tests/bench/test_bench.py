@@ -37,6 +37,7 @@ def test_events_do_not_depend_on_how_they_are_cut():
     assert_frame_equal(parts, event_frame(0, 1_000, SMALL_BYTES))
 
 
+@pytest.mark.slow
 def test_events_spread_over_all_keys():
     counts = event_frame(0, 1_000_000, SMALL_BYTES)["key"].value_counts()["count"]
     assert len(counts) == KEYS

@@ -60,6 +60,7 @@ def test_what_does_not_exist_is_named(kafka_admin, topic):
         kafka_admin.create_topic("not/a/name", 1)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_unreachable_within_the_limit():
     admin = KafkaAdmin("127.0.0.1:1", time_limit_s=0.5)
     for ask in (admin.check_reachable, lambda: admin.end_offsets([("t", 0)]), lambda: admin.partition_count("t"),

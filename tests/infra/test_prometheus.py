@@ -16,6 +16,7 @@ class Reading:
     tags: dict[str, str] = field(default_factory=dict)
 
 
+@pytest.mark.slow
 def test_a_scrape_gets_the_newest_readings_by_kafka_streams_names():
     endpoint = PrometheusEndpoint("shop", "127.0.0.1", 0)
     try:

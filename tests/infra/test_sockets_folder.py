@@ -26,6 +26,7 @@ def short_folder():
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_with_a_long_path_is_passed_over(tmp_path):
     (tmp_path / ("x" * 60)).mkdir()
     process, folder = start(tmp_path / ("x" * 60))
@@ -34,6 +35,7 @@ def test_a_temporary_folder_with_a_long_path_is_passed_over(tmp_path):
     assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_folder_ends_with_its_owner_or_at_the_next_start(short_folder):
     (short_folder / "weir-sockets-somebody-elses").mkdir()
     first, first_folder = start(short_folder)

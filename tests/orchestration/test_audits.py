@@ -114,6 +114,7 @@ def lose_a_row(shop: Shop) -> None:
         assert t.delete(lost, db=raw.open_db(b"sums", txn=t))
 
 
+@pytest.mark.slow
 def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_from_the_changelog(
         shop, settings, database, instance, tick, monkeypatch):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})

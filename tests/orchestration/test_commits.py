@@ -64,6 +64,7 @@ def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer,
     assert "| 4,000 |" in shown(INGEST)["last_hour"]
 
 
+@pytest.mark.slow
 def test_a_commit_is_shown_once(committer, commit_of, look):
     assert isinstance(look(), dg.SkipReason), "nothing is committed yet"
     committer.commit(commit_of(1))
@@ -89,6 +90,7 @@ def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of
     assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("committer")
 def test_two_hours_of_a_commit_a_second_leave_a_hundred_events(settings, instance, commit_of, shown):
     """With a run's own lines, 200 rows is the limit. The driver's last commit shows at the look after its end."""

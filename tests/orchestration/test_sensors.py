@@ -108,6 +108,7 @@ def _next_millisecond() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_lag_is_told_when_it_begins_and_when_it_is_over(database, drive, tick):
     sensor = health_sensor(FLIGHTS)
     drive()
@@ -199,6 +200,7 @@ def hanging(settings):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_leaves_its_stacks_and_is_ended_after_as_long_again(hanging, database, drive, tick):
     def look(limit_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
         return tick(stalled_sensor(replace(FLIGHTS, thresholds=Thresholds(stalled_max_s=limit_s))), cursor)
@@ -241,6 +243,7 @@ def run_of(instance):
     return create
 
 
+@pytest.mark.slow
 def test_a_killed_driver_of_a_failed_run_is_started_again_as_it_was_configured_and_once(drive, run_of, tick):
     sensor = succession_sensor(FLIGHTS)
     run = run_of(dg.DagsterRunStatus.FAILURE)
@@ -310,6 +313,7 @@ def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of,
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
 
 
+@pytest.mark.slow
 def test_drivers_that_live_or_that_no_run_started_are_left_alone(drive, run_of, tick):
     drive("weir run", ended_pid())
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
@@ -364,6 +368,7 @@ def test_a_topic_that_deletes_what_comes_next_is_told_by_its_brokers(
     assert isinstance(tick(sensor, answer.cursor), dg.SkipReason)
 
 
+@pytest.mark.slow
 def test_every_sensor_looks_in_a_fifth_of_a_second(database, drive, committer, commit_of, tick):
     committer.commit(commit_of(1))
     drive()

@@ -161,6 +161,7 @@ def states(settings: Settings) -> list[str]:
     return [row["state"] for row in json.loads(command(settings, "list", "clicking", "--json").stdout)]
 
 
+@pytest.mark.slow
 def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, topics):
     assert "has no backfills" in command(settings, "list", "clicking").stdout
     shadow, database = begun(settings, topics), ControlDatabase(settings.control_database_url)
@@ -178,6 +179,7 @@ def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, top
     assert "there is none" in command(settings, "swap", "clicking", shadow.id).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../_commits", "..", ".", "nothing"])
 def test_only_backfills_can_be_discarded(settings, topics, name):
     begun(settings, topics)

@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 IN_THE_MIDDLE_OF_A_WAIT = """
 import signal
+
 from pipelines.cli.drive import stop_on_signals
 with stop_on_signals() as stop:
     with stop._cond:  # as stop.wait and stop.set hold it for a moment
@@ -14,6 +17,7 @@ with stop_on_signals() as stop:
 """
 
 
+@pytest.mark.slow
 def test_signals_in_the_middle_of_a_wait_stop_the_run_and_never_lock_it_up():
     """In a process of its own: one that locks up would take the tests with it."""
     done = subprocess.run([sys.executable, "-c", IN_THE_MIDDLE_OF_A_WAIT], capture_output=True, text=True, timeout=30)

@@ -41,6 +41,7 @@ def nap() -> str:
     return f"{1_000_000 + os.getpid()}.{time.monotonic_ns() % 1_000_000:06d}"
 
 
+@pytest.mark.slow
 def test_closing_the_pipe_ends_the_server_and_what_it_left_running(tmp_path, nap):
     kept = start_kept([sys.executable, "-c", SERVER.format(nap=nap)], log=tmp_path / "log", environment={})
     assert len(wait_for_count(nap, done=False)) >= 3, (tmp_path / "log").read_text()
@@ -50,6 +51,7 @@ def test_closing_the_pipe_ends_the_server_and_what_it_left_running(tmp_path, nap
     assert processes_with(nap) == []
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_of_the_command_ends_the_server_too(tmp_path, nap):
     command = (f"import sys, time; from pathlib import Path; from pipelines.cli.keeper import start_kept; "
                f"kept = start_kept([sys.executable, '-c', {SERVER.format(nap=nap)!r}], "
@@ -61,6 +63,7 @@ def test_kill_minus_nine_of_the_command_ends_the_server_too(tmp_path, nap):
     assert wait_for_count(nap, done=True) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_by_itself_gives_its_exit_code(tmp_path):
     kept = start_kept([sys.executable, "-c", "raise SystemExit(7)"], log=tmp_path / "log", environment={})
     assert kept.wait(15) == 7

@@ -109,6 +109,7 @@ def test_what_a_killed_look_has_left_is_removed_by_the_next(shop):
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_a_task_is_compared_at_its_last_commit_while_it_goes_on(shop, monkeypatch):
     """The store holds epochs that no commit has, and the changelog has rows that the store has not settled yet."""
     shop.topics.rows["sales", 1] += sales(400, 1)
@@ -206,6 +207,7 @@ def test_state_that_cannot_be_read_is_a_difference(shop):
     assert "LMDB" in shop.differs().found
 
 
+@pytest.mark.slow
 def test_a_changelog_behind_the_log_is_told_from_a_wrong_store(shop, monkeypatch):
     class Killed(BaseException):
         pass

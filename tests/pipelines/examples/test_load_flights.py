@@ -18,10 +18,12 @@ def records() -> pl.DataFrame:
     return flight_records(4)
 
 
+@pytest.mark.slow
 def test_the_sequence_is_the_same_at_every_call(records):
     assert_frame_equal(flight_records(4), records)
 
 
+@pytest.mark.slow
 def test_every_flight_is_there_once_with_all_its_fields(records):
     flights = read_flights()
     fields = ["time_hour", "minute", "carrier", "flight", "origin"]
@@ -30,6 +32,7 @@ def test_every_flight_is_there_once_with_all_its_fields(records):
     assert_frame_equal(sent.sort(fields), flights.sort(fields))
 
 
+@pytest.mark.slow
 def test_key_and_timestamp_are_those_of_the_flight(records):
     fields = records.select(
         pl.col("value").str.json_path_match(f"$.{name}").alias(name)

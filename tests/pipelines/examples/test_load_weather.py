@@ -23,6 +23,7 @@ def test_every_observation_has_one_place_in_the_topic(records):
     assert records.group_by("key").agg(pl.col("partition").n_unique())["partition"].to_list() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_day_at_an_airport_is_what_its_observations_say(records):
     day = datetime(2013, 1, 2, tzinfo=UTC)
     with TopologyTestDriver(app) as driver:

@@ -176,6 +176,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
                 counts={name: count for name, count in counts.items() if count})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=12, deadline=None)
 @given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))

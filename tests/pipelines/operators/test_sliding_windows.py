@@ -48,6 +48,7 @@ def test_no_window_starts_before_1970():
         assert told(out) == [(0, 10, 1, 3), (4, 14, 1, 5), (0, 10, 2, 5)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=9))
 def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(times):

@@ -230,6 +230,7 @@ class Model:
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("join", "outer"), [("join", set()), ("left_join", {"left"}),
                                              ("outer_join", {"left", "right"})])
 @settings(max_examples=25, deadline=None)

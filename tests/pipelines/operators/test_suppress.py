@@ -223,6 +223,7 @@ def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
     assert size > len("b22c333")
 
 
+@pytest.mark.slow
 def test_what_is_held_back_is_restored_with_its_places_and_its_size(tmp_path):
     """The order of the buffer is made anew from its rows: the late key leaves first."""
     outs = {}

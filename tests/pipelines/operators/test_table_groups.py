@@ -162,6 +162,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.tuples
     st.sampled_from(["it", "fr", None]), st.sampled_from([1, 2, 13])))), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=12, deadline=None)
 @given(rows=ROWS, cuts=st.sets(st.integers(1, 19), max_size=4))

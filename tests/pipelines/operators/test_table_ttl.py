@@ -69,6 +69,7 @@ def test_by_the_wall_clock_event_time_does_not_matter():
         assert (store.get("a"), store.get("b")) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ttl", "ttl_by", "expired"), [
     (timedelta(seconds=1), "stream_time", {"a"}), (timedelta(milliseconds=300), "wall_clock", {"a", "b", "c"})])
 def test_tombstones_reach_the_changelog_though_nothing_more_is_read(tmp_path, ttl, ttl_by, expired):

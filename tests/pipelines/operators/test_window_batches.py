@@ -104,6 +104,7 @@ def without_deleted(found: dict) -> dict:
                                for table, rows in found["facts"].items()}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=8, deadline=None)
 @given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))

@@ -75,6 +75,7 @@ TEXT = st.one_of(
 ITEM = st.one_of(st.none(), TEXT.map(str.encode), TEXT.map(str.encode), st.binary(max_size=6))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ITEM, max_size=6))
 @example([b'{"name": "a"', b'}'])
@@ -86,6 +87,7 @@ def test_decoding_agrees_with_a_plain_reference(items):
     assert decoded(items) == [reference(item) for item in items]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(GOOD.map(json.dumps).map(str.encode), min_size=1, max_size=8), st.data())
 def test_a_bad_record_among_good_ones_is_found_alone(items, data):

@@ -53,6 +53,7 @@ VALUES = st.lists(st.one_of(st.none(), st.fixed_dictionaries(
     {"name": st.text(max_size=3), "amount": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))})), max_size=6)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(VALUES)
 def test_msgpack_and_json_of_the_same_values_decode_alike(values):

@@ -88,6 +88,7 @@ def test_avro_of_confluents_serializer_is_read():
     assert decoded(serde, [item])[0][0][:3] == ("tea", 3, None)
 
 
+@pytest.mark.slow
 def test_avro_schemas_are_resolved_by_field(server):
     serde = connected(Avro(Order), server)
     older = written(server, record(("item", "string"), ("amount", "int")), {"item": "a", "amount": 1})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event
 
+import pytest
+
 from pipelines import (
     Application,
     FailOnInvalidTimestamp,
@@ -38,6 +40,7 @@ def written(place: Place) -> list[int]:
     return read_table(place.warehouse / "sales" / "out").sort("_epoch", "_seq")["_ts"].dt.epoch("ms").to_list()
 
 
+@pytest.mark.slow
 def test_partitions_keep_together_in_extracted_time_while_they_catch_up(tmp_path):
     times = {0: range(0, 1_000, 10), 1: range(0, 3_000, 30)}
     place = Place(application(FailOnInvalidTimestamp("ms"), max_skew=timedelta(milliseconds=100)),

@@ -64,6 +64,7 @@ def test_it_holds_the_committed_rows_when_the_run_ends(place):
     assert shelf.folder == place.folder / "state" / "_own_stores" / "sums"
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch, caplog):
     monkeypatch.setattr(Shelf, "is_broken", True)
     with caplog.at_level(logging.WARNING, "weir.driver"):

@@ -32,6 +32,7 @@ def written(place: Place, table: str = "out") -> list[str]:
     return read_table(place.warehouse / "several" / table).sort("_epoch", "_seq")["value"].to_list()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uncommitted_max_bytes", [-1, 40])
 def test_topics_of_different_pace_are_taken_in_the_order_of_time(tmp_path, monkeypatch, uncommitted_max_bytes):
     monkeypatch.setattr(epoch, "BATCH_ROWS", 3)

@@ -46,6 +46,7 @@ def shop(tmp_path, monkeypatch):
     TaskStoreCache.close_all()
 
 
+@pytest.mark.slow
 def test_snapshots_are_published_as_changelogs_grow_and_only_the_listed_ones_stay(shop):
     """Five shops, five rows an epoch: one in three commits, one task after the other."""
     shop.run()
@@ -63,6 +64,7 @@ def test_snapshots_are_published_as_changelogs_grow_and_only_the_listed_ones_sta
     assert shop.files() == shop.listed_files()
 
 
+@pytest.mark.slow
 def test_a_lost_task_restores_from_its_snapshot_and_what_came_since(shop):
     shop.run()
     shop.lose("0_1")
@@ -73,6 +75,7 @@ def test_a_lost_task_restores_from_its_snapshot_and_what_came_since(shop):
     assert totals(shop) == expected(shop)
 
 
+@pytest.mark.slow
 def test_a_snapshot_becomes_the_lost_task_s_store_and_a_new_one_is_published(shop):
     shop.run()
     for _ in range(2):
@@ -87,6 +90,7 @@ def test_a_snapshot_becomes_the_lost_task_s_store_and_a_new_one_is_published(sho
         assert totals(shop) == expected(shop)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_no_new_one_would_follow_is_copied(shop):
     shop.run()
     before = shop.listed()["0_1"]
@@ -135,6 +139,7 @@ def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
     assert totals(shop) == expected(shop)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(shop, monkeypatch):
     shop.run()
     shop.lose("0_1")
@@ -151,6 +156,7 @@ def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(s
     assert totals(shop) == expected(shop)
 
 
+@pytest.mark.slow
 def test_snapshots_can_be_asked_for(shop):
     shop.snapshot_rows = 0
     shop.run()
@@ -162,6 +168,7 @@ def test_snapshots_can_be_asked_for(shop):
     assert len(shop.files()) == 2
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_fails_is_said_and_costs_nothing_else(shop, monkeypatch, caplog):
     monkeypatch.setattr(snapshot_module, "_copy", lambda *arguments: (_ for _ in ()).throw(OSError(28, "no space")))
     shop.run()
@@ -170,6 +177,7 @@ def test_a_snapshot_that_fails_is_said_and_costs_nothing_else(shop, monkeypatch,
     assert shop.listed() == {"0_0": None, "0_1": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in the copy", "before a commit lists it", "after a commit lists it"])
 def test_a_driver_that_dies_around_a_snapshot_leaves_nothing_wrong(shop, monkeypatch, moment):
     class Killed(BaseException):

@@ -61,6 +61,7 @@ def add_refunds(place: Place) -> None:
             (b"shop-%d" % partition, json.dumps({"amount": 5}).encode(), 5_000)] * 3
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_every_store_alone_goes_on_with_the_state(place):
     place.run()
     more_sales(place)
@@ -91,6 +92,7 @@ def test_a_change_that_would_lose_a_store_is_refused_and_nothing_is_claimed(plac
     assert totals(place) == expected(place)
 
 
+@pytest.mark.slow
 def test_an_accepted_loss_begins_with_empty_stores_at_the_committed_positions(place):
     place.run()
     place.application = program(by_amount=True)
@@ -104,6 +106,7 @@ def test_an_accepted_loss_begins_with_empty_stores_at_the_committed_positions(pl
     assert again.records_in == 0, "the loss is accepted once; the next start has nothing to accept"
 
 
+@pytest.mark.slow
 def test_going_back_to_a_program_whose_state_was_given_up_does_not_bring_its_rows_back(place):
     place.run()
     old, place.application = place.application, program(by_amount=True)
@@ -119,6 +122,7 @@ def test_going_back_to_a_program_whose_state_was_given_up_does_not_bring_its_row
     assert totals(place)["shop-0"] == (20_000, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["pivot appended", "table appended", "settled"])
 def test_a_crash_while_a_loss_is_accepted_leaves_it_accepted_or_not(place, step):
     place.run()
@@ -136,6 +140,7 @@ def test_a_crash_while_a_loss_is_accepted_leaves_it_accepted_or_not(place, step)
     assert sorted(changelog["shop"]) == ["shop-0", "shop-1"]
 
 
+@pytest.mark.slow
 def test_more_partitions_move_keys_so_stores_would_begin_empty(place):
     place.run()
     place.topics.rows["sales", 2] = sales(5, 0)
@@ -157,6 +162,7 @@ def test_rows_between_sub_topologies_are_not_left_behind(place):
     assert "--until-caught-up" in str(PendingRowsError("sales", 1))
 
 
+@pytest.mark.slow
 def test_an_output_with_other_columns_is_refused_before_anything_is_claimed(place):
     place.run()
     place.application = program(total="sum")

@@ -107,6 +107,7 @@ def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
     assert newest_commit(other.warehouse, "sales") is not None
 
 
+@pytest.mark.slow
 def test_an_idle_task_whose_store_is_lost_restores_without_waiting_for_input(place):
     place.run()
     place.topics.rows["sales", 0] += sales(30, 0)
@@ -158,6 +159,7 @@ def test_a_restore_that_outlasts_a_commit_is_done_once(place, monkeypatch):
     assert totals(place) == expected(place)
 
 
+@pytest.mark.slow
 def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
     """Spark starts a task again when its worker dies; the half-built instance must not stand in the way."""
     place.run()
@@ -178,6 +180,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
     assert restore(place.application, place.settings, request).rows == 5
 
 
+@pytest.mark.slow
 def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
     place.run()
     monkeypatch.setattr("pipelines.spark.restore.TELL_EVERY_S", 0.0)
@@ -264,6 +267,7 @@ def test_a_busy_run_lets_idle_tasks_hear_of_a_commit(place):
     assert next(has_undo for has_undo, commits in stores if commits == 1) is False
 
 
+@pytest.mark.slow
 def test_a_generation_that_was_overtaken_is_told_so_when_it_settles(place):
     place.run()
     older = place.driver()

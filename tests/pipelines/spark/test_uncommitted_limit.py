@@ -43,6 +43,7 @@ def run(place: Place) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_no_epoch_passes_the_limit_by_more_than_a_batch_of_each_task(place):
     place.application.uncommitted_max_bytes = 20_000
     seen = run(place)
@@ -60,6 +61,7 @@ def test_without_a_limit_the_interval_alone_decides(place):
     assert totals(place) == expected(place)
 
 
+@pytest.mark.slow
 def test_records_behind_the_cut_are_dead_letters_once(place):
     """A bad record that is left for the next epoch is not counted by this one too."""
     place.application = application(on_error="dead_letter", commit_interval=timedelta(hours=1))

@@ -32,6 +32,7 @@ def test_the_next_record_is_the_oldest_of_those_next_in_their_inputs(a, b, c):
         assert places.tolist() == [order.index((name, position)) for position in range(len(queues[name]))]
 
 
+@pytest.mark.slow
 @given(TIMES, TIMES, TIMES, st.sets(st.sampled_from("abc")))
 def test_nothing_is_taken_that_an_unfinished_input_may_still_precede(a, b, c, unfinished):
     queues = {"a": a, "b": b, "c": c}

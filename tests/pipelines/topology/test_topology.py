@@ -156,6 +156,7 @@ def test_the_fingerprint_follows_the_structure():
     assert len({program().fingerprint, *others}) == 3
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_same_in_another_process():
     root = Path(__file__).resolve().parents[3]
     code = "from tests.pipelines.topology.test_topology import program; print(program().fingerprint)"

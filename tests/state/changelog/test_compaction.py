@@ -132,6 +132,7 @@ def twins(tmp_path) -> Iterator[Twins]:
     twins.close()
 
 
+@pytest.mark.slow
 def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
     twins.commit(30)
     reports = twins.compact()
@@ -147,6 +148,7 @@ def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
     twins.check()
 
 
+@pytest.mark.slow
 def test_while_the_application_runs_the_open_segment_stays_as_it_is(tmp_path):
     """PROTOCOL 22; closed rows land in the last closed segment."""
     twins = Twins(tmp_path, step=SEGMENT_EPOCHS // 4)
@@ -163,6 +165,7 @@ def test_while_the_application_runs_the_open_segment_stays_as_it_is(tmp_path):
     twins.close()
 
 
+@pytest.mark.slow
 def test_deletions_older_than_the_retention_are_forgotten_and_the_table_says_through_which_epoch(tmp_path):
     twins = Twins(tmp_path, at_ms=1000)
     twins.commit(24)

@@ -92,6 +92,7 @@ def standing(app):
             in rows.select("carrier", "id", "flights").iter_rows()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("managed", [True, False])
 def test_it_follows_commit_by_commit_and_after_it_was_closed_or_died(history, tmp_path, managed):
     app, commit = history

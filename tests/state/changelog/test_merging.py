@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ COLUMNS = ["k", "part", "n", "_epoch", "_deleted"]
 ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(files=st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=8), held_rows=st.integers(1, 20),
        seed=st.randoms(use_true_random=False))

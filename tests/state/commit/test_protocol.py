@@ -372,6 +372,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.slow
 def test_fighting_drivers_commit_every_epoch_once(tmp_path):
     """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
     committer(tmp_path, tables=(FACTS,)).claim()

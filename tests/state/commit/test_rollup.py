@@ -57,6 +57,7 @@ def test_rows_above_what_the_tables_have_stay_as_they_are(tmp_path, driver):
     assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0) if one.files] == [6, 7, 8]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_full_is_not_written_again(tmp_path, driver, monkeypatch):
     monkeypatch.setattr(rollup, "ROWS_A_FILE", 6)
     for epoch in range(9, 25):
@@ -81,6 +82,7 @@ def test_a_driver_goes_on_and_the_next_one_claims_after_a_roll_up(tmp_path, driv
     assert facts(tmp_path) == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_the_committer_rolls_up_by_itself_and_only_what_is_in_the_tables(tmp_path, monkeypatch):
     """Its newest commit died before the tables had it: that one is redone from its row."""
     monkeypatch.setattr("state.commit.protocol.ROLL_UP_EVERY_ROWS", 10)

@@ -218,6 +218,7 @@ def test_of_two_sessions_on_one_state_the_second_to_apply_has_no_effect(store):
     assert store.stored_receipt("p2") is None
 
 
+@pytest.mark.slow
 def test_a_full_map_leaves_no_effect_and_the_same_session_applies_after_growing(store):
     big = {f"{n:06}".encode(): os.urandom(4000) for n in range(20_000)}
     with store.session() as session:
@@ -298,6 +299,7 @@ def test_another_process_chooses_its_isolation_while_the_task_runs(store, folder
     assert lines == ["{b'k': b'1'} [b'1', None] 1", "{b'new': b'2'} [None, b'2'] 1"]
 
 
+@pytest.mark.slow
 def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
@@ -348,6 +350,7 @@ def model_after(epochs: int) -> dict[bytes, bytes]:
     return model
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store, folder):
     """PROTOCOL 19: a process crash is trusted; both the newest and the committed rows are those of whole epochs."""
     store.close()

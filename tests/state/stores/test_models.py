@@ -376,6 +376,7 @@ class VersionedMachine(StoreMachine):
         assert found["_found"].to_list() == [row is not None for row in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "lmdb"])
 @pytest.mark.parametrize("machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine])
 def test_a_store_answers_as_a_dictionary_through_commits_roll_backs_and_crashes(machine, in_memory):
