@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from pipelines import Application, JoinWindows, Json, StreamsBuilder, String
 
-PARTITIONS, RECORDS = 2, 500
+PARTITIONS, RECORDS = 2, 320
 TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900}
 """Milliseconds between records of each, so that none keeps pace with another."""
 

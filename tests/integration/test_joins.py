@@ -23,7 +23,7 @@ FACTS, UPDATES = ("priced", "settled", "amounts"), ("profiles",)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(dir=tmp_path_factory.mktemp("joins"), slots=2, max_epoch_records=150)
+    return Settings(dir=tmp_path_factory.mktemp("joins"), slots=2, max_epoch_records=80)
 
 
 @pytest.fixture(scope="module")
