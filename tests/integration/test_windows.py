@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(dir=tmp_path_factory.mktemp("windows"), slots=2, max_epoch_records=35)
+    return Settings(dir=tmp_path_factory.mktemp("windows"), slots=2, max_epoch_records=25)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from pipelines import (
     TimeWindows,
 )
 
-TOPIC, PARTITIONS, RECORDS = "visits", 2, 320
+TOPIC, PARTITIONS, RECORDS = "visits", 2, 220
 START_MS = 1_700_000_000_000
 SECOND = timedelta(seconds=1)
 
@@ -32,7 +32,7 @@ class Visit:
 
 
 HOPPING = TimeWindows.of_size_and_grace(40 * SECOND, 10 * SECOND).advance_by(10 * SECOND)
-SESSIONS = SessionWindows.of_inactivity_gap_and_grace(15 * SECOND, 10 * SECOND)
+SESSIONS = SessionWindows.of_inactivity_gap_and_grace(3 * SECOND, 10 * SECOND)
 SLIDING = SlidingWindows.of_time_difference_and_grace(20 * SECOND, 10 * SECOND)
 FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
 LIMITED = Suppressed.until_time_limit(20 * SECOND, BufferConfig.max_records(6))
