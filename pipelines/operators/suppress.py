@@ -35,8 +35,8 @@ class Suppression:
 
     A key's place in the buffer is the end of its window where windows have to close, else its first timestamp since
     it is held; only a late update moves it, forward. A row leaves once stream time reaches its place plus
-    ``delay_ms``: the oldest place first, then by its own timestamp and key. Rows keep their ``_ts``; ``_partition``
-    and ``_offset`` are those of the record that made them leave.
+    ``delay_ms``: the oldest place first, then, where windows need not close, by its own timestamp, then by key. Rows
+    keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
     """
 
     store: StoreSpec
@@ -49,12 +49,12 @@ class Suppression:
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         place = pl.col("window_end") if self.is_final else pl.col("_ts").cast(TIME)
         rows = rows.with_columns(place.alias(SINCE), pl.col("_deleted").alias(GONE))
-        buffer = _Buffer(self.store, epoch)
+        buffer = self._buffer(epoch)
         if self.is_final and not self.limits:
             return self._closed(rows, stream_time, buffer)
         keys = buffer.store.encode(rows)
         walk = buffer.walk(rows, keys, self.limits)
-        walk.run(keys, _ms(rows.get_column(SINCE)), rows.get_column("_ts").to_list(), buffer.sizes(keys, rows),
+        walk.run(keys, _ms(rows.get_column(SINCE)), buffer.ties(rows), buffer.sizes(keys, rows),
                  (stream_time - self.delay_ms).to_list())
         buffer.settle(walk)
         if not walk.left:
@@ -79,14 +79,17 @@ class Suppression:
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """The rows whose time has come."""
-        rows = self._due(_Buffer(self.store, epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
+        rows = self._due(self._buffer(epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
         return rows if rows.height else None
 
     def _due(self, buffer: _Buffer, stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
         """Take out what is due; ``places`` are those of the records at whose turns ``stream_time`` was."""
-        due = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, "_ts", *self.store.key)
+        due = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, buffer.tie, *self.store.key)
         turns = stream_time.search_sorted(due.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
         return self._forwarded(pl.concat([due, places[turns]], how="horizontal"))
+
+    def _buffer(self, epoch: Epoch) -> _Buffer:
+        return _Buffer(self.store, epoch, tie=SINCE if self.is_final else "_ts")
 
     def _forwarded(self, left: pl.DataFrame) -> pl.DataFrame:
         user_columns = [name for name in self.store.value if name not in BOOKKEEPING]
@@ -96,9 +99,13 @@ class Suppression:
 
 
 class _Buffer:
-    """The rows that a suppression holds, with their index by place, during one batch."""
+    """The rows that a suppression holds, with their index by place, during one batch.
 
-    def __init__(self, spec: StoreSpec, epoch: Epoch) -> None:
+    ``tie`` is the column that decides, before the key, which of the rows at one place leaves first.
+    """
+
+    def __init__(self, spec: StoreSpec, epoch: Epoch, *, tie: str) -> None:
+        self.tie = tie
         self.store, self._index = TypedStore(spec, epoch.session), ExpiryIndex(spec, epoch.session)
         self._spec, self._epoch, self._clock = spec, epoch, HELD_BYTES + spec.name
         self._sizes = RowCodec(pl.Schema({name: dtype for name, dtype in spec.value.items()
@@ -107,6 +114,9 @@ class _Buffer:
         self._candidates: list[pl.DataFrame] = []
         self._seen = 0
         self._before: dict[bytes, Held] = {}
+
+    def ties(self, rows: pl.DataFrame) -> list[int]:
+        return _ms(rows.get_column(self.tie).cast(TIME))
 
     def sizes(self, keys: list[bytes], rows: pl.DataFrame) -> list[int]:
         """Bytes of keys and rows, what Weir keeps beside them left out."""
@@ -180,7 +190,7 @@ class _Buffer:
             return []
         rows = pl.concat([self.store.decode(keys), found.filter("_found")], how="horizontal").select(self._columns)
         first = self._remember(rows)
-        return [Held(*parts) for parts in zip(_ms(rows.get_column(SINCE)), rows.get_column("_ts").to_list(), keys,
+        return [Held(*parts) for parts in zip(_ms(rows.get_column(SINCE)), self.ties(rows), keys,
                                               self.sizes(keys, rows), range(first, first + len(keys)), strict=True)]
 
     def _rows(self, keys: list[bytes]) -> pl.DataFrame:

@@ -16,7 +16,8 @@ from pipelines.operators.epoch import Epoch, Operator
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
-BEFORE_ALL_TURNS = -1
+BEFORE_ALL_TURNS = -2
+"""Before what silence has brought about too, whose offset is that of ``idle.NOWHERE``."""
 
 
 class TableView(Protocol):

@@ -18,6 +18,10 @@ class MemorySession:
         rows = sorted(self.rows.get(store, {}).items(), reverse=reverse)
         return iter([(key, value) for key, value in rows if key >= lower and (upper is None or key < upper)])
 
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
+              reverse: bool = False) -> tuple[bytes, bytes] | None:
+        return next(self.scan(store, lower, upper, reverse=reverse), None)
+
     def count(self, store: str) -> int:
         return len(self.rows.get(store, {}))
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import polars as pl
 import pytest
 
 from pipelines import (
@@ -17,7 +18,9 @@ from pipelines import (
     TopologyError,
     read_table,
 )
+from pipelines.tasks.processor import TaskProcessor
 from pipelines.testing import TopologyTestDriver
+from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.test_session_windows import told
 from tests.pipelines.operators.test_table_ttl import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
@@ -118,6 +121,23 @@ def test_what_closes_in_silence_goes_on_downstream_and_over_a_repartition():
         driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(timedelta(seconds=1))
         assert driver.create_output_table("out").read_rows() == [dict(n=1, count=1)]
+
+
+def test_what_leaves_in_silence_meets_the_table_though_that_changes_in_the_same_batch():
+    builder = StreamsBuilder()
+    held = Suppressed.until_time_limit(10 * MS, UNBOUNDED).with_idle_after(AFTER)
+    table = builder.table("names", key=String("key"), value=String("name"), store="names")
+    stream = builder.stream("in", key=String("key"), value=String("value"))
+    stream.to_table("values").suppress(held).to_stream().left_join(table).to_delta("out")
+    processor, session = TaskProcessor(builder.build().sub_topologies[0]), MemorySession()
+    one = pl.DataFrame({"key": ["a"], "_ts": [1], "_partition": [0], "_offset": [0], "_deleted": [False]},
+                       schema_overrides={"_partition": pl.Int32})
+    named = one.with_columns(name=pl.lit("Ann"))
+
+    clocks = processor.run({"names": named, "in": one.with_columns(value=pl.lit("x"))}, session, {}, 0).clocks
+    output = processor.run({"names": named.with_columns(key=pl.lit("b"))}, session, clocks, 1_000, lets_idle=True)
+
+    assert output.sinks["out"].select("key", "value", "name").rows() == [("a", "x", "Ann")]
 
 
 def finals(place):

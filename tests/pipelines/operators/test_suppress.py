@@ -190,6 +190,21 @@ def test_final_results_of_windows_are_the_same_with_every_strict_buffer(buffer, 
         assert told(out) == [(0, 10, 2, 9)]
 
 
+@pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(9).shut_down_when_full()])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_final_results_of_one_window_come_by_key_whatever_their_times(buffer, is_direct):
+    def program(clicks):
+        counts = clicks.group_by_key().windowed_by(TEN).count("c")
+        (counts if is_direct else counts.filter(col("count") > 0)).suppress(
+            Suppressed.until_window_closes(buffer)).to_delta("out")
+
+    with driven(program) as (topic, out, _):
+        pipe(topic, 1, user="b")
+        pipe(topic, 5, user="a")
+        pipe(topic, 15, user="c")
+        assert [row["user"] for row in out.read_rows()] == ["a", "b"]
+
+
 def test_a_full_strict_buffer_of_windows_stops_the_run():
     program = lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(Suppressed.until_window_closes(  # noqa: E731
         BufferConfig.max_records(1).shut_down_when_full())).to_delta("out")
