@@ -17,13 +17,13 @@ import polars as pl
 from deltalake import DeltaTable
 
 from state.changelog.merging import merged_updates, packs
-from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS, TOMBSTONE_HORIZON
+from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
 from state.commit.delta_log import replace_files
 from state.commit.files import write_file
 from state.commit.log import COMMITS, commit_times, newest_of
 from state.commit.protocol import redo_appends
 from state.commit.rollup import roll_up
-from state.commit.tables import AppendTable, file_actions, key_columns
+from state.commit.tables import TOMBSTONE_HORIZON, AppendTable, file_actions, key_columns, tombstone_horizon
 from state.commit.vacuum import vacuum
 from state.types import FileEntry, TableSpec
 
@@ -181,7 +181,7 @@ def _has_news(files: pl.DataFrame) -> bool:
 def _raise_horizon(folder: Path, epoch: int) -> None:
     for attempt in range(_ATTEMPTS):
         table = DeltaTable(folder)
-        if int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0)) >= epoch:
+        if tombstone_horizon(table) >= epoch:
             return
         try:
             table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)

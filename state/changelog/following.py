@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.changelog.rows import changelog_spec
 from state.commit.files import stored_schema
-from state.commit.tables import file_actions
+from state.commit.tables import file_actions, tombstone_horizon
 from state.errors import DeletionsGoneError
 from state.stores.custom import FollowingStore, OffsetKeeper
 from state.types import StoreSpec
@@ -48,7 +48,7 @@ class Follower:
         if table.version() == self._version:
             return
         begin = self._keeper.committed_offset(self._table.name, PARTITION) or 0
-        horizon = int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
+        horizon = tombstone_horizon(table)
         if 0 < begin <= horizon:
             raise DeletionsGoneError(self._store.name, self._table.name, begin, horizon)
         files = file_actions(table)

@@ -12,9 +12,9 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.changelog.rows import changelog_spec
 from state.commit.files import stored_schema
-from state.commit.tables import file_actions
+from state.commit.tables import file_actions, tombstone_horizon
 from state.engine.task_store import MAX_KEY_BYTES
 from state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
 from state.stores.long_keys import shortened
@@ -50,7 +50,7 @@ class TaskChangelog:
                                  pl.col("max._epoch") > above).sort("min._epoch", "max._epoch")
         return cls(spec=spec, paths=tuple(folder / path for path in files["path"]) if files.height else (),
                    size_bytes=int(files["size_bytes"].sum()) if files.height else 0, above=above, through=through,
-                   horizon=int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0)))
+                   horizon=tombstone_horizon(table))
 
     def newest_rows(self) -> pl.DataFrame:
         """The newest row of each key, in the order of key bytes, deleted ones too.

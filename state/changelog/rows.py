@@ -17,9 +17,6 @@ from state.types import StoreSpec, TableSpec
 SEGMENT_EPOCHS = 1000
 """Epochs a segment: ``segment = epoch // SEGMENT_EPOCHS``. Only closed segments are compacted (PROTOCOL 22)."""
 CHANGELOG_FOLDER = "_changelog"
-TOMBSTONE_HORIZON = "weir.tombstone_horizon"
-"""The table property with the newest epoch of which a deletion may be gone: a copy of the state that stands before it
-and follows by reading newer rows would keep what was deleted, so it starts over."""
 
 _TIME = pl.Datetime("ms", "UTC")
 

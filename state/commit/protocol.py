@@ -20,7 +20,7 @@ from state.commit.log import COMMITS, commits_above, newest_commit, newest_of, w
 from state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
 from state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from state.commit.swap import NOTES_KEPT, check_swaps, notes_of
-from state.commit.tables import AppendTable, version_text
+from state.commit.tables import AppendTable, tombstone_horizon, version_text
 from state.errors import FencedError, SwapRefusedError, TableBehindError, TableLostError
 from state.types import FileEntry, TableSpec
 
@@ -137,6 +137,10 @@ class Committer:
             if swap.table not in self._tables:
                 raise SwapRefusedError(self._application, swap.backfill, f"the program that runs has no output "
                                        f"{swap.table!r}; run the program of the backfill first")
+            horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
+            if horizon > swap.cut_epoch:  # its rows would bring back what was deleted after its cut
+                raise SwapRefusedError(self._application, swap.backfill, "compaction has dropped deletions of table "
+                                       f"{swap.table!r} that came after its cut, up to epoch {horizon}; run it again")
             try:
                 self._tables[swap.table].check_files(self._last, swap.files)
             except TableBehindError as error:

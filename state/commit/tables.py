@@ -25,6 +25,9 @@ from state.types import FileEntry, StateId, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
+TOMBSTONE_HORIZON = "weir.tombstone_horizon"
+"""The table property with the newest epoch of which a deletion may be gone: a copy of the rows that stands before it
+and follows by reading newer ones would keep what was deleted, so it starts over."""
 CHECKPOINT_EVERY_VERSIONS = 100
 """Readers go through the log entries since the last checkpoint, 0.1 ms each."""
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
@@ -195,6 +198,11 @@ def key_columns(table: DeltaTable) -> list[str]:
     """The key columns of a table of updates; none of a table of facts."""
     names = table.metadata().configuration.get(KEYS_PROPERTY)
     return names.split(",") if names else []
+
+
+def tombstone_horizon(table: DeltaTable) -> int:
+    """The newest epoch of which compaction may have dropped a deletion; 0 before the first."""
+    return int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
 
 
 def newest_of_each_key(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

@@ -10,7 +10,18 @@ from datetime import UTC, date, datetime, timedelta
 import polars as pl
 from polars import col
 
-from pipelines import Application, BufferConfig, Count, Json, StreamsBuilder, String, Sum, Suppressed, TimeWindows
+from pipelines import (
+    Application,
+    BufferConfig,
+    Count,
+    Json,
+    SessionWindows,
+    StreamsBuilder,
+    String,
+    Sum,
+    Suppressed,
+    TimeWindows,
+)
 from pipelines.backfill.shadow import Days
 from tests.pipelines.spark.inline import Place, Topics
 
@@ -46,6 +57,23 @@ def build(least: int = 500) -> Application:
 
 
 app = build()
+
+
+def build_sessions() -> Application:
+    """Sessions of readings, which later readings may join."""
+    builder = StreamsBuilder()
+    (builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key()
+        .windowed_by(SessionWindows.of_inactivity_gap_and_grace(timedelta(minutes=30), timedelta(days=1)))
+        .agg("by_visit", readings=Count()).to_delta("visits"))
+    return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
+
+
+sessions = build_sessions()
+
+
+def visits(*minutes: int) -> list:
+    """A reading of one sensor at each of these minutes of the first day that is backfilled."""
+    return [(b"sensor-0", b'{"value": 1, "kind": "kind-0"}', DAYS.start_ms + minute * 60_000) for minute in minutes]
 
 
 def readings(per_day: int = 40) -> list:

@@ -23,7 +23,7 @@ from state.commit.swap import PREPARED_LIFE_S
 from state.commit.tables import read_rows
 from state.errors import FencedError, SwapRefusedError
 from tests.pipelines.backfill.inline import begun, made, output, run_shadow
-from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
 from tests.pipelines.spark.inline import Desk, Topics
 
 pytestmark = pytest.mark.faults
@@ -308,6 +308,28 @@ def test_what_was_prepared_long_ago_or_is_gone_or_never_was_is_refused(place, sh
     assert "nothing is prepared for it" in answer
     assert failed
     assert_outputs(place, results[0])
+
+
+def test_a_backfill_from_before_deletions_that_compaction_has_dropped_is_refused(tmp_path):
+    """A record after the cut joins two sessions, which deletes them: the backfill still has both."""
+    place = sensors(tmp_path, sessions, rows=visits(0, 40))
+    place.run()
+    shadow = made(place, DAYS, sessions)
+    give(place, 1.0, visits(0, 40, 20))
+    place.run()
+    joined = output(place, "visits")
+    assert joined["readings"].to_list() == [3]
+    compaction = Compaction(place.warehouse, "sensors", is_whole=True, tombstone_retention_ms=0)
+    list(compaction.run(compaction.tables()))
+    prepare(shadow)
+    answer, failed = ask(place, shadow.id)
+    assert_frame_equal(output(place, "visits"), joined)
+    assert "compaction has dropped deletions" in answer
+    assert failed
+    with pytest.raises(SwapRefusedError, match="run it again"):
+        swap_at_rest(place.warehouse, place.application, shadow.id)
+    swap_by_command(place, made(place, DAYS, sessions))
+    assert_frame_equal(output(place, "visits"), joined)
 
 
 def test_days_without_records_are_empty_afterwards(place):

@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 
 from state.changelog.compaction import Compaction, TableReport
 from state.changelog.restore import restore_task
-from state.changelog.rows import SEGMENT_EPOCHS, TOMBSTONE_HORIZON, changelog_spec
+from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
 from state.commit.files import write_file
 from state.commit.log import newest_commit
 from state.commit.protocol import Committer
 from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import file_actions, read_rows, read_table
+from state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read_table
 from state.engine.task_store import TaskStore
 from state.errors import TableBehindError
 from state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec

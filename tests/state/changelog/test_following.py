@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from state.changelog.following import PARTITION, Follower
-from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.changelog.rows import changelog_spec
 from state.commit.protocol import Committer
 from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import read_table
+from state.commit.tables import TOMBSTONE_HORIZON, read_table
 from state.engine.task_store import TaskStore
 from state.errors import DeletionsGoneError
 from state.types import StateId

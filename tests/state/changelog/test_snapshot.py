@@ -15,10 +15,11 @@ import pytest
 from deltalake import DeltaTable
 
 from state.changelog.restore import RestoreProgress, restore_task
-from state.changelog.rows import TOMBSTONE_HORIZON, changelog_spec
+from state.changelog.rows import changelog_spec
 from state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
 from state.commit.protocol import Committer
 from state.commit.record import CommitRecord, SnapshotRef, TaskCommit
+from state.commit.tables import TOMBSTONE_HORIZON
 from state.engine.cache import TaskStoreCache
 from state.engine.task_store import TASK_STORE, TaskStore
 from state.types import StateId, StoreKind, StoreSpec
