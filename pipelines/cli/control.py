@@ -47,6 +47,9 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
     with notices.status(f"{kind}: waiting for the driver of {application}"):
         while (answer := database.wait_request(request, LOOK_EVERY_S)).state == "pending":
             if not database.is_running(application):
+                if (answer := database.wait_request(request, 0)).state != "pending":
+                    break
+                database.finish_request(request, "its driver ended first", failed=True)  # not for the next driver
                 if kind == "stop":
                     return "has ended"
                 raise CommandError(f"the driver of {application} ended before it could {kind}; "

@@ -1,0 +1,51 @@
+"""Requests to a driver that ends before it answers: nobody follows them later."""
+
+import subprocess
+from threading import Thread
+
+import pytest
+
+from infra.control import ControlDatabase, this_host
+from infra.settings import Settings
+from pipelines.cli import control
+from pipelines.cli.control import ask
+from pipelines.cli.options import CommandError
+from pipelines.cli.registry import register
+
+
+@pytest.fixture
+def settings(tmp_path) -> Settings:
+    settings = Settings(dir=tmp_path)
+    register(settings, "shop", "my_jobs.shop:app")
+    return settings
+
+
+@pytest.fixture
+def driver(settings, monkeypatch):
+    """A process that holds the lease and is killed once a request is there."""
+    monkeypatch.setattr(control, "LOOK_EVERY_S", 0.05)
+    process, database = subprocess.Popen(["sleep", "60"]), ControlDatabase(settings.control_database_url)
+    database.acquire_lease("shop", owner="weir run", pid=process.pid, host=this_host(), ttl_s=60)
+
+    def kill() -> None:
+        while not database.pending_requests("shop"):
+            pass
+        process.kill()
+        process.wait()
+
+    killer = Thread(target=kill)
+    killer.start()
+    yield database
+    process.kill()
+    killer.join()
+
+
+def test_a_stop_that_its_driver_did_not_live_to_answer_does_not_stop_the_next(settings, driver):
+    assert ask(settings, "shop", "stop") == "has ended"
+    assert driver.pending_requests("shop") == []
+
+
+def test_a_pause_that_was_told_to_have_failed_does_not_pause_the_next_driver(settings, driver):
+    with pytest.raises(CommandError, match="ended before it could pause"):
+        ask(settings, "shop", "pause")
+    assert driver.pending_requests("shop") == []
