@@ -72,3 +72,29 @@ class Idleness:
 
     def _names(self) -> tuple[str, str]:
         return f"_heard:{self.operator.clock}", f"_newest:{self.operator.clock}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """Silence for a suppression of final results: its windows are final when the aggregation has closed them.
+
+    A count of its own would differ, for not all that the aggregation hears of reaches the suppression.
+    """
+
+    operator: Closing
+    aggregation: str
+    """The clock of the aggregation, before it among the nodes."""
+
+    def hear(self, rows: pl.DataFrame, epoch: Epoch) -> None:
+        """The aggregation has heard already."""
+
+    def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:
+        """As ``Idleness`` does, to the aggregation's stream time."""
+        before_ms = epoch.clocks.get(self.operator.clock)
+        if before_ms is None or (reached_ms := epoch.clocks[self.aggregation]) <= before_ms:
+            return None
+        epoch.clocks[self.operator.clock] = reached_ms
+        return self.operator.close(before_ms, epoch)
+
+    def due_ms(self, epoch: Epoch) -> None:
+        """The aggregation is due at the same time."""

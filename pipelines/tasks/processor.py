@@ -19,7 +19,7 @@ from pipelines.operators.data_windows import DataWindowedAggregation
 from pipelines.operators.epoch import Epoch, Operator, has_key
 from pipelines.operators.final_results import FinalResults
 from pipelines.operators.functions import UserFunction
-from pipelines.operators.idle import Closing, Idleness
+from pipelines.operators.idle import Closing, Following, Idleness
 from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
@@ -51,6 +51,7 @@ from pipelines.topology.nodes import (
     TableNode,
     TableSinkNode,
     ToStreamNode,
+    followed_in_silence,
     forwards_final,
     idle_after_ms,
     keeps_every_update,
@@ -93,9 +94,13 @@ class TaskProcessor:
         self._operators |= {node: global_join_of(node, global_tables) for node in sub_topology.nodes
                             if isinstance(node, GlobalJoinNode)}
         self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
-        self._idleness: dict[Node, Idleness] = {}
+        self._idleness: dict[Node, Idleness | Following] = {}
         for node, operator in self._operators.items():
-            if isinstance(operator, Closing) and (after_ms := idle_after_ms(node)) is not None:
+            if not isinstance(operator, Closing):
+                continue
+            if (aggregation := followed_in_silence(node)) is not None:
+                self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
+            elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]

@@ -316,6 +316,16 @@ def idle_after_ms(node: Node) -> int | None:
     return min(asked) if asked else max(upstream, default=None)
 
 
+def followed_in_silence(node: Node) -> AggregateNode | None:
+    """The aggregation whose stream time a suppression of final results takes over in silence, unless it says more."""
+    if not (isinstance(node, SuppressNode) and node.is_final and node.idle_after_ms is None):
+        return None
+    above = node.parent
+    while isinstance(above, (FilterNode, MapValuesNode)):
+        above = above.parent
+    return above if isinstance(above, AggregateNode) else None
+
+
 def _source_idle_after_ms(node: Node) -> int | None:
     if isinstance(node, SourceNode):
         return node.idle_after_ms

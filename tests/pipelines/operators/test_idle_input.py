@@ -87,6 +87,26 @@ def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_
         assert driver.create_output_table("out").is_empty()
 
 
+@pytest.mark.parametrize("says_so", ["a window", "a source"])
+def test_final_results_behind_a_filter_come_when_their_window_closes_and_once(says_so):
+    """What ends the silence for the window, a null key here, does so for the suppression that waits for it."""
+    own = {"idle_after": AFTER}
+    program = lambda s: s.group_by_key().windowed_by(TEN, **own if says_so == "a window" else {}).count("c").filter(  # noqa: E731
+        lambda key, count: True).suppress(FINAL).to_delta("out")
+    with TopologyTestDriver(application(program, **own if says_so == "a source" else {})) as driver:
+        topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
+        topic.pipe_input("a", "x", timestamp_ms=3)
+        driver.advance_wall_clock_time(90 * MS)
+        topic.pipe_input(None, "x", timestamp_ms=3)
+        driver.advance_wall_clock_time(60 * MS)
+        topic.pipe_input("a", "x", timestamp_ms=4)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(110 * MS)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(MS)
+        assert told(out) == [(0, 10, 2, 4)]
+
+
 @pytest.mark.parametrize(("windows", "silence", "closed"), [
     (SessionWindows.of_inactivity_gap_and_grace(10 * MS, 5 * MS), 116, [(3, 3, 1, 3)]),
     (SlidingWindows.of_time_difference_and_grace(10 * MS, 5 * MS), 113, [(0, 10, 1, 3)])])
