@@ -144,10 +144,11 @@ class Shadow:
         replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
-        """Make it count. Its local stores and its input have done their work."""
-        replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
+        """Make it count. Its local stores and its input have done their work, and go first: a swap does not look for
+        them."""
         _remove(self.state_folder)
         _remove(self.slices)
+        replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
 
     @property
     def backfill(self) -> Backfill:

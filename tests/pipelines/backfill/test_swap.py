@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.backfill.shadow import Days, shadows
+from pipelines.backfill.shadow import Completion, Days, shadows
 from pipelines.backfill.swap import prepare, swap_at_rest
 from state.changelog.compaction import Compaction
 from state.commit.protocol import newest_commit
@@ -179,6 +179,21 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
     assert not shadow.folder.exists()
     assert not shadow.state_folder.exists()
     assert_outputs(place, results[0])
+
+
+def test_a_backfill_that_counts_has_left_no_local_stores(place, monkeypatch):
+    shadow = begun(place, DAYS)
+
+    def die(path, content):
+        assert path.name == "complete.json"
+        assert not shadow.state_folder.exists()
+        raise KilledError(path.name)
+
+    monkeypatch.setattr("pipelines.backfill.shadow.replace_file", die)
+    shadow.state_folder.mkdir(parents=True)
+    with pytest.raises(KilledError):
+        shadow.complete(Completion(records_in=0, seconds=0.0))
+    assert shadow.completion is None
 
 
 @pytest.mark.parametrize("step", ["pivot appended", "table appended"])
