@@ -1,0 +1,90 @@
+"""Weir's definitions as ``dagster dev`` serves them, over a fresh folder, and the browser that looks at them."""
+
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from infra.kafka.broker import broker_for
+from infra.settings import Settings
+from pipelines.cli.dagster_ui import free_port, prepare_home
+from pipelines.cli.keeper import start_kept
+from tests.browser.story import Story, wait_for
+
+START_LIMIT_S = 120.0
+END_LIMIT_S = 60.0
+VIEW = {"width": 1500, "height": 1000}
+DEQUEUE_AT_ONCE = """
+run_coordinator:
+  module: dagster._core.run_coordinator
+  class: QueuedRunCoordinator
+  config: {dequeue_interval_seconds: 1}
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch) -> Settings:
+    monkeypatch.setenv("WEIR_DIR", str(tmp_path / "weir"))
+    monkeypatch.setenv("WEIR_SLOTS", "2")
+    return Settings.load()
+
+
+@pytest.fixture
+def ui(settings, pytestconfig, monkeypatch) -> Iterator[str]:
+    """The address of a UI with its daemon; nothing of both, nor of the runs that they started, is left afterwards."""
+    prepare_home(settings.dagster_home)
+    monkeypatch.setenv("DAGSTER_HOME", str(settings.dagster_home))
+    with (settings.dagster_home / "dagster.yaml").open("a") as instance:
+        instance.write(DEQUEUE_AT_ONCE)
+    url = f"http://127.0.0.1:{(port := free_port(0))}"
+    log = settings.logs / "dagster.log"
+
+    def is_up() -> bool:
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    with broker_for(settings):
+        workspace = str(pytestconfig.rootpath / "workspace.yaml")
+        server = start_kept([sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-w", workspace,
+                             "--host", "127.0.0.1", "--port", str(port)], log=log, environment={})
+        try:
+            wait_for(is_up, START_LIMIT_S, "the UI is up")
+            yield url
+        finally:
+            server.stdin.close()
+            server.wait(END_LIMIT_S)
+
+
+@pytest.fixture
+def page(chromium) -> Iterator[Page]:
+    """A window of a browser that ends with the test, or with this process."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser.new_page(viewport=VIEW, timezone_id="UTC", locale="en-US", reduced_motion="reduce")
+        browser.close()
+
+
+@pytest.fixture
+def chromium() -> str:
+    """The system's Chromium."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no Chromium here: install the package chromium")
+    return found
+
+
+@pytest.fixture
+def story(page, ui, pytestconfig) -> Story:
+    """Pictures of its steps go to ``build/screenshots``, those of an earlier story are removed."""
+    folder = pytestconfig.rootpath / "build" / "screenshots"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return Story(page, ui, folder)

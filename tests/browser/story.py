@@ -1,0 +1,63 @@
+"""What somebody does in the Dagster UI, step by step, each with a picture; elements are found by what one reads."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+ENDED = re.compile("^(Success|Failure|Canceled)$")
+
+
+def wait_for(is_so: Callable[[], object], limit_s: float, what: str) -> None:
+    started = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - started < limit_s, f"after {limit_s} s it is not so that {what}"
+        time.sleep(0.1)
+
+
+class Story:
+    """One window and the pictures of it, numbered in the order of the steps."""
+
+    def __init__(self, page: Page, url: str, folder: Path) -> None:
+        self.page, self._url, self._folder, self._steps = page, url, folder, 0
+
+    @contextmanager
+    def step(self, name: str, limit_s: float = 30.0) -> Iterator[None]:
+        """No wait within takes longer than ``limit_s``; there is a picture of its end, or of how it failed."""
+        self.page.set_default_timeout(limit_s * 1000)
+        expect.set_options(timeout=limit_s * 1000)
+        self._steps += 1
+        try:
+            yield
+        except BaseException:
+            self.picture(f"{name}-failed")
+            raise
+        self.picture(name)
+
+    def picture(self, name: str) -> None:
+        self.page.screenshot(path=self._folder / f"{self._steps:02}-{name}.png")
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self._url}{path}")
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name).first
+
+    def text(self, text: str | re.Pattern[str]) -> Locator:
+        return self.page.get_by_text(text, exact=isinstance(text, str)).first
+
+    def open_launched_run(self) -> None:
+        """The run that the button just clicked has launched, by what the UI says of it."""
+        launched = self.text(re.compile(r"Launched run \w+")).inner_text()
+        run = re.search(r"Launched run (\w+)", launched)
+        assert run is not None
+        self.page.get_by_role("link", name="Runs").first.click()
+        self.page.get_by_role("link", name=run[1]).first.click()
+        self.text(re.compile("RUN_ENQUEUED")).wait_for()
+
+    def ended(self) -> str:
+        """How the run on the page has ended, once it has."""
+        return self.text(ENDED).inner_text()

@@ -1,0 +1,79 @@
+"""Operating an application in the Dagster UI, in a real browser; the pictures are kept in ``build/screenshots``."""
+
+import re
+
+import dagster as dg
+import pytest
+from playwright.sync_api import expect
+
+from pipelines.cli.drive_backfill import backfills
+from state.commit.tables import read_rows
+from tests.browser.story import wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
+
+RUN_LIMIT_S = 120.0
+DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
+
+
+def test_what_an_operator_does_works_in_the_ui(story, settings):
+    """The graph, an ingest that becomes healthy, one that goes on, and a backfill beside it."""
+    with story.step("graph"):
+        story.open("/locations/weir/asset-groups/weather/lineage")
+        for asset in ("topic", "ingest", "daily_weather", "daily", "dead_letters", "backfill"):
+            story.text(asset).wait_for()
+        expect(story.page.get_by_text("Never materialized")).to_have_count(5)
+
+    with story.step("topic-loaded", RUN_LIMIT_S):
+        story.open("/assets/weather/topic")
+        story.button("Materialize").click()
+        story.open_launched_run()
+        assert story.ended() == "Success"
+
+    with story.step("ingest-materialized", RUN_LIMIT_S):
+        story.open("/assets/weather/ingest")
+        story.button("Materialize").click()
+        story.button("Confirm").click()
+        story.open_launched_run()
+        assert story.ended() == "Success"
+    assert read_rows(settings.warehouse / "weather" / "daily_weather").height == 1089
+
+    with story.step("healthy"):
+        story.open("/locations/weir/asset-groups/weather/lineage")
+        story.text("6 / 6 Passed").wait_for()
+        expect(story.page.get_by_text("1 / 1 Passed")).to_have_count(2)
+        expect(story.page.get_by_text("Never materialized")).to_have_count(0)
+
+    with story.step("ingest"):
+        story.open("/assets/weather/ingest")
+        story.text("last_hour").wait_for()
+        story.text("records/s").wait_for()
+
+    with story.step("checks"):
+        story.open("/assets/weather/ingest?view=checks")
+        story.text("state_equals_changelog").click()
+        story.text("rows_by_task").wait_for()
+
+    with story.step("running", RUN_LIMIT_S):
+        story.open("/locations/weir/jobs/weather_continuously")
+        story.button("Materialize all").click()
+        story.open_launched_run()
+        story.text(re.compile("running: epoch")).wait_for()
+
+    with story.step("backfill-of-three-days"):
+        story.open("/assets/weather/backfill")
+        story.button("Materialize").click()
+        story.page.get_by_placeholder("ex: 2013").fill(f"[{min(DAYS)}...{max(DAYS)}]")
+        story.page.keyboard.press("Enter")
+        story.text("3 partitions").wait_for()
+        story.picture("backfill-dialogue")
+        story.button("Launch backfill").click()
+        story.text(re.compile("Created backfill")).wait_for()
+
+    with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        with story.step("backfilled"):
+            wait_for(lambda: instance.get_materialized_partitions(dg.AssetKey(["weather", "backfill"])) == DAYS,
+                     RUN_LIMIT_S, "the days are there")
+            story.open("/runs")
+            story.text("3 partitions").wait_for()
+        assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]
