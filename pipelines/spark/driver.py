@@ -41,7 +41,8 @@ MIN_EPOCH_RECORDS = 25_000
 """Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
-SNAPSHOT_WAIT_S = 60.0
+SNAPSHOT_WAIT_S = 5.0
+"""A stop waits no longer for snapshots: it has ten seconds for all that it does."""
 RESTORE_HOLD_S = 5.0
 
 
