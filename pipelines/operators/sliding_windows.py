@@ -67,8 +67,8 @@ class SlidingWindows:
 
     @property
     def least_retention_ms(self) -> int:
-        """How long a window's state is needed, from its end: records copy from windows up to a difference before."""
-        return self.difference_ms + self.grace_ms + 1
+        """How long a window's state is needed, from its end: until the window behind its last record is closed."""
+        return self.difference_ms + self.grace_ms + 2
 
     @property
     def takes_null_values(self) -> bool:
@@ -100,7 +100,7 @@ class SlidingWindows:
                 start = max(0, time - self.difference_ms)
                 walk.trace.late.append((record, start, start + self.difference_ms))
                 continue
-            kept_from = walk.open_from - 2 * self.difference_ms
+            kept_from = walk.open_from - 2 * self.difference_ms - 1
             walk.step(record, key, time, kept_from, windows.setdefault(key, _KeyWindows()))
         return walk.trace
 

@@ -92,6 +92,18 @@ def test_a_record_that_no_open_window_takes_leaves_no_trace_and_one_that_a_windo
         assert told(out) == [(15, 25, 1, 25)]
 
 
+@pytest.mark.parametrize("user", ["a", "b"])
+def test_the_window_behind_a_record_opens_until_it_is_closed_itself(user):
+    """At stream time 36 windows that end before 31 are closed; the one behind 20 ends at 31, with 25 in it."""
+    with counted(SLIDING) as (topic, out, driver):
+        pipe(topic, 20)
+        pipe(topic, 36, user="c")
+        out.read_rows()
+        pipe(topic, 25, user=user)
+        assert told(out) == ([(21, 31, 1, 25)] if user == "a" else [])
+        assert driver.counts["late_records"] == 1  # [15, 25]
+
+
 def test_null_keys_and_null_values_are_dropped():
     with counted(SLIDING) as (topic, out, driver):
         topic.pipe_input("a", None, timestamp_ms=90)
