@@ -1,23 +1,29 @@
 """Operating an application in the Dagster UI, in a real browser; the pictures are kept in ``build/screenshots``."""
 
 import re
+import time
 
 import dagster as dg
 import pytest
 from playwright.sync_api import expect
 
+from infra.control import ControlDatabase
 from pipelines.cli.drive_backfill import backfills
+from state.commit.protocol import newest_commit
 from state.commit.tables import read_rows
 from tests.browser.story import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 
 RUN_LIMIT_S = 120.0
+PARTITIONS_LIMIT_S = 90.0
+TERMINATED_LIMIT_S = 15.0
 DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
 
 
 def test_what_an_operator_does_works_in_the_ui(story, settings):
-    """The graph, an ingest that becomes healthy, one that goes on, and a backfill beside it."""
+    """The graph, an ingest that becomes healthy, one that goes on, a backfill and a restore beside it, its end."""
+    database = ControlDatabase(settings.control_database_url)
     with story.step("graph"):
         story.open("/locations/weir/asset-groups/weather/lineage")
         for asset in ("topic", "ingest", "daily_weather", "daily", "dead_letters", "backfill"):
@@ -59,6 +65,7 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
         story.button("Materialize all").click()
         story.open_launched_run()
         story.text(re.compile("running: epoch")).wait_for()
+        running = story.page.url
 
     with story.step("backfill-of-three-days"):
         story.open("/assets/weather/backfill")
@@ -77,3 +84,33 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
             story.open("/runs")
             story.text("3 partitions").wait_for()
         assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]
+        wait_for(lambda: "0_1" in instance.get_dynamic_partitions("weather_tasks"), PARTITIONS_LIMIT_S,
+                 "the tasks are partitions of the restore job")
+
+    with story.step("restored", RUN_LIMIT_S):
+        story.open("/locations/weir/jobs/weather_restore/playground")
+        story.page.get_by_placeholder("Partition").click()
+        story.page.get_by_placeholder("Partition").fill("0_1")
+        story.page.keyboard.press("Enter")
+        story.text("partition: 0_1").wait_for()
+        story.picture("restore-launchpad")
+        story.button("Launch Run").click()
+        story.text(re.compile("RUN_ENQUEUED")).wait_for()
+        assert story.ended() == "Success"
+    life = database.application_status("weather")
+    assert life.is_running
+    assert life.generation == 2, "it went on through both"
+
+    with story.step("terminated"):
+        story.page.goto(running)
+        story.button("Terminate").click()
+        story.picture("terminate-dialogue")
+        clicked = time.monotonic()
+        story.page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate")).click()
+        wait_for(lambda: not database.is_running("weather"), TERMINATED_LIMIT_S, "the driver has ended")
+        story.page.goto(running)
+        assert story.ended() == "Canceled"
+        assert time.monotonic() - clicked < TERMINATED_LIMIT_S
+    ended = database.application_status("weather")
+    assert (ended.state, ended.error) == ("stopped", None)
+    assert newest_commit(settings.warehouse, "weather").generation == 2
