@@ -27,11 +27,14 @@ def clicks(application: str) -> Application:
 def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
     probe = ("import sys, orchestration.definitions as d; d.defs.get_repository_def(); "
              "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.stdout.strip() == ""
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < LOAD_LIMIT_S
+    seconds = []
+    for _ in range(3):  # the first one compiles modules, and others may use the machine
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stdout.strip() == ""
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < LOAD_LIMIT_S
 
 
 def test_tables_come_from_the_ingest_and_the_ingest_from_its_topics():
