@@ -101,10 +101,6 @@ def session_sum(topic: str) -> Application:
     )
 
 
-sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
-sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
-window_final_68 = window_final(f"events_{SMALL_BYTES}")
-window_final_400 = window_final(f"events_{LARGE_BYTES}")
 def table_join_sum(topic: str) -> Application:
     """The sum by user of ``amount`` times the factor that the user's row in a table has."""
     builder = StreamsBuilder()
@@ -122,9 +118,13 @@ def table_join_sum(topic: str) -> Application:
     )
 
 
-hopping_final_68 = hopping_final(f"events_{SMALL_BYTES}")
-table_join_sum_68 = table_join_sum(f"events_{SMALL_BYTES}")
-session_sum_68 = session_sum(f"events_{SMALL_BYTES}")
+sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
+sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
+window_final_68 = window_final(f"events_{SMALL_BYTES}")
+window_final_400 = window_final(f"events_{LARGE_BYTES}")
+hopping_final_few = hopping_final("events_few")
+session_sum_few = session_sum("events_few")
+table_join_sum_few = table_join_sum("events_few")
 sum_per_key_restore = sum_per_key("events_restore")
 sum_per_key_base = sum_per_key("events_base")
 window_final_base = window_final("events_base")

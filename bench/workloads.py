@@ -22,9 +22,10 @@ from bench.processes import BenchError, Measured, measure, run_json
 from state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
-SMALL_JOBS = ("hopping_final", "session_sum", "table_join_sum")
-"""Measured at the smaller event size alone."""
+OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")
+"""Measured over an eighth of the events, at the smaller size."""
 JOIN_JOB = "table_join_sum"
+FEW = "events_few"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
 
@@ -70,18 +71,19 @@ class Bench:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
 
     def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
-        """The jobs at all event sizes, some at one, ``runs`` times a side, Weir and the peer in turn.
+        """The jobs at all event sizes, then the others, ``runs`` times a side, Weir and the peer in turn.
 
         Raises:
             BenchError: A run failed, or the results differ.
         """
         for event_bytes in SIZES:
-            topic = f"events_{event_bytes}"
-            self._make_events(topic, events, event_bytes)
-            if event_bytes == SMALL_BYTES:
-                make_events(self._bootstrap_servers, users_of(topic), KEYS, 0, user_frame)
-            for job in (*JOBS, *(SMALL_JOBS if event_bytes == SMALL_BYTES else ())):
-                yield self._workload(job, event_bytes, topic, events, runs, peer)
+            self._make_events(f"events_{event_bytes}", events, event_bytes)
+            for job in JOBS:
+                yield self._workload(job, event_bytes, f"events_{event_bytes}", events, runs, peer)
+        self._make_events(FEW, events // 8, SMALL_BYTES)
+        make_events(self._bootstrap_servers, users_of(FEW), KEYS, 0, user_frame)
+        for job in OTHER_JOBS:
+            yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
         """Each of Weir's jobs over ``events`` events, and over ten times as many."""
@@ -114,13 +116,14 @@ class Bench:
         self, job: str, event_bytes: int, topic: str, events: int, runs: int, peer: KafkaStreamsPeer | None
     ) -> Workload:
         weir, kafka_streams = [], []
+        over = topic.removeprefix("events_")
         events += KEYS if job == JOIN_JOB else 0
         for run in range(1, runs + 1):
             self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
-            measured, result = self._weir(f"{job}_{event_bytes}", events)
+            measured, result = self._weir(f"{job}_{over}", events)
             weir.append(measured)
             if peer is not None:
-                output = f"{job}_{event_bytes}_{run}"
+                output = f"{job}_{over}_{run}"
                 measured = peer.run(job, self._bootstrap_servers, topic, output)
                 kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
                 _require_equal(result, read_output(self._bootstrap_servers, output), job)
