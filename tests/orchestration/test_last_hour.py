@@ -1,7 +1,7 @@
 """The hour's plot, in text."""
 
 from infra.control import MinuteRow
-from orchestration.last_hour import MINUTE_MS, SHOWN_MINUTES, bars, last_hour_markdown
+from orchestration.last_hour import MINUTE_MS, MINUTES_A_BAR, SHOWN_MINUTES, bars, last_hour_markdown
 
 
 def test_bars_go_from_zero_to_the_greatest_value_and_leave_gaps_where_nothing_was_read():
@@ -15,4 +15,4 @@ def test_the_hour_ends_with_the_newest_minute_and_older_ones_are_left_out():
     [line] = [line for line in last_hour_markdown(rows).splitlines() if line.startswith("| records/s")]
     _, _, now, most, plot, _ = (cell.strip() for cell in line.split("|"))
     assert (now, most) == ("500", "1,000")
-    assert plot.strip("`") == "█" + "·" * (SHOWN_MINUTES - 2) + "▅"
+    assert plot.strip("`") == "█" + "·" * (SHOWN_MINUTES // MINUTES_A_BAR - 2) + "▅"
