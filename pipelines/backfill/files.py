@@ -51,6 +51,9 @@ def check_files(source: SourceNode, files: SourceFiles) -> None:
     if not (isinstance(time, pl.Datetime) or time.is_integer()):
         raise SourceFilesError(source.topic, path, f"has times of type {time} in {files.time_column!r}; they must be a "
                                "datetime, or an integer in milliseconds since 1970")
+    if timeless := _scan(path).select(pl.col(files.time_column).null_count()).collect().item():
+        raise SourceFilesError(source.topic, path, f"has {timeless:,} rows without a time in {files.time_column!r}, "
+                               "which belong to no day; give them one, or leave them out of the files")
 
 
 def write_slice(folder: Path, source: SourceNode, partition: int, partitions: int, files: SourceFiles) -> int:

@@ -91,6 +91,15 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(tmp_path, in_order, 
         begin_from_files(app, place.warehouse, tmp_path, {}, DAYS)
 
 
+def test_rows_without_a_time_are_refused_not_left_out(tmp_path, in_order):
+    place = sensors(tmp_path, rows=in_order)
+    place.run()
+    rows = archive(in_order).with_row_index("row")
+    rows.with_columns(_ts=pl.when(pl.col("row") != 3).then("_ts")).write_parquet(tmp_path / "some.parquet")
+    with pytest.raises(SourceFilesError, match="has 1 rows without a time in '_ts', which belong to no day"):
+        begin_from_files(app, place.warehouse, tmp_path, {"readings": str(tmp_path / "some.parquet")}, DAYS)
+
+
 def test_a_slice_is_read_like_a_topic(tmp_path):
     pl.DataFrame({"key": [b"k"] * 4, "value": [b"12345", None, b"1", b"2"], "time_ms": [10, 20, 30, 40]}).write_ipc(
         tmp_path / "t-0.arrow")
