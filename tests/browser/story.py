@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, TimeoutError, expect
 
+CHOICES, CHOICE_LIMIT_MS = 4, 15_000
 ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 
@@ -57,6 +58,18 @@ class Story:
         self.page.get_by_role("link", name="Runs").first.click()
         self.page.get_by_role("link", name=run[1]).first.click()
         self.text(re.compile("RUN_ENQUEUED")).wait_for()
+
+    def choose_partition(self, partition: str) -> None:
+        """In the launchpad: its list is drawn anew as partitions come, so what is typed may be lost once or twice."""
+        field, chosen = self.page.get_by_placeholder("Partition"), self.text(f"partition: {partition}")
+        for _ in range(CHOICES):
+            try:
+                field.fill(partition, timeout=CHOICE_LIMIT_MS)
+                self.page.get_by_role("menuitem", name=partition).first.click(timeout=CHOICE_LIMIT_MS)
+                return chosen.wait_for(timeout=CHOICE_LIMIT_MS)
+            except TimeoutError:
+                self.page.reload()
+        raise AssertionError(f"the launchpad did not take partition {partition}")
 
     def ended(self) -> str:
         """How the run on the page has ended, once it has."""

@@ -89,10 +89,7 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
 
     with story.step("restored", RUN_LIMIT_S):
         story.open("/locations/weir/jobs/weather_restore/playground")
-        story.page.get_by_placeholder("Partition").click()
-        story.page.get_by_placeholder("Partition").fill("0_1")
-        story.page.keyboard.press("Enter")
-        story.text("partition: 0_1").wait_for()
+        story.choose_partition("0_1")
         story.picture("restore-launchpad")
         story.button("Launch Run").click()
         story.text(re.compile("RUN_ENQUEUED")).wait_for()
