@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from pipelines.operators.epoch import Epoch
-from pipelines.tasks.processor import operator_of, sink_rows
+from pipelines.tasks.output import sink_rows
+from pipelines.tasks.single import operator_of
 from pipelines.topology import SubTopology, TableSinkNode
 from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
 from pipelines.topology.topology import table_spec

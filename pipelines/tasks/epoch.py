@@ -23,8 +23,9 @@ from pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTim
 from pipelines.tasks.blobs import read_blobs, write_blob
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from pipelines.tasks.global_tables import READ_BYTES, GlobalTables
+from pipelines.tasks.output import EpochOutput, joined
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
-from pipelines.tasks.processor import EpochOutput, TaskProcessor, joined
+from pipelines.tasks.processor import TaskProcessor
 from pipelines.tasks.turns import takeable, turns
 from pipelines.topology import SubTopology, Topology
 from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec

@@ -25,8 +25,9 @@ from pipelines.serdes.source import decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
 from pipelines.tasks.global_tables import GlobalTables
 from pipelines.tasks.metrics import Reading, RunMetrics
+from pipelines.tasks.output import EpochOutput
 from pipelines.tasks.plan import BadRecord
-from pipelines.tasks.processor import EpochOutput, TaskProcessor
+from pipelines.tasks.processor import TaskProcessor
 from pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
     ReadOnlySessionStore,

@@ -1,7 +1,7 @@
 """The nodes of a topology: what the DSL describes and the tasks execute. Nodes hold definitions, never data.
 
 Each node has the name that Kafka Streams would give it. Splitting nodes into sub-topologies belongs to
-``topology`` beside this, turning them into operators to ``pipelines.tasks.processor``.
+``topology`` beside this, turning them into operators to ``pipelines.tasks.single`` and ``several``.
 """
 
 from __future__ import annotations
@@ -299,56 +299,3 @@ class TableSinkNode(Node):
 def readers_of(node: Node) -> list[Node]:
     """The nodes that get what ``node`` forwards."""
     return [child for child in node.children if not isinstance(child, LateRecordsNode)]
-
-
-def idle_after_ms(node: Node) -> int | None:
-    """After how much silence the wall clock moves the node's stream time on; None for never.
-
-    What the node says, or the suppression evaluated with it, else the longest of what the topics upstream say.
-    """
-    if isinstance(node, AggregateNode):
-        own = [node.idle_after_ms, *(child.idle_after_ms for child in node.children
-                                     if isinstance(child, SuppressNode) and child.fused_with is node)]
-    else:
-        own = [node.idle_after_ms] if isinstance(node, SuppressNode) else []
-    asked = [each for each in own if each is not None]
-    upstream = [each for parent in node.parents if (each := _source_idle_after_ms(parent)) is not None]
-    return min(asked) if asked else max(upstream, default=None)
-
-
-def followed_in_silence(node: Node) -> AggregateNode | None:
-    """The aggregation whose stream time a suppression of final results takes over in silence, unless it says more."""
-    if not (isinstance(node, SuppressNode) and node.is_final and node.idle_after_ms is None):
-        return None
-    above = node.parent
-    while isinstance(above, (FilterNode, MapValuesNode)):
-        above = above.parent
-    return above if isinstance(above, AggregateNode) else None
-
-
-def _source_idle_after_ms(node: Node) -> int | None:
-    if isinstance(node, SourceNode):
-        return node.idle_after_ms
-    return max((each for parent in node.parents if (each := _source_idle_after_ms(parent)) is not None), default=None)
-
-
-def forwards_final(node: AggregateNode) -> bool:
-    """Whether only closed windows leave the aggregation: it emits on close, or is evaluated with its suppression."""
-    return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node
-                                for child in node.children)
-
-
-def keeps_every_update(node: Node) -> bool:
-    """Whether what follows an aggregation or table can tell apart its updates within an epoch.
-
-    Only a sink of updates, directly or behind stateless operators on the table, keeps the newest a key.
-    """
-    return not all(_keeps_newest(child) for child in readers_of(node))
-
-
-def _keeps_newest(node: Node) -> bool:
-    if isinstance(node, TableSinkNode):
-        return node.collapses
-    if isinstance(node, (FilterNode, MapValuesNode)):
-        return node.is_table and not keeps_every_update(node)
-    return isinstance(node, ToStreamNode) and not keeps_every_update(node)

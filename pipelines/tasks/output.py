@@ -1,0 +1,64 @@
+"""What an epoch of a task gives beside its state, and how the batches of an epoch become one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from pipelines.serdes.row_type import TIME
+from pipelines.tasks.metrics import EpochMetrics
+from pipelines.topology.nodes import TableSinkNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOutput:
+    """What an epoch of a task gave, beside the state in its session."""
+
+    sinks: dict[str, pl.DataFrame]
+    """By table, where there are rows: the table's columns but ``_epoch``; ``_seq`` counts from 0."""
+    edges: dict[str, pl.DataFrame]
+    """By repartition edge, where there are rows: the edge's columns, in processing order."""
+    counts: dict[str, int]
+    """``rows_out``, ``suppression_emits``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this
+    epoch."""
+    clocks: dict[str, int]
+    """Stream time in ms by operator."""
+    gauges: dict[str, int]
+    """``open_windows``: windows held in the stores now."""
+    next_punctuation_ms: int | None = None
+    metrics: EpochMetrics = field(default_factory=EpochMetrics)
+
+
+def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> EpochOutput:
+    """What the batches of one epoch gave, in order, as if it had been one; ``sinks`` that collapse do so again."""
+    if len(outputs) == 1:
+        return outputs[0]
+    counts: Counter[str] = Counter()
+    for output in outputs:
+        counts.update(output.counts)
+    written = {}
+    for sink in sinks:
+        parts = [output.sinks[sink.table] for output in outputs if sink.table in output.sinks]
+        if not parts:
+            continue
+        rows = pl.concat(parts)
+        if sink.collapses:
+            counts["rows_out"] -= rows.height
+            rows = rows.unique(list(sink.record.key_columns), keep="last", maintain_order=True)
+            counts["rows_out"] += rows.height
+        written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
+    edges = {name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
+             for name in dict.fromkeys(name for output in outputs for name in output.edges)}
+    return replace(outputs[-1], sinks=written, edges=edges, counts=dict(counts),
+                   metrics=sum((output.metrics for output in outputs), EpochMetrics()))
+
+
+def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
+    """What a sink's table gets of the rows that reach it in an epoch: its columns but ``_epoch``."""
+    if node.collapses:
+        rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
+    return rows.select(*node.record.columns, pl.col("_ts").cast(TIME),
+                       pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted")

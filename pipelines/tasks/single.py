@@ -1,0 +1,92 @@
+"""What executes a node with one parent, or with none."""
+
+from __future__ import annotations
+
+from pipelines.operators.aggregation import Aggregation, WindowedAggregation
+from pipelines.operators.branching import Branch, Split
+from pipelines.operators.changes import ChangeAggregation
+from pipelines.operators.data_windows import DataWindowedAggregation
+from pipelines.operators.epoch import Operator
+from pipelines.operators.final_results import FinalResults
+from pipelines.operators.functions import UserFunction
+from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
+from pipelines.operators.session_windows import SessionWindows
+from pipelines.operators.sliding_windows import SlidingWindows
+from pipelines.operators.stateless import Filter, MapValues, Peek
+from pipelines.operators.suppress import Suppression
+from pipelines.operators.tables import Materialization
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from pipelines.tasks.several import changes_of
+from pipelines.topology.global_tables import GlobalJoinNode
+from pipelines.topology.nodes import (
+    AggregateNode,
+    BranchNode,
+    FilterNode,
+    FlatMapValuesNode,
+    LateRecordsNode,
+    MapNode,
+    MapValuesNode,
+    Node,
+    PeekNode,
+    RepartitionNode,
+    SelectKeyNode,
+    SourceNode,
+    SplitNode,
+    SuppressNode,
+    TableNode,
+    TableSinkNode,
+    ToStreamNode,
+)
+from pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
+from pipelines.topology.updates import forwards_final, keeps_every_update
+
+
+def operator_of(node: Node) -> Operator | None:
+    """What executes ``node``; None where rows pass as they are."""
+    record = node.parent.record if node.parent else node.record
+    match node:
+        case FilterNode():
+            return Filter(predicate=node.predicate, is_negated=node.is_negated, key=record.key_type,
+                          value=record.value, is_table=node.is_table)
+        case MapValuesNode():
+            return MapValues(mapper=node.mapper, key_columns=tuple(record.key_columns), value=record.value,
+                             result=node.record.value, is_table=node.is_table)
+        case SelectKeyNode():
+            return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
+        case MapNode(mapper=PairExpressions() as mapper):
+            return MapColumns(mapper=mapper, key=node.record.key, result=node.record.value)
+        case MapNode(mapper=UserFunction() as mapper):
+            return MapPairs(mapper=mapper, is_flat=node.is_flat, key=record.key_type, value=record.value,
+                            key_result=node.record.key, result=node.record.value)
+        case FlatMapValuesNode():
+            return FlatMapValues(mapper=node.mapper, exploded=node.exploded, key_columns=tuple(record.key_columns),
+                                 value=record.value, result=node.record.value)
+        case PeekNode():
+            return Peek(action=node.action, key=record.key_type, value=record.value)
+        case SplitNode():
+            return Split(predicates=node.predicates, key=record.key_type, value=record.value)
+        case BranchNode():
+            return Branch(node.index)
+        case ChangeSelectNode():
+            return changes_of(node, operator_of)
+        case ChangeAggregateNode():
+            return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
+        case TableNode():
+            return Materialization(store=node.store)
+        case AggregateNode(windows=None):
+            return Aggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
+        case AggregateNode(windows=SessionWindows() | SlidingWindows() as windows):
+            return DataWindowedAggregation(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to,
+                                           every_update=keeps_every_update(node), is_final=forwards_final(node))
+        case AggregateNode(windows=TimeWindows() as windows) if forwards_final(node):
+            return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
+        case AggregateNode():
+            assert isinstance(node.windows, TimeWindows | UnlimitedWindows)
+            return WindowedAggregation(store=node.store, fold=node.fold, windows=node.windows, late_to=node.late_to,
+                                       every_update=keeps_every_update(node))
+        case SuppressNode() if node.fused_with is None:
+            return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
+        case (SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode()
+              | GlobalJoinNode()):
+            return None
+    raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
