@@ -3,12 +3,18 @@
 from pipelines.application import Application, load_application
 from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.builder import StreamsBuilder
+from pipelines.dsl.cogrouped import (
+    CogroupedKStream,
+    SessionWindowedCogroupedKStream,
+    TimeWindowedCogroupedKStream,
+)
 from pipelines.dsl.global_table import GlobalKTable
-from pipelines.dsl.grouped import EmitStrategy, KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
+from pipelines.dsl.grouped import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
 from pipelines.dsl.table import KTable
 from pipelines.dsl.table_grouped import KGroupedTable
+from pipelines.dsl.windowing import EmitStrategy
 from pipelines.errors import (
     ApplicationLoadError,
     BadInputError,
@@ -56,13 +62,13 @@ from state.stores.custom import FollowingStore
 
 __all__ = [
     "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "Avro", "BadInputError", "Boolean",
-    "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "Collect", "Count",
-    "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
+    "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "CogroupedKStream", "Collect",
+    "Count", "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
     "FollowingStore", "GlobalKTable", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable",
     "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "Protobuf", "Query",
-    "QueryError", "SchemaRegistryError", "SessionWindowed", "SessionWindowedKStream", "SessionWindows",
-    "SlidingWindows", "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum", "Suppressed",
-    "TimeWindowed", "TimeWindowedKStream", "TimeWindows", "TimestampExtractor", "TopologyError", "UnlimitedWindows",
-    "UsePartitionTimeOnInvalidTimestamp", "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed",
-    "load_application", "read_table",
+    "QueryError", "SchemaRegistryError", "SessionWindowed", "SessionWindowedCogroupedKStream", "SessionWindowedKStream",
+    "SessionWindows", "SlidingWindows", "StateReader", "StreamsBuilder", "StrictBufferConfig", "String", "Sum",
+    "Suppressed", "TimeWindowed", "TimeWindowedCogroupedKStream", "TimeWindowedKStream", "TimeWindows",
+    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
+    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
 ]

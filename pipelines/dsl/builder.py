@@ -8,9 +8,9 @@ import polars as pl
 
 from pipelines.dsl.global_table import GlobalKTable, add_global_table
 from pipelines.dsl.graph import Graph
-from pipelines.dsl.grouped import idle_ms
 from pipelines.dsl.stream import KStream
 from pipelines.dsl.table import KTable, TtlClock, add_table
+from pipelines.dsl.windowing import idle_ms
 from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import expression_dtype
 from pipelines.serdes.serde import Serde

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -11,62 +10,25 @@ import polars as pl
 
 from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
 from pipelines.dsl.table import KTable
+from pipelines.dsl.windowing import EmitStrategy, LateTo, Windowing
 from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import STORED, Aggregate, Count
+from pipelines.operators.aggregates import STORED, Accumulator, Aggregate, Count
 from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows, positive_ms, to_ms
+from pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
-from state.types import StoreKind, StoreSpec
 
 if TYPE_CHECKING:
-    from pipelines.dsl.stream import KStream
-
-LateTo = Callable[["KStream"], object]
-
-
-@dataclass(frozen=True)
-class EmitStrategy:
-    """When a windowed aggregation forwards a window."""
-
-    is_final: bool
-
-    @classmethod
-    def on_window_update(cls) -> EmitStrategy:
-        """At every update, which is how it is without a strategy."""
-        return cls(is_final=False)
-
-    @classmethod
-    def on_window_close(cls) -> EmitStrategy:
-        """Once, when stream time closes the window; whatever the wall clock says."""
-        return cls(is_final=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Windowing:
-    """How records are put into windows."""
-
-    windows: Windows
-    retention_ms: int | None = None
-    late_to: LateTo | None = None
-    idle_after_ms: int | None = None
-    is_final: bool = False
-
-    def store(self, spec: StoreSpec) -> StoreSpec:
-        """``spec`` as this windowing needs it."""
-        least_ms = self.windows.least_retention_ms
-        if isinstance(self.windows, (SessionWindows, SlidingWindows)):
-            return replace(spec, kind=StoreKind.SESSION, retention_ms=max(least_ms or 0, self.retention_ms or 0))
-        return replace(spec, kind=StoreKind.WINDOW, retention_ms=self.retention_ms)
+    from pipelines.dsl.cogrouped import CogroupedKStream
 
 
 class _Grouped:
     """What a grouped stream can be folded into; the store's name comes first everywhere."""
 
-    _windowing: _Windowing | None = None
+    _windowing: Windowing | None = None
 
     def __init__(self, graph: Graph, node: Node, *, needs_repartition: bool) -> None:
         self._graph, self._node, self._needs_repartition = graph, node, needs_repartition
@@ -75,19 +37,11 @@ class _Grouped:
         """Vectorised aggregates, a column each: ``agg("hourly", flights=Count(), late=Sum(col("delay") > 15))``."""
         if not aggregates:
             raise TopologyError(f"agg({store!r}) computes nothing; name at least one aggregate, as flights=Count()")
-        for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, (Aggregate, Count)):
-                raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
-                                    "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)")
+        check_aggregates(aggregates)
         columns = self._node.record.columns
         accumulators = tuple(aggregate.bind(name, columns) for name, aggregate in aggregates.items())
-        key, state = list(self._node.record.key_columns), [name for each in accumulators for name in each.state]
-        for name in [*key, *state]:
-            is_taken = state.count(name) > 1 or (name in key and name in state and name not in aggregates)
-            if is_taken or name.endswith(STORED):
-                raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
-        output = RowType(pl.Schema({each.name: each.output for each in accumulators}))
-        return self._add("KSTREAM-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
+        fold, output = column_fold(store, list(self._node.record.key_columns), accumulators)
+        return self._add("KSTREAM-AGGREGATE-", store, lambda name: (fold, output))
 
     def count(self, store: str, /) -> KTable:
         """The number of records, in the column ``count``."""
@@ -123,28 +77,7 @@ class _Grouped:
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
         parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
-        windowing = self._windowing
-        record = self._graph.record(name, parent.record.key, output,
-                                    is_windowed=parent.record.is_windowed or windowing is not None)
-        spec = store_spec(name, store, record, fold.state)
-        if windowing is None:
-            return KTable(self._graph, self._graph.add(
-                AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)))
-        late_to = self._graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
-        node = self._graph.add(AggregateNode(
-            name=name, parent=parent, record=record, store=windowing.store(spec), fold=fold,
-            windows=windowing.windows, is_final=windowing.is_final, late_to=late_to,
-            idle_after_ms=windowing.idle_after_ms))
-        if windowing.late_to and late_to:
-            self._add_late(late_to, node, parent.record, windowing.late_to)
-        return KTable(self._graph, node, windows=windowing.windows, is_final=windowing.is_final)
-
-    def _add_late(self, name: str, node: Node, record: RecordType, late_to: LateTo) -> None:
-        from pipelines.dsl.stream import KStream
-
-        late = self._graph.record(name, record.key, record.value, is_windowed=True, shared=list(record.key.columns))
-        late_to(KStream(self._graph, self._graph.add(LateRecordsNode(name=name, parent=node, record=late)),
-                        has_new_key=False))
+        return add_aggregation(self._graph, name, parent, store, fold, output, self._windowing)
 
 
 class _GroupedByFunction(_Grouped):
@@ -194,38 +127,34 @@ class KGroupedStream(_GroupedByFunction):
         Raises:
             TopologyError: The retention is shorter than the windows are open.
         """
-        if not isinstance(windows, Windows):
-            raise TopologyError(f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...), "
-                                "SlidingWindows.of_time_difference_and_grace(...), "
-                                "SessionWindows.of_inactivity_gap_and_grace(...) or UnlimitedWindows.of()")
-        if self._node.record.is_windowed:
-            raise TopologyError("the key is windowed already; choose a new key with group_by(...) before windowed_by")
-        if late_to is not None and not callable(late_to):
-            raise TopologyError(f"late_to is {late_to!r}; pass a function of the late records' stream, "
-                                'as lambda late: late.to_delta("late")')
-        windowing = _Windowing(windows=windows, retention_ms=_retention_ms(windows, retention), late_to=late_to,
-                               idle_after_ms=idle_ms(idle_after))
+        windowing = Windowing.of(windows, self._node.record, retention, idle_after, late_to)
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
         return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
+
+    def cogroup(self, aggregator: Callable[[Any, Any, Any], Any] | None = None, /,
+                **aggregates: Aggregate | Count) -> CogroupedKStream:
+        """Begin an aggregation of several grouped streams that share one store and one result a key.
+
+        This one's records are folded by ``aggregator(key, value, aggregate)``, a function annotated with what it
+        returns, or by vectorised aggregates of its columns, ``clicks=Count()``. Further streams join by ``cogroup`` of
+        what this returns.
+        """
+        from pipelines.dsl.cogrouped import CogroupedKStream
+
+        return CogroupedKStream(self._graph, ()).cogroup(self, aggregator, **aggregates)
 
 
 class _Windowed(_Grouped):
     """What is the same for all windows."""
 
-    def __init__(self, graph: Graph, node: Node, needs_repartition: bool, windowing: _Windowing) -> None:
+    def __init__(self, graph: Graph, node: Node, needs_repartition: bool, windowing: Windowing) -> None:
         super().__init__(graph, node, needs_repartition=needs_repartition)
-        self._windowing: _Windowing = windowing
+        self._windowing: Windowing = windowing
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
         """When the aggregation forwards a window; what is forwarded on its close is final."""
-        if not isinstance(strategy, EmitStrategy):
-            raise TopologyError(f"emit_strategy got {strategy!r}; pass EmitStrategy.on_window_close() or "
-                                "EmitStrategy.on_window_update()")
-        if strategy.is_final and isinstance(self._windowing.windows, UnlimitedWindows):
-            raise TopologyError("unlimited windows never close; use EmitStrategy.on_window_update()")
-        return type(self)(self._graph, self._node, self._needs_repartition,
-                          replace(self._windowing, is_final=strategy.is_final))
+        return type(self)(self._graph, self._node, self._needs_repartition, self._windowing.emitting(strategy))
 
 
 class TimeWindowedKStream(_Windowed, _GroupedByFunction):
@@ -264,21 +193,48 @@ class SessionWindowedKStream(_Windowed):
         return self._add("KSTREAM-AGGREGATE-", store, fold)
 
 
-def idle_ms(idle_after: timedelta | None) -> int | None:
-    """How much silence lets time pass; raises ``TopologyError`` when it is not above zero."""
-    return None if idle_after is None else positive_ms(idle_after, "idle_after")
+def check_aggregates(aggregates: Mapping[str, Any]) -> None:
+    """Raises ``TopologyError`` for what is no vectorised aggregate."""
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, (Aggregate, Count)):
+            raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
+                                "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)")
 
 
-def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:
-    if retention is None:
-        return None
-    retention_ms, least_ms = to_ms(retention, "retention"), windows.least_retention_ms
-    if least_ms is None:
-        raise TopologyError("unlimited windows are kept for ever; leave the retention out")
-    if retention_ms < least_ms:
-        raise TopologyError(f"retention is {retention}, but the windows need {timedelta(milliseconds=least_ms)} until "
-                            "they are closed; keep them for that long at least")
-    return retention_ms
+def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulator]) -> tuple[Fold, RowType]:
+    """The fold of vectorised aggregates and its result; raises ``TopologyError`` for a name that is taken."""
+    names = [each.name for each in accumulators]
+    state = [name for each in accumulators for name in each.state]
+    for name in [*key, *state]:
+        is_taken = state.count(name) > 1 or (name in key and name in state and name not in names)
+        if is_taken or name.endswith(STORED):
+            raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
+    return ColumnFold(tuple(accumulators)), RowType(pl.Schema({each.name: each.output for each in accumulators}))
+
+
+def add_aggregation(graph: Graph, name: str, parent: Node, store: str, fold: Fold, output: RowType,
+                    windowing: Windowing | None) -> KTable:
+    """An aggregation of what ``parent`` forwards, kept in ``store``, in windows or not."""
+    record = graph.record(name, parent.record.key, output,
+                          is_windowed=parent.record.is_windowed or windowing is not None)
+    spec = store_spec(name, store, record, fold.state)
+    if windowing is None:
+        return KTable(graph, graph.add(
+            AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)))
+    late_to = graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
+    node = graph.add(AggregateNode(
+        name=name, parent=parent, record=record, store=windowing.store(spec), fold=fold, windows=windowing.windows,
+        is_final=windowing.is_final, late_to=late_to, idle_after_ms=windowing.idle_after_ms))
+    if windowing.late_to and late_to:
+        _add_late(graph, late_to, node, parent.record, windowing.late_to)
+    return KTable(graph, node, windows=windowing.windows, is_final=windowing.is_final)
+
+
+def _add_late(graph: Graph, name: str, node: Node, record: RecordType, late_to: LateTo) -> None:
+    from pipelines.dsl.stream import KStream
+
+    late = graph.record(name, record.key, record.value, is_windowed=True, shared=list(record.key.columns))
+    late_to(KStream(graph, graph.add(LateRecordsNode(name=name, parent=node, record=late)), has_new_key=False))
 
 
 def repartition(graph: Graph, parent: Node, name: str, *, is_explicit: bool = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipelines.operators.changes import SelectChanges
+from pipelines.operators.cogroup import Cogroup
 from pipelines.operators.epoch import Operator, SeveralInputs
 from pipelines.operators.global_join import GlobalTableJoin
 from pipelines.operators.mapping import SelectKey
@@ -15,6 +16,7 @@ from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableT
 from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
 from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
+from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
 from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
@@ -33,6 +35,11 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector)
 
 
+def cogroup_of(node: CogroupNode) -> Cogroup:
+    """The operator that puts the records of grouped streams beside each other, be it one stream or several."""
+    return Cogroup(columns=node.columns, by_arrival=tuple(parents_by_arrival(node)))
+
+
 def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTableJoin:
     """The operator that looks rows up in a global table; ``rows`` are those of all global tables."""
     assert node.parent is not None
@@ -49,6 +56,8 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
     match node:
         case MergeNode():
             return Merge(names=tuple(source_schema(node.record.columns)), by_arrival=tuple(parents_by_arrival(node)))
+        case CogroupNode():
+            return cogroup_of(node)
         case StreamTableJoinNode():
             (table,) = node.others
             return StreamTableJoin(

@@ -16,7 +16,8 @@ from pipelines.operators.stateless import Filter, MapValues, Peek
 from pipelines.operators.suppress import Suppression
 from pipelines.operators.tables import Materialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.tasks.several import changes_of
+from pipelines.tasks.several import changes_of, cogroup_of
+from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.nodes import (
     AggregateNode,
@@ -71,6 +72,8 @@ def operator_of(node: Node) -> Operator | None:
             return changes_of(node, operator_of)
         case ChangeAggregateNode():
             return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
+        case CogroupNode():
+            return cogroup_of(node)
         case TableNode():
             return Materialization(store=node.store)
         case AggregateNode(windows=None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SourceNode, TableSinkNode
@@ -38,6 +39,10 @@ def _node(node: Node) -> list[str]:
         return _stream_join(node)
     if isinstance(node, TableTableJoinNode):
         return _table_table_join(node)
+    if isinstance(node, CogroupNode):
+        return _cogroup(node)
+    if isinstance(node.parent, CogroupNode):
+        return []  # it stands with the aggregations that it merges
     before = ", ".join(f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
                        for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
     if isinstance(node, SourceNode):
@@ -75,6 +80,16 @@ def _table_table_join(node: TableTableJoinNode) -> list[str]:
         lines += [f"    Processor: {name} (stores: [{stores}])", f"      --> {node.name}", f"      <-- {parent.name}"]
     return [*lines, f"    Processor: {node.name} (stores: [])", _after(node),
             f"      <-- {node.this_name}, {node.other_name}"]
+
+
+def _cogroup(node: CogroupNode) -> list[str]:
+    lines, merge = [], node.aggregation
+    for name, parent in zip(node.aggregate_names, node.parents, strict=True):
+        before = f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
+        lines += [f"    Processor: {name} (stores: [{merge.store.name}])", f"      --> {merge.name}",
+                  f"      <-- {before}"]
+    return [*lines, f"    Processor: {merge.name} (stores: [])", _after(merge),
+            f"      <-- {', '.join(node.aggregate_names)}"]
 
 
 def _after(node: Node) -> str:

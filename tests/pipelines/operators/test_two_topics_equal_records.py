@@ -7,7 +7,24 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from pipelines import Count, JoinWindows, Json, KTable, Mean, StreamsBuilder, String, Sum
+from pipelines import (
+    BufferConfig,
+    CogroupedKStream,
+    Count,
+    EmitStrategy,
+    JoinWindows,
+    Json,
+    KTable,
+    Last,
+    Mean,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    String,
+    Sum,
+    Suppressed,
+    TimeWindows,
+)
 from tests.pipelines.operators.two_topics import CUTS, RECORDS, Event, build, left, picked, right, run
 
 
@@ -67,7 +84,60 @@ def own_table_first(builder: StreamsBuilder) -> None:
     early.join(stream.to_table("t")).to_delta("out")
 
 
+def longer(user: str, event: Event | None, word: str) -> str:
+    return word + (event.word if event else "-")
+
+
+def doubled(user: str, event: Event | None, word: str) -> str | None:
+    return None if event and event.amount == 4 else f"{word}{event.word * 2 if event else '='}"
+
+
+def joined(user: str, one: str, other: str) -> str:
+    return one + other
+
+
+def by_functions(builder: StreamsBuilder) -> CogroupedKStream:
+    return left(builder).group_by_key().cogroup(longer).cogroup(right(builder).group_by_key(), doubled)
+
+
+def by_aggregates(builder: StreamsBuilder) -> CogroupedKStream:
+    grouped = left(builder).group_by_key().cogroup(n=Count(), empty=Sum(col("amount").is_null()), mean=Mean("amount"))
+    return grouped.cogroup(right(builder).group_by_key(), m=Count(), last=Last("word"))
+
+
+def own_branches(builder: StreamsBuilder) -> None:
+    stream = left(builder)
+    few = stream.filter(col("amount") > 3).group_by_key()
+    few.cogroup(doubled).cogroup(stream.group_by_key(), longer).aggregate("s", str).to_stream().to_delta("out")
+
+
+TEN = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
+SLIDING = SlidingWindows.of_time_difference_and_grace(timedelta(milliseconds=6), timedelta(milliseconds=3))
+GAP = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=4), timedelta(milliseconds=3))
+FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
+HELD = Suppressed.until_time_limit(timedelta(milliseconds=5), BufferConfig.max_records(1))
+ON_CLOSE = EmitStrategy.on_window_close()
+
 PROGRAMS = {
+    "cogroup": lambda b: by_functions(b).aggregate("s", str).to_stream().to_delta("out"),
+    "cogroup of aggregates": lambda b: by_aggregates(b).agg("s").to_stream().to_delta("out"),
+    "cogroup to a table": lambda b: by_aggregates(b).agg("s").to_delta("out"),
+    "cogroup of branches of one stream": own_branches,
+    "cogroup of one stream": lambda b: left(b).group_by_key().cogroup(longer).aggregate("s", str).to_delta("out"),
+    "cogroup, held back": lambda b: by_functions(b).aggregate("s", str).suppress(HELD).to_stream().to_delta("out"),
+    "cogroup, repartitioned": lambda b: left(b).group_by_key().cogroup(longer).cogroup(
+        right(b).group_by("word"), doubled).aggregate("s", str).to_stream().to_delta("out"),
+    "hopping cogroup": lambda b: by_functions(b).windowed_by(TEN.advance_by(timedelta(milliseconds=5))).aggregate(
+        "s", str).to_stream().to_delta("out"),
+    "final cogroup": lambda b: by_functions(b).windowed_by(TEN).aggregate("s", str).suppress(FINAL).to_delta("out"),
+    "final cogroup of aggregates": lambda b: by_aggregates(b).windowed_by(TEN).emit_strategy(ON_CLOSE).agg(
+        "s").to_delta("out"),
+    "sliding cogroup": lambda b: by_functions(b).windowed_by(SLIDING).aggregate("s", str).to_stream().to_delta("out"),
+    "final sliding cogroup": lambda b: by_aggregates(b).windowed_by(SLIDING).emit_strategy(ON_CLOSE).agg(
+        "s").to_delta("out"),
+    "cogroup in sessions": lambda b: by_functions(b).windowed_by(GAP).aggregate(
+        "s", str, joined).to_stream().to_delta("out"),
+    "final cogroup in sessions": lambda b: by_aggregates(b).windowed_by(GAP).agg("s").suppress(FINAL).to_delta("out"),
     **{f"{join} of tables": lambda b, join=join: getattr(left_table(b), join)(table(b).filter(
         col("amount") > 3)).to_stream().to_delta("out") for join in ("join", "left_join", "outer_join")},
     "join of tables to a table": lambda b: left_table(b).outer_join(table(b)).filter(col("amount") > 3).to_delta("out"),

@@ -1,0 +1,36 @@
+"""The node of cogrouped streams, in front of the aggregation that folds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.topology.nodes import AggregateNode, Node
+
+
+@dataclass(eq=False, kw_only=True)
+class CogroupNode(Node):
+    """The records of several grouped streams beside each other.
+
+    In Kafka Streams each input has an aggregation of its own over the shared store, and their updates are merged; here
+    one aggregation behind this node has the name of the merge.
+    """
+
+    columns: tuple[tuple[pl.Expr, ...], ...]
+    """Of each input, the columns that are forwarded."""
+    aggregate_names: tuple[str, ...]
+
+    @property
+    def is_join(self) -> bool:
+        return True
+
+    @property
+    def aggregation(self) -> AggregateNode:
+        """The only node behind this one."""
+        (child,) = self.children
+        assert isinstance(child, AggregateNode)
+        return child
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return tuple(name for one, name in zip(self.parents, self.aggregate_names, strict=True) if one is parent)
