@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import polars as pl
@@ -16,7 +17,7 @@ from pipelines.operators.aggregates import expression_dtype
 from pipelines.serdes.serde import Serde
 from pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
 from pipelines.serdes.windowed import WindowedSerde
-from pipelines.topology.nodes import RecordType, SourceNode
+from pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
 from pipelines.topology.topology import Topology
 
 
@@ -26,9 +27,11 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topic: str, *, key: Serde, value: Serde,
+    def stream(self, topic: str | Sequence[str], *, key: Serde, value: Serde,
                timestamp: TimestampExtractor | None = None, idle_after: timedelta | None = None) -> KStream:
         """The records of ``topic``, null keys and null values included.
+
+        Several topics of one type make one stream: a task takes the oldest of the records that are next in them.
 
         ``timestamp`` says which time a record has; without it the record's own, and one without is bad input.
 
@@ -39,7 +42,16 @@ class StreamsBuilder:
         Raises:
             TopologyError: A schema does not fit, or the topic is read already.
         """
-        return KStream(self._graph, self._source(topic, key, value, timestamp, idle_after), has_new_key=False)
+        topics = [topic] if isinstance(topic, str) else list(topic)
+        if not topics:
+            raise TopologyError("the stream has no topic; name at least one")
+        if len(topics) == 1:
+            return KStream(self._graph, self._source(topics[0], key, value, timestamp, idle_after), has_new_key=False)
+        name = self._graph.new_name("KSTREAM-SOURCE-")
+        first, *others = (self._source(each, key, value, timestamp, idle_after, name=f"{name}-{each}")
+                          for each in topics)
+        return KStream(self._graph, self._graph.add(SeveralTopicsNode(
+            name=name, parent=first, others=tuple(others), record=first.record)), has_new_key=False)
 
     def table(self, topic: str, *, key: Serde, value: Serde, store: str,
               ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
@@ -70,8 +82,8 @@ class StreamsBuilder:
         return Topology(tuple(self._graph.nodes))
 
     def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None,
-                idle_after: timedelta | None, *, is_global: bool = False) -> SourceNode:
-        name = self._graph.new_name("KSTREAM-SOURCE-")
+                idle_after: timedelta | None, *, is_global: bool = False, name: str = "") -> SourceNode:
+        name = name or self._graph.new_name("KSTREAM-SOURCE-")
         record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
                                     is_windowed=isinstance(key, WindowedSerde))
         source = SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,

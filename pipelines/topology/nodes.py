@@ -277,6 +277,16 @@ class MergeNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
+class SeveralTopicsNode(MergeNode):
+    """The records of several topics as one stream. In Kafka Streams it is one source; here each topic has its own."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """In the order in which they were named."""
+        return tuple(source.topic for source in self.parents if isinstance(source, SourceNode))
+
+
+@dataclass(eq=False, kw_only=True)
 class ToStreamNode(Node):
     """A table's updates from here on are records of a stream."""
 

@@ -1,4 +1,4 @@
-"""An application of joins of every kind over four topics, and what its topics hold."""
+"""An application of joins and cogroups over four topics, and of two more that are one stream; what they hold."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines import Application, JoinWindows, Json, StreamsBuilder, String
+from pipelines import (
+    Application,
+    BufferConfig,
+    Count,
+    JoinWindows,
+    Json,
+    Last,
+    StreamsBuilder,
+    String,
+    Sum,
+    Suppressed,
+    TimeWindows,
+)
 
 PARTITIONS, RECORDS = 2, 320
-TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900}
+TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900, "joins-views-eu": 130,
+          "joins-views-us": 170}
 """Milliseconds between records of each, so that none keeps pace with another."""
 
 
@@ -34,6 +47,19 @@ class Name:
     name: str
 
 
+@dataclass(frozen=True)
+class View:
+    ms: int
+
+
+def owed(user: str, order: Order, balance: int) -> int:
+    return balance // 2 + order.amount
+
+
+def settled(user: str, payment: Payment, balance: int) -> int:
+    return balance - payment.paid
+
+
 def program() -> Application:
     builder = StreamsBuilder()
     orders = builder.stream("joins-orders", key=String("user"), value=Json(Order))
@@ -46,6 +72,14 @@ def program() -> Application:
     customers.outer_join(names).to_delta("profiles")
     customers.group_by("tier").count("tiers").to_delta("tiers")
     orders.map_values(paid="amount").merge(payments).to_delta("amounts")
+    orders.group_by_key().cogroup(owed).cogroup(payments.group_by_key(), settled).aggregate(
+        "balances", int).to_stream().to_delta("balances")
+    (orders.group_by_key().cogroup(orders=Count(), amount=Sum("amount"))
+        .cogroup(payments.group_by_key(), paid=Sum("paid"), last=Last("paid"))
+        .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=2), timedelta(seconds=1)).advance_by(
+            timedelta(milliseconds=500)))
+        .agg("spans").suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("spans"))
+    builder.stream(["joins-views-eu", "joins-views-us"], key=String("user"), value=Json(View)).to_delta("views")
     return Application("joins", builder, commit_interval=timedelta(milliseconds=200))
 
 
@@ -55,7 +89,8 @@ app = program()
 def records(topic: str) -> Iterator[tuple[int, bytes, bytes | None, int]]:
     """Partition, key, value and timestamp; a tenth of the records come 3 s late, some values are null."""
     every_ms = TOPICS[topic]
-    fields = {"joins-orders": "amount", "joins-payments": "paid", "joins-customers": "tier", "joins-names": "name"}
+    fields = {"joins-orders": "amount", "joins-payments": "paid", "joins-customers": "tier", "joins-names": "name",
+              "joins-views-eu": "ms", "joins-views-us": "ms"}
     for index in range(RECORDS * 70 // every_ms):
         lot = index * 2_654_435_761 % 997
         user, time_ms = lot % 40, 1_700_000_000_000 + index * every_ms - (3_000 if lot % 10 == 3 else 0)

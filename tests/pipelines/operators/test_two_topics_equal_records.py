@@ -14,6 +14,7 @@ from pipelines import (
     EmitStrategy,
     JoinWindows,
     Json,
+    KStream,
     KTable,
     Last,
     Mean,
@@ -82,6 +83,10 @@ def own_table_first(builder: StreamsBuilder) -> None:
     stream = left(builder)
     early = stream.map_values(twice=col("amount") * 2)
     early.join(stream.to_table("t")).to_delta("out")
+
+
+def both(builder: StreamsBuilder) -> KStream:
+    return builder.stream(["left", "right"], key=String("user"), value=Json(Event))
 
 
 def longer(user: str, event: Event | None, word: str) -> str:
@@ -160,6 +165,9 @@ PROGRAMS = {
     "merge": lambda b: left(b).filter(col("amount") > 3).merge(right(b)).to_delta("out"),
     "merge, aggregated": lambda b: left(b).merge(right(b)).group_by_key().agg(
         "s", n=Count(), total=Sum("amount")).to_stream().to_delta("out"),
+    "two topics as one stream": lambda b: both(b).filter(col("amount") > 3).to_delta("out"),
+    "two topics as one stream, aggregated": lambda b: both(b).group_by_key().windowed_by(TEN).agg(
+        "s", n=Count(), last=Last("word")).to_stream().to_delta("out"),
     "merge of branches of one stream": diamond,
     "merge, repartitioned": repartitioned,
 }

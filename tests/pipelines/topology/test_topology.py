@@ -18,6 +18,7 @@ from pipelines import (
     String,
     Suppressed,
     TimeWindows,
+    TopologyError,
 )
 from pipelines.topology import Topology
 from state.types import StoreKind, TaskId
@@ -119,6 +120,35 @@ def test_a_mean_is_kept_as_sum_and_count_and_read_finished():
 
 def test_behind_a_repartition_there_are_as_many_tasks_as_before_it():
     assert program().partition_counts({"clicks": 4}) == {0: 4, 1: 4, 2: 4}
+
+
+def test_several_topics_are_one_source():
+    """Text, names and numbers are those of Kafka Streams 4 for the same program; a Delta sink says table."""
+    builder = StreamsBuilder()
+    clicks = builder.stream(["clicks", "views"], key=String("user"), value=Json(Click))
+    clicks.filter(lambda key, click: True).to_delta("all")
+    topology = builder.build()
+    assert (topology.topics(), topology.partition_counts({"clicks": 4, "views": 6})) == (("clicks", "views"), {0: 6})
+    assert topology.describe() == """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [clicks, views])
+      --> KSTREAM-FILTER-0000000001
+    Processor: KSTREAM-FILTER-0000000001 (stores: [])
+      --> KSTREAM-SINK-0000000002
+      <-- KSTREAM-SOURCE-0000000000
+    Sink: KSTREAM-SINK-0000000002 (table: all)
+      <-- KSTREAM-FILTER-0000000001
+"""
+
+
+def test_topics_of_one_stream_are_at_least_one_and_each_read_once():
+    with pytest.raises(TopologyError, match="name at least one"):
+        StreamsBuilder().stream([], key=String("user"), value=Json(Click))
+    builder = StreamsBuilder()
+    builder.stream(["clicks", "clicks"], key=String("user"), value=Json(Click))
+    with pytest.raises(TopologyError, match="'clicks' is declared 2 times"):
+        builder.build()
 
 
 def merged() -> Topology:
