@@ -20,6 +20,7 @@ import polars as pl
 from pipelines.application import Application
 from pipelines.errors import QueryError
 from pipelines.serdes.partitioner import murmur2
+from pipelines.serdes.registry import connect_serdes
 from pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateReader as Snapshot
@@ -66,9 +67,15 @@ class Answer:
 
 
 class StateReader:
-    """Reads the stores of one application. ``directory`` is what ``--dir`` names."""
+    """Reads the stores of one application. ``directory`` is what ``--dir`` names.
 
-    def __init__(self, directory: Path | str, application: Application) -> None:
+    ``schema_registry`` are the client properties of a schema registry, ``{"url": ...}``: finding the task of a key
+    needs one where a topic has Avro or Protobuf keys. Rows of stores are read without.
+    """
+
+    def __init__(self, directory: Path | str, application: Application, *,
+                 schema_registry: Mapping[str, str] | None = None) -> None:
+        self._schema_registry = dict(schema_registry or {})
         self._folder = Path(directory) / "state" / application.id
         self._application, self._topology = application, application.topology
 
@@ -129,7 +136,11 @@ class StateReader:
     def task_of(self, store: str, key: Key) -> str:
         """The task that holds a key, whether it has a row or not: by Kafka's default partitioner.
 
-        Behind a repartition that is certain; a topic's producers may have used another partitioner.
+        Behind a repartition that is certain; a topic's producers may have used another partitioner, or written the key
+        under another schema.
+
+        Raises:
+            SchemaRegistryError: The key's serde needs a schema registry, and there is none or it does not answer.
         """
         sub_topology, spec = self._spec(store)
         names = self.tasks(store)
@@ -142,6 +153,7 @@ class StateReader:
         else:
             source = sub_topology.sources[0]
             (item,) = source.key.to_objects(pl.DataFrame([columns], schema=source.key.columns))
+            connect_serdes([source.key_serde], self._schema_registry)
             encoded = source.key_serde.encode(item)
             partition = int(murmur2([encoded or b""])[0] & 0x7FFFFFFF) % count
         return f"{sub_topology.stored_name}_{partition}"

@@ -16,6 +16,7 @@ from pipelines.cli.options import (
     DebugOption,
     DirOption,
     JsonOption,
+    SetOption,
     load_settings,
     parse_assignments,
 )
@@ -42,8 +43,7 @@ def run(application: AppArgument,
         time_column: Annotated[str, typer.Option(
             metavar="COLUMN", help="The time of a record in such a table or file.")] = "_ts",
         bootstrap_servers: ServersOption = None,
-        assignments: Annotated[list[str] | None, typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting, as slots=4; may be given more than once.")] = None,
+        assignments: SetOption = None,
         directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 

@@ -28,6 +28,9 @@ DirOption = Annotated[Path | None, typer.Option(
 DebugOption = Annotated[bool, typer.Option(
     "--debug", callback=_remember_debug, help="On an error show the stack trace too.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+SetOption = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; "
+    "may be given more than once.")]
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that ran in DIR.")]
 ReferenceArgument = Annotated[str, typer.Argument(
     metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")]

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
+from pipelines.cli.options import (
+    AppArgument,
+    CommandError,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    SetOption,
+    load_settings,
+    parse_assignments,
+)
 from pipelines.cli.render import console, print_json, print_table, without_bookkeeping
 from pipelines.errors import QueryError
 from state.types import IsolationLevel, Positions, StoreKind, StoreSpec
@@ -155,13 +164,15 @@ def query(application: AppArgument,
               metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer.")] = None,
           timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
           tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
+          assignments: SetOption = None,
           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
     from pipelines.cli.registry import registered_application
     from pipelines.state_reader import Query, StateReader
 
-    settings = load_settings(directory)
-    reader = StateReader(settings.dir, registered_application(settings, application))
+    settings = load_settings(directory, parse_assignments(assignments or []))
+    reader = StateReader(settings.dir, registered_application(settings, application),
+                         schema_registry=settings.schema_registry)
     asked = Question(key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time,
                      as_of=as_of)
     try:

@@ -11,6 +11,7 @@ from pipelines.cli.options import (
     DirOption,
     JsonOption,
     ReferenceArgument,
+    SetOption,
     load_settings,
     parse_assignments,
 )
@@ -36,9 +37,7 @@ def run(reference: ReferenceArgument,
             "--until-caught-up", help="End once everything that was in the topics has been processed.")] = False,
         bootstrap_servers: Annotated[str | None, typer.Option(
             metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")] = None,
-        assignments: Annotated[list[str] | None, typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; "
-            "may be given more than once.")] = None,
+        assignments: SetOption = None,
         metrics_port: Annotated[int | None, typer.Option(
             "--metrics-port", metavar="PORT", help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
             "runs; --set metrics_host=0.0.0.0 for everybody.")] = None,

@@ -11,18 +11,23 @@ import pytest
 
 from pipelines import (
     Application,
+    Avro,
     Count,
     Json,
     Query,
     QueryError,
+    SchemaRegistryError,
     StateReader,
     StreamsBuilder,
     String,
     Sum,
     state_reader,
 )
+from pipelines.serdes.partitioner import murmur2
+from pipelines.serdes.registry import connect_serdes
 from state.engine.cache import TaskStoreCache
 from state.types import IsolationLevel
+from tests.pipelines.serdes.registry_server import schema_registry
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import sales
 
@@ -92,6 +97,42 @@ def test_the_task_that_holds_a_key_is_known(place):
         finally:
             hidden.rename(folder)
     assert reader.task_of("sums", "a") in reader.tasks("sums")
+
+
+@dataclass(frozen=True)
+class Shop:
+    town: str
+    number: int
+
+
+def by_shop() -> Application:
+    builder = StreamsBuilder()
+    builder.stream("sales", key=Avro(Shop), value=Json(Sale)).group_by_key().agg("sums", total=Sum("amount"))
+    return Application("sales", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def test_stores_under_avro_keys_answer_without_a_registry_which_only_finding_the_task_needs(tmp_path):
+    with schema_registry() as server:
+        serde = Avro(Shop)
+        connect_serdes([serde], {"url": server.url})
+        keys = {number: serde.encode(Shop("Ulm", number)) for number in range(8)}
+        rows = {("sales", partition): [(key, b'{"amount": %d}' % number, 1_000) for number, key in keys.items()
+                                       if murmur2([key])[0] % 2 == partition] for partition in (0, 1)}
+        running = by_shop()
+        connect_serdes(running.topology.serdes(), {"url": server.url})
+        place = Place(running, Topics(rows), tmp_path)
+        place.run()
+        (tmp_path / "dir" / "state").mkdir(parents=True)
+        (tmp_path / "dir" / "state" / "sales").symlink_to(tmp_path / "state")
+        reader = StateReader(tmp_path / "dir", by_shop())
+        assert reader.get("sums", Shop("Ulm", 3)).rows["total"].to_list() == [3]
+        with pytest.raises(SchemaRegistryError, match=r"--set schema_registry\.url"):
+            reader.task_of("sums", Shop("Ulm", 3))
+        reader = StateReader(tmp_path / "dir", by_shop(), schema_registry={"url": server.url})
+        for number, key in keys.items():
+            partition = murmur2([key])[0] % 2
+            assert reader.task_of("sums", Shop("Ulm", number)) == place.name_of(f"0_{partition}")
+    assert {partition for partition in (0, 1) if rows["sales", partition]} == {0, 1}, "keys of both tasks"
 
 
 def test_the_application_says_what_queries_see_unless_they_say_it_themselves(place):
