@@ -55,21 +55,29 @@ class StreamsBuilder:
 
     def table(self, topic: str, *, key: Serde, value: Serde, store: str,
               ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
-              timestamp: TimestampExtractor | None = None, idle_after: timedelta | None = None) -> KTable:
+              history_retention: timedelta | None = None, timestamp: TimestampExtractor | None = None,
+              idle_after: timedelta | None = None) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
         stream time or by the wall clock; no tombstone is forwarded. ``timestamp`` and ``idle_after`` as for
         ``stream``.
+
+        With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row holds from its record's timestamp,
+        whenever that arrives, and what held before is kept for so long of the table's stream time. A stream that joins
+        it meets the row of each record's own time. A record older than the history is dropped and counted; one older
+        than the newest of its key changes the history alone: no join of tables, no grouping and no output of the table.
         """
         source = self._source(topic, key, value, timestamp, idle_after)
-        return add_table(self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by)
+        return add_table(self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by,
+                         history_retention=history_retention)
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
         """The newest value of each key of the whole ``topic``, of all its partitions, on every worker.
 
         It is loaded before the first record is processed and held in the workers' memory; its updates bring nothing
-        about, and nothing aligns it in time with the streams that join it. It needs no equal number of partitions.
+        about, and nothing aligns it in time with the streams that join it. It needs no equal number of partitions. It
+        cannot be versioned.
         """
         return add_global_table(self._graph, self._source(topic, key, value, None, None, is_global=True), store)
 

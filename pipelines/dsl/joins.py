@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, user_function
+from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
 from pipelines.errors import TopologyError
 from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
+from pipelines.operators.windows import to_ms
 from pipelines.serdes.row_type import TIME, RowType
-from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases
+from pipelines.topology.joins import (
+    JoinBufferNode,
+    StreamJoinNode,
+    StreamTableJoinNode,
+    TableTableJoinNode,
+    bases,
+    versioned_store,
+)
 from pipelines.topology.nodes import Node, RecordType
 from state.stores.specs import key_value_spec
 
@@ -23,14 +32,34 @@ JoinFunction = Callable[..., Any]
 
 
 def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: JoinFunction | None, *,
-                          name: str | None, is_left: bool) -> Node:
-    """Raises ``TopologyError`` when the keys differ, or the table cannot be looked up."""
+                          name: str | None, is_left: bool, grace: timedelta | None, store: str | None) -> Node:
+    """Raises ``TopologyError`` when the keys differ, the table cannot be looked up, or the grace does not fit it."""
     running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
     name = running_name if name is None else check_name("join", name)
     bases(table)
     joiner, record = joiner_of(graph, name, stream.record, table.record, function)
+    if grace is not None:
+        stream = graph.add(_buffer(f"{name}-buffer", stream, table, grace, store))
     return graph.add(StreamTableJoinNode(name=name, parent=stream, others=(table,), record=record, joiner=joiner,
                                          is_left=is_left))
+
+
+def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str | None) -> JoinBufferNode:
+    """What holds the stream's records for ``grace``; raises ``TopologyError`` when the table has no such history."""
+    grace_ms, versions, record = to_ms(grace, "grace"), versioned_store(table), stream.record
+    if grace_ms < 0:
+        raise TopologyError(f"grace is {grace}; it must not be negative")
+    if versions is None or versions.retention_ms is None:
+        raise TopologyError(f"grace= lets records wait for the table's row of their time, and {table.name} is not "
+                            "versioned; give its table(...) or to_table(...) history_retention=")
+    if grace_ms > versions.retention_ms:
+        raise TopologyError(f"grace is {grace}, and the table {versions.name!r} keeps its history for "
+                            f"{timedelta(milliseconds=versions.retention_ms)} only; keep it for the grace at least")
+    values = {column: dtype for column, dtype in record.value.columns.items() if column not in record.key_columns}
+    spec = store_spec(name, check_name("store", store), record, pl.Schema(values))
+    key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
+    return JoinBufferNode(name=name, parent=stream, record=record, grace_ms=grace_ms,
+                          store=key_value_spec(spec.name, key, spec.value))
 
 
 def add_stream_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, windows: JoinWindows | None,

@@ -123,7 +123,7 @@ class KStream:
 
     def join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None = None, /, *,
              windows: JoinWindows | None = None, store: str | None = None, name: str | None = None,
-             key: KeySelector | None = None) -> KStream:
+             key: KeySelector | None = None, grace: timedelta | None = None) -> KStream:
         """Records with what their key has on the other side; what has nothing there is dropped.
 
         With a table: each record meets the row of that moment; updates of the table bring nothing. With a stream:
@@ -131,21 +131,25 @@ class KStream:
         ``store`` names what is kept of both sides. With a global table: each record meets the row that ``key`` names, a
         column, an expression, several by name or a function of ``(key, value)``.
 
+        With a versioned table each record meets the row that held at its own time. With ``grace`` records wait in
+        ``store`` until stream time is so far beyond theirs, and join in the order of their time; one that is older
+        already joins at once, and so does one without a key (KIP-923).
+
         The result has the columns of both values, those of the other side with ``_right`` behind a name that this one
         has too, or what ``joiner(value, other)`` or ``joiner(key, value, other)`` returns. Null values are dropped,
         and null keys. If the key was chosen anew, the records move to the task that owns it: with a table, ``name``
         names that repartition.
         """
-        return self._join(other, joiner, windows, store, name, "inner", key)
+        return self._join(other, joiner, windows, store, name, "inner", key, grace)
 
     def left_join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None = None, /, *,
                   windows: JoinWindows | None = None, store: str | None = None, name: str | None = None,
-                  key: KeySelector | None = None) -> KStream:
+                  key: KeySelector | None = None, grace: timedelta | None = None) -> KStream:
         """As ``join``, but a record with nothing on the other side, or without a key, goes on with nulls for that.
 
         With a stream that is when its window and the grace are over, by the stream time of both sides.
         """
-        return self._join(other, joiner, windows, store, name, "left", key)
+        return self._join(other, joiner, windows, store, name, "left", key, grace)
 
     def outer_join(self, other: KStream, joiner: JoinFunction | None = None, /, *,
                    windows: JoinWindows | None = None, store: str | None = None) -> KStream:
@@ -153,21 +157,24 @@ class KStream:
         return self._join(other, joiner, windows, store, None, "outer")
 
     def _join(self, other: KTable | KStream | GlobalKTable, joiner: JoinFunction | None, windows: JoinWindows | None,
-              store: str | None, name: str | None, kind: JoinKind, key: KeySelector | None = None) -> KStream:
+              store: str | None, name: str | None, kind: JoinKind, key: KeySelector | None = None,
+              grace: timedelta | None = None) -> KStream:
         graph = self._graph
-        if isinstance(other, GlobalKTable) and windows is store is None:
+        if isinstance(other, GlobalKTable) and windows is store is grace is None:
             node = add_global_join(graph, self._node, other.node, joiner, key, is_left=kind == "left")
             return KStream(graph, node, has_new_key=self._has_new_key)
-        if isinstance(other, KStream) and key is None:
+        if isinstance(other, KStream) and key is grace is None:
             left, right = (repartition(graph, stream._node, f"{store}-{side}") if stream._has_new_key else stream._node
                            for stream, side in ((self, "left"), (other, "right")))
             node = add_stream_join(graph, left, right, joiner, windows, store, kind)
-        elif isinstance(other, KTable) and windows is store is key is None:
+        elif isinstance(other, KTable) and windows is key is None and (store is None) == (grace is None):
             left = repartition(graph, self._node, name or self._node.name) if self._has_new_key else self._node
-            node = add_stream_table_join(graph, left, other._node, joiner, name=name, is_left=kind == "left")
+            node = add_stream_table_join(graph, left, other._node, joiner, name=name, is_left=kind == "left",
+                                         grace=grace, store=store)
         else:
             raise TopologyError(f"a stream cannot join {other!r} this way; pass a stream with windows= and store=, a "
-                                "table without them, or a global table with key=")
+                                "table without them, a versioned table with grace= and store=, or a global table with "
+                                "key=")
         return KStream(graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:
@@ -179,15 +186,17 @@ class KStream:
         """Records by a new key, as ``select_key`` and ``group_by_key`` after another."""
         return self.select_key(*selector, **columns).group_by_key()
 
-    def to_table(self, store: str, *, ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
+    def to_table(self, store: str, *, ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
+                 history_retention: timedelta | None = None) -> KTable:
         """The newest value of each key; a null value deletes the row, null keys are dropped.
 
-        ``ttl`` and ``ttl_by`` as for ``StreamsBuilder.table``.
+        ``ttl``, ``ttl_by`` and ``history_retention`` as for ``StreamsBuilder.table``.
         """
         check_name("store", store)
         name = self._graph.new_name("KSTREAM-TOTABLE-")
         parent = repartition(self._graph, self._node, store) if self._has_new_key else self._node
-        return add_table(self._graph, parent, store, name=name, ttl=ttl, ttl_by=ttl_by)
+        return add_table(self._graph, parent, store, name=name, ttl=ttl, ttl_by=ttl_by,
+                         history_retention=history_retention)
 
     def to_delta(self, table: str) -> None:
         """Append every record to the Delta table ``table``: key columns, value columns, ``_ts`` and the rest."""

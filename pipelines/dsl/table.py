@@ -16,8 +16,9 @@ from pipelines.errors import TopologyError
 from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.operators.windows import to_ms
+from pipelines.topology.joins import NewestToStreamNode, versioned_store
 from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
-from state.stores.specs import buffer_spec, key_value_spec
+from state.stores.specs import buffer_spec, key_value_spec, versioned_spec
 from state.types import StoreClock
 
 if TYPE_CHECKING:
@@ -79,10 +80,17 @@ class KTable:
         return add_table_group(self._graph, self._node, selector, columns)
 
     def suppress(self, suppressed: Suppressed) -> KTable:
-        """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328)."""
+        """Hold updates back; what comes out of a suppression until the window closes is final (KIP-328).
+
+        A versioned table cannot be suppressed.
+        """
         if not isinstance(suppressed, Suppressed):
             raise TopologyError(f"suppress got {suppressed!r}; pass Suppressed.until_window_closes(...) or "
                                 "Suppressed.until_time_limit(...)")
+        if (versions := versioned_store(self._node)) is not None:
+            raise TopologyError(f"the table {versions.name!r} is versioned, and a suppression cannot hold back updates "
+                                "that may come out of order; suppress a table without history_retention=, as "
+                                '.to_stream().to_table("name") makes one')
         records, size = suppressed.buffer.limits
         limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))
         delay_ms = suppressed.limit_ms if suppressed.limit_ms is not None else self._closes_after_ms()
@@ -110,7 +118,7 @@ class KTable:
         return self._windows.closes_after_ms
 
     def to_stream(self) -> KStream:
-        """Every update as a record of a stream; a tombstone becomes a record with a null value."""
+        """Every update as a record of a stream, in the order of arrival; a tombstone becomes one with a null value."""
         from pipelines.dsl.stream import KStream
 
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
@@ -118,31 +126,40 @@ class KTable:
     def to_delta(self, table: str, *, emit: Literal["newest", "record"] = "newest") -> None:
         """Append the updates to the Delta table ``table``, the newest a key and epoch; final results each once.
 
-        With ``emit="record"`` every update is a row, as evaluating one record after another gives them.
+        With ``emit="record"`` every update is a row, as evaluating one record after another gives them. An update of a
+        versioned table that is older than the newest row of its key is none of what the table is now, and left out.
         """
         if emit not in ("newest", "record"):
             raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')
-        parent = self._add_to_stream()
+        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(TableSinkNode(name=name, parent=parent, record=self._node.record,
                                       table=check_name("table", table), is_updates=not self._is_final,
                                       keeps_all=emit == "record"))
 
-    def _add_to_stream(self) -> Node:
+    def _add_to_stream(self, kind: type[ToStreamNode] = ToStreamNode) -> Node:
         name = self._graph.new_name("KTABLE-TOSTREAM-")
-        return self._graph.add(ToStreamNode(name=name, parent=self._node, record=self._node.record))
+        return self._graph.add(kind(name=name, parent=self._node, record=self._node.record))
 
     def _then(self, node: Node) -> KTable:
         return KTable(self._graph, node, windows=self._windows, is_final=self._is_final)
 
 
 def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name: str = "",
-              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time") -> KTable:
+              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
+              history_retention: timedelta | None = None) -> KTable:
     """A table of the records of ``parent``, under ``name`` or the next number behind ``prefix``."""
     name = name or graph.new_name(prefix)
     record = parent.record
     spec = store_spec(name, check_name("store", store), record, _beside_key(record))
-    if ttl is not None:
+    if history_retention is not None:
+        if ttl is not None:
+            raise TopologyError(f"the table {store!r} got both ttl= and history_retention=; rows of a versioned table "
+                                "go when their history is over, leave ttl= out")
+        if (history_ms := to_ms(history_retention, "history_retention")) < 1:
+            raise TopologyError(f"history_retention is {history_retention}; it must be at least one millisecond")
+        spec = versioned_spec(spec.name, spec.key, spec.value, history_ms=history_ms)
+    elif ttl is not None:
         if ttl_by not in get_args(TtlClock):
             raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
         if (ttl_ms := to_ms(ttl, "ttl")) < 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from state.engine.contract import StateReader, StateSession
+from state.engine.ordered import OrderedRows
 from state.engine.views import overlaid
 
 Row = tuple[bytes, bytes]
@@ -18,7 +19,7 @@ class BatchSession:
 
     def __init__(self, session: StateSession, stores: Collection[str]) -> None:
         self._session = session
-        self._held: dict[str, dict[bytes, bytes | None]] = {store: {} for store in stores}
+        self._held: dict[str, OrderedRows[bytes | None]] = {store: OrderedRows() for store in stores}
 
     @property
     def before(self) -> StateReader:
@@ -56,19 +57,18 @@ class BatchSession:
     def _keep(self, store: str, keys: Sequence[bytes]) -> None:
         held = self._held.get(store)
         if held is not None:
-            new = [key for key in dict.fromkeys(keys) if key not in held]
-            held.update(zip(new, self._session.get_many(store, new), strict=True))
+            new = [key for key in dict.fromkeys(keys) if key not in held.rows]
+            held.put_many(new, self._session.get_many(store, new))
 
 
 class _Before:
     """A ``StateReader`` that puts what was kept over what is there now."""
 
-    def __init__(self, session: StateSession, held: dict[str, dict[bytes, bytes | None]]) -> None:
+    def __init__(self, session: StateSession, held: dict[str, OrderedRows[bytes | None]]) -> None:
         self._session, self._held = session, held
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        held = self._held.get(store, {})
-        if not held:
+        if store not in self._held or not (held := self._held[store].rows):
             return self._session.get_many(store, keys)
         others = [key for key in keys if key not in held]
         found = dict(zip(others, self._session.get_many(store, others), strict=True))
@@ -76,10 +76,9 @@ class _Before:
 
     def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
              reverse: bool = False) -> Iterator[Row]:
-        held = self._held.get(store, {})
-        over = sorted(((key, value) for key, value in held.items() if lower <= key and (upper is None or key < upper)),
-                      key=lambda row: row[0], reverse=reverse)
-        return overlaid(self._session.scan(store, lower, upper, reverse=reverse), over, reverse)
+        rows = self._session.scan(store, lower, upper, reverse=reverse)
+        held = self._held.get(store)
+        return rows if held is None else overlaid(rows, held.between(lower, upper, reverse), reverse)
 
     def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
               reverse: bool = False) -> Row | None:

@@ -20,6 +20,7 @@ from pipelines.operators.fold import ColumnFold, Fold
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.stateless import reserved
 from pipelines.operators.table_view import TableView, previous
+from pipelines.operators.versioned import NewestRows
 from pipelines.serdes.row_type import RowType
 from state.stores.typed import TypedStore
 from state.types import StoreSpec
@@ -41,8 +42,12 @@ class SelectChanges:
     table: TableView
     table_key: tuple[str, ...]
     selector: SelectKey
+    newest: NewestRows | None
+    """Of a versioned table: what came out of order changes no group."""
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        if self.newest is not None:
+            rows = self.newest.process(rows, epoch)
         before = previous(rows, self.table_key, self.table, epoch)
         old = pl.DataFrame([*rows.select(self.table_key).get_columns(),
                             *(column for column in before.get_columns() if not column.name.startswith("_")),

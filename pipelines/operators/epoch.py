@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,6 +23,8 @@ class Epoch:
     now_ms: int
     """Wall clock; only what is named after it may use it."""
     counts: Counter[str] = field(default_factory=Counter)
+    clocks_before: Mapping[str, int] = field(default_factory=dict)
+    """The clocks as they stood when the batch began."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Late records by the node that they go to, with the bounds of the window that they are late for."""
 

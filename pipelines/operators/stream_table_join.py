@@ -10,6 +10,8 @@ import polars as pl
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.joiner import Joiner, renamed
 from pipelines.operators.table_view import TableView, look_up
+from pipelines.operators.versioned import look_up_as_of
+from state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class StreamTableJoin:
     is_left: bool
     is_written_first: bool
     """Whether a record that changes the table too meets the row that it has brought."""
+    versions: StoreSpec | None
+    """What keeps a versioned table: records then meet the row of their own time (KIP-914)."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         rows, updates = inputs
@@ -33,8 +37,12 @@ class StreamTableJoin:
         if not self.is_left:
             rows = has_key(rows, list(self.joiner.key_columns), epoch)
         asked = rows.select(*(pl.col(name).alias(known) for name, known
-                              in zip(self.joiner.key_columns, self.table_key, strict=True)), "_offset")
-        found = look_up(asked, self.table, updates, epoch, is_written_first=self.is_written_first)
+                              in zip(self.joiner.key_columns, self.table_key, strict=True)), "_ts", "_offset")
+        if self.versions is None:
+            found = look_up(asked.drop("_ts"), self.table, updates, epoch, is_written_first=self.is_written_first)
+        else:
+            found = look_up_as_of(asked, self.table, self.versions, updates, epoch,
+                                  is_written_first=self.is_written_first)
         gone = found.get_column("_deleted")
         pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone")])
         pairs = pairs.with_columns(_left_gone=pl.lit(False))

@@ -12,6 +12,7 @@ from pipelines.operators.epoch import Epoch
 from pipelines.operators.joiner import Joiner, renamed
 from pipelines.operators.merge import in_turn
 from pipelines.operators.table_view import TableView, look_up, previous
+from pipelines.operators.versioned import NewestRows
 
 JoinKind = Literal["inner", "left", "outer"]
 
@@ -26,6 +27,16 @@ class JoinedSide:
     """Whether it has taken a record already that comes as an update of the other one too."""
     keeps_silent: bool
     """Whether an update from no row to no row is none: a filter that knows the old row does not pass it on."""
+    newest: NewestRows | None
+    """Of a versioned table: what came out of order brings nothing about, and is counted."""
+
+    def in_order(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """The updates that the join sees."""
+        if self.newest is None:
+            return rows
+        seen = self.newest.process(rows, epoch)
+        epoch.counts["out_of_order_records"] += rows.height - seen.height
+        return seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +54,7 @@ class TableTableJoin:
     """Whether an update of both tables comes over the right one first."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
-        left, right = inputs
+        left, right = (side.in_order(rows, epoch) for side, rows in zip((self.left, self.right), inputs, strict=True))
         parts = [self._of_left(left, right, epoch), self._of_right(right, left, epoch)]
         return in_turn(parts[::-1] if self.is_right_first else parts)
 

@@ -69,14 +69,14 @@ def look_up(asked: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch:
     keys = [name for name in asked.columns if name != "_offset"]
     distinct = asked.select(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
     numbered = distinct.with_row_index("_id")
-    ids = _ids(asked.select(keys), numbered)
+    ids = numbers_of(asked.select(keys), numbered)
     rows = table.before(distinct, epoch)
     found = rows.columns[len(keys):]
     if updates.is_empty():
         return rows.select(pl.col(found).gather(ids)).with_columns(pl.col("_deleted").fill_null(True))
     names = [*keys, *found]
     history = pl.concat([rows.select(names), updates.select(names)])
-    history = history.with_columns(_ids(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
+    history = history.with_columns(numbers_of(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
     turns = pl.DataFrame([asked.get_column("_offset"), ids])
     met = turns.join_asof(history.drop(keys).sort("_offset", maintain_order=True), on="_offset", by="_id",
                           strategy="backward", allow_exact_matches=is_written_first, check_sortedness=False)
@@ -91,7 +91,7 @@ def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Ep
     return stacked.select(pl.col(values).shift(1).over(key))[before.height:]
 
 
-def _ids(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
-    """The number of each key, null for one that has none."""
+def numbers_of(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
+    """The number of each key, its ``_id`` in ``numbered``; null for one that has none."""
     return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True,
                      maintain_order="left").get_column("_id")

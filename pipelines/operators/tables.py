@@ -10,6 +10,7 @@ from pipelines.operators.epoch import Epoch, has_key
 from state.stores.access import StoreTime
 from state.stores.key_value import KeyValueStore
 from state.stores.typed import TypedStore
+from state.stores.versioned import VersionedStore
 from state.types import StoreSpec
 
 
@@ -39,3 +40,28 @@ class Materialization:
         if kept.height:
             columns.write(columns.encode(kept.select(by)), kept.select(*self.store.value, "_ts"))
         return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionedMaterialization:
+    """Keeps the rows of each key with the times from which they hold, and forwards every row that it keeps.
+
+    A row that is older than the store's history is neither kept nor forwarded, and counted as ``expired_records``; null
+    keys are dropped and counted (KIP-889, KIP-914).
+    """
+
+    store: StoreSpec
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        assert self.store.retention_ms is not None
+        rows = has_key(rows, self.store.key.names()[:-1], epoch)
+        if rows.is_empty():
+            return rows
+        times, clock = rows.get_column("_ts"), epoch.clocks.get(self.store.name)
+        stream_time = times.cum_max()
+        if clock is not None:
+            stream_time = stream_time.clip(lower_bound=clock)
+        kept = rows.filter(times >= stream_time - self.store.retention_ms)
+        epoch.counts["expired_records"] += rows.height - kept.height
+        VersionedStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms)).put_rows(kept)
+        return kept

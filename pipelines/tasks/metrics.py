@@ -17,7 +17,8 @@ import polars as pl
 OVER_S = 60
 TASK_CLOCK = "_stream_time"
 """The clock that keeps a task's stream time: the greatest timestamp of all its input."""
-DROPS = ("late_records", "null_keys", "null_values", "expired_records", "invalid_timestamps", "dead_letters")
+DROPS = ("late_records", "null_keys", "null_values", "expired_records", "out_of_order_records", "invalid_timestamps",
+         "dead_letters")
 """The counts that make up ``dropped-records``."""
 THREAD, TASK, NODE, STATE, UPDATER = (f"stream-{group}-metrics" for group in (
     "thread", "task", "processor-node", "state", "state-updater"))
@@ -147,7 +148,7 @@ class RunMetrics:
             for count, name in (("process", "process"), ("suppression_emits", "suppression-emit")):
                 if count in found:
                     self._sensors[NODE, task, node, name].record(found[count])
-            if "late_records" in found:
+            if "late_records" in found or "expired_records" in found:
                 self._drop_late(NODE, task, node, found)
         for store, (rows, size) in metrics.buffers.items():
             self._sensors[STATE, task, store, "suppression-buffer-count"].record(rows)
@@ -180,8 +181,9 @@ class RunMetrics:
         return found
 
     def _drop_late(self, group: str, task: str, part: str, counts: Mapping[str, int]) -> None:
-        for name in ("late-record-drop", "expired-window-record-drop"):  # KIP-328's names of one thing
-            self._sensors[group, task, part, name].record(counts.get("late_records", 0))
+        late = counts.get("late_records", 0)  # KIP-328's two names, the second also of what a store finds too old
+        self._sensors[group, task, part, "late-record-drop"].record(late)
+        self._sensors[group, task, part, "expired-window-record-drop"].record(late + counts.get("expired_records", 0))
 
     def _sum(self, name: str, which: str) -> float:
         return sum(getattr(sensor, which) for (group, _, _, found), sensor in self._sensors.items()

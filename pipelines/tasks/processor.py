@@ -66,7 +66,7 @@ class TaskProcessor:
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
-        epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, counts=Counter())
+        epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, counts=Counter(), clocks_before=clocks)
         inputs = self._in_turn(inputs, epoch)
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
         forwarded: dict[Node, pl.DataFrame] = {}

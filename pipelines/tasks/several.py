@@ -14,14 +14,23 @@ from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.stream_table_join import StreamTableJoin
 from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
 from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
+from pipelines.operators.versioned import NewestRows, VersionedTable
 from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
 from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalJoinNode
-from pipelines.topology.joins import StreamJoinNode, StreamTableJoinNode, TableTableJoinNode, bases, is_filtered
+from pipelines.topology.joins import (
+    StreamJoinNode,
+    StreamTableJoinNode,
+    TableTableJoinNode,
+    bases,
+    is_filtered,
+    versioned_store,
+)
 from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
 from pipelines.topology.table_groups import ChangeSelectNode
 from state.engine.contract import StateReader
+from state.types import StoreKind, StoreSpec
 
 Operators = Callable[[Node], Operator | None]
 """The operators of nodes with one parent."""
@@ -32,7 +41,8 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
-    return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector)
+    return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector,
+                         newest=newest_rows_of(node.parent, operators))
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:
@@ -62,7 +72,7 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
             (table,) = node.others
             return StreamTableJoin(
                 table=view_of(table, operators), table_key=tuple(table.record.key_columns), joiner=node.joiner,
-                is_left=node.is_left,
+                is_left=node.is_left, versions=versioned_store(table),
                 is_written_first=all(is_written_first(base, node.parent, node) for base in bases(table)))
         case StreamJoinNode():
             return StreamJoin(left=node.left, right=node.right, held=node.held, windows=node.windows,
@@ -79,14 +89,24 @@ def sides_of(node: TableTableJoinNode, operators: Operators) -> list[JoinedSide]
     (left, right) = node.parents
     return [JoinedSide(table=view_of(table, operators), key=tuple(table.record.key_columns),
                        is_written_first=all(is_written_first(base, other, node) for base in bases(table)),
-                       keeps_silent=is_filtered(table) and (
+                       newest=newest_rows_of(table, operators),
+                       keeps_silent=is_filtered(table) and versioned_store(table) is None and (
                            node.kind == "outer" or (node.kind == "left" and table is left)))
             for table, other in ((left, right), (right, left))]
+
+
+def newest_rows_of(table: Node, operators: Operators) -> NewestRows | None:
+    """What leaves out the updates of a versioned table that came out of order; None for other tables."""
+    if versioned_store(table) is None:
+        return None
+    return NewestRows(table=view_of(table, operators), key=tuple(table.record.key_columns))
 
 
 def view_of(table: Node, operators: Operators) -> TableView:
     """How a table is looked up: in its store, through the filters and mappings behind that."""
     match table:
+        case TableNode(store=StoreSpec(kind=StoreKind.VERSIONED)):
+            return VersionedTable(table.store)
         case TableNode():
             return StoredTable(table.store)
         case AggregateNode():

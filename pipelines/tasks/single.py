@@ -9,16 +9,18 @@ from pipelines.operators.data_windows import DataWindowedAggregation
 from pipelines.operators.epoch import Operator
 from pipelines.operators.final_results import FinalResults
 from pipelines.operators.functions import UserFunction
+from pipelines.operators.join_buffer import JoinBuffer
 from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.stateless import Filter, MapValues, Peek
 from pipelines.operators.suppress import Suppression
-from pipelines.operators.tables import Materialization
+from pipelines.operators.tables import Materialization, VersionedMaterialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.tasks.several import changes_of, cogroup_of
+from pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of
 from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalJoinNode
+from pipelines.topology.joins import JoinBufferNode, NewestToStreamNode
 from pipelines.topology.nodes import (
     AggregateNode,
     BranchNode,
@@ -40,6 +42,7 @@ from pipelines.topology.nodes import (
 )
 from pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from pipelines.topology.updates import forwards_final, keeps_every_update
+from state.types import StoreKind, StoreSpec
 
 
 def operator_of(node: Node) -> Operator | None:
@@ -74,8 +77,15 @@ def operator_of(node: Node) -> Operator | None:
             return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case CogroupNode():
             return cogroup_of(node)
+        case TableNode(store=StoreSpec(kind=StoreKind.VERSIONED)):
+            return VersionedMaterialization(store=node.store)
         case TableNode():
             return Materialization(store=node.store)
+        case NewestToStreamNode():
+            assert node.parent is not None
+            return newest_rows_of(node.parent, operator_of)
+        case JoinBufferNode():
+            return JoinBuffer(store=node.store, grace_ms=node.grace_ms)
         case AggregateNode(windows=None):
             return Aggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case AggregateNode(windows=SessionWindows() | SlidingWindows() as windows):

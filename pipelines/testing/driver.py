@@ -119,9 +119,10 @@ class TopologyTestDriver:
     @property
     def counts(self) -> dict[str, int]:
         """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
-        ``null_values``, ``expired_records``, ``invalid_timestamps``, ``dead_letters``; 0 where nothing was counted."""
+        ``null_values``, ``expired_records``, ``out_of_order_records``, ``invalid_timestamps``, ``dead_letters``; 0
+        where nothing was counted."""
         names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "expired_records",
-                 "invalid_timestamps", "dead_letters")
+                 "out_of_order_records", "invalid_timestamps", "dead_letters")
         return {name: self._counts[name] for name in names}
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.global_tables import GlobalTableNode
-from pipelines.topology.joins import StreamJoinNode, TableTableJoinNode, bases
+from pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
 from pipelines.topology.table_groups import ChangeRepartitionNode
 
@@ -43,10 +43,14 @@ def _node(node: Node) -> list[str]:
         return _cogroup(node)
     if isinstance(node.parent, CogroupNode):
         return []  # it stands with the aggregations that it merges
+    if isinstance(node, JoinBufferNode):
+        return []  # it stands with its join
+    shown = (parent.parent if isinstance(parent, JoinBufferNode) else parent
+             for parent in dict.fromkeys(node.parents) if parent not in node.looked_up)
     if isinstance(node, SourceNode) and any(isinstance(child, SeveralTopicsNode) for child in node.children):
         return []  # it stands with the other topics of its stream
     before = ", ".join(f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
-                       for parent in dict.fromkeys(node.parents) if parent not in node.looked_up) or "none"
+                       for parent in shown if parent is not None) or "none"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
     if isinstance(node, SeveralTopicsNode):

@@ -9,8 +9,28 @@ from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode
-from state.types import StoreSpec
+from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
+from state.types import StoreKind, StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class JoinBufferNode(Node):
+    """Holds the records of a stream for the grace of the join behind it, which it is a part of in Kafka Streams."""
+
+    store: StoreSpec
+    grace_ms: int
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.store,)
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """It is shown with the join."""
+        return ()
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return tuple(name for child in self.children for name in child.entrances(self))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -34,7 +54,8 @@ class StreamTableJoinNode(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        return tuple(store.name for store in self.foreign_stores)
+        held = self.parent.stores if isinstance(self.parent, JoinBufferNode) else ()
+        return tuple(store.name for store in (*held, *self.foreign_stores))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,6 +104,26 @@ class StreamJoinNode(Node):
         return tuple(name for one, name in zip(self.parents, self.windowed_names, strict=True) if one is parent)
 
 
+@dataclass(eq=False, kw_only=True)
+class NewestToStreamNode(ToStreamNode):
+    """Of a versioned table, the updates that bring the newest row of their key."""
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for parent in self.parents for base in bases(parent))
+
+
+def versioned_store(table: Node) -> StoreSpec | None:
+    """The versioned store that keeps ``table``, filtered or mapped perhaps; None for a table that is not versioned."""
+    match table:
+        case TableNode() if table.store.kind is StoreKind.VERSIONED:
+            return table.store
+        case FilterNode(is_table=True) | MapValuesNode(is_table=True):
+            assert table.parent is not None
+            return versioned_store(table.parent)
+    return None
+
+
 def is_filtered(table: Node) -> bool:
     """Whether ``table`` is a filtered one, mapped perhaps."""
     if isinstance(table, MapValuesNode) and table.parent is not None:
@@ -97,7 +138,7 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
         TopologyError: The table cannot be looked up by key.
     """
     match table:
-        case TableNode() if table.store.retention_ms is None:
+        case TableNode() if table.store.retention_ms is None or table.store.kind is StoreKind.VERSIONED:
             return (table,)
         case AggregateNode(windows=None):
             return (table,)

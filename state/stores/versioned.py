@@ -102,6 +102,18 @@ class VersionedStore(Store):
         found = pl.Series("_found", [value is not None for value in values], dtype=pl.Boolean)
         return pl.concat([keys.select(self._keys.columns.names()), rows.with_columns(found)], how="horizontal")
 
+    def versions_at(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The versions of ``keys`` that hold at ``_as_of`` (Int64, ms) where there is such a column, else the newest,
+        however old and deletions included.
+
+        Aligned with ``keys``: value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_gone``; null
+        where the key had none.
+        """
+        as_of = keys["_as_of"].to_list() if "_as_of" in keys.columns else [None] * keys.height
+        found = [self._at(body, as_of_ms) for body, as_of_ms in zip(self._bodies(keys), as_of, strict=True)]
+        rows = self.columns.rows.decode([None if version is None else version[1] for version in found])
+        return rows.select(*self._shown, "_ts", GONE)
+
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``."""
         values = self.columns.rows.encode(rows.rename({"_deleted": GONE}))

@@ -1,0 +1,86 @@
+"""Records of a stream that wait for the table that they join, until it is known as of their time (KIP-923)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch
+from pipelines.operators.fold import PLACE
+from pipelines.operators.idle import NOWHERE
+from pipelines.serdes.row_type import TIME
+from state.stores.codec import PRESENT, time_bytes
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinBuffer:
+    """Holds records until stream time is their timestamp plus ``grace_ms``, and lets them go by time, key and number.
+
+    One that is older already goes at once, and so do those without key or value, which have nothing to wait for.
+    Stream time is that of the records that wait. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are those of
+    the record that let them go.
+    """
+
+    store: StoreSpec
+    """What waits, by time (``_at``), key and number (``_seq``)."""
+    grace_ms: int
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        key = self.store.key.names()[1:-1]
+        waits = rows.select(pl.any_horizontal(pl.col(key).is_not_null()) & ~pl.col("_deleted")).to_series()
+        columns, own_turns = rows.columns, waits.arg_true().cast(pl.Int64)
+        rows = rows.with_columns(_turn=pl.int_range(pl.len(), dtype=pl.Int64))
+        come = rows.filter(waits)
+        if come.is_empty():
+            return rows.drop("_turn")
+        count = f"_rows:{self.store.name}"
+        first = epoch.clocks.get(count, 0)
+        epoch.clocks[count] = first + come.height
+        stream_time = epoch.advance(self.store.name, come.get_column("_ts"))
+        come = come.with_columns(pl.col("_ts").cast(TIME).alias("_at"),
+                                 _seq=first + pl.int_range(pl.len(), dtype=pl.Int64))
+        in_time = come.get_column("_ts") >= stream_time - self.grace_ms
+        store = TypedStore(self.store, epoch.session)
+        due = self._take_due(store, int(stream_time[-1])).with_columns(_turn=pl.lit(-1, pl.Int64))
+        names = [*self.store.key, *self.store.value, "_ts", "_turn"]
+        every = pl.concat([due.select(names), come.filter(in_time).select(names)])
+        at = stream_time.search_sorted(every.get_column("_ts") + self.grace_ms, side="left")
+        turns = own_turns.append(pl.Series([rows.height], dtype=pl.Int64)).gather(at)  # the last stands for not yet
+        every = every.with_columns(pl.max_horizontal("_turn", turns.alias("_at_turn")).alias("_turn"))
+        stays = every.filter(pl.col("_turn") == rows.height)
+        store.write(store.encode(stays), stays)
+        goes = every.filter(pl.col("_turn") < rows.height)
+        goes = goes.hstack(rows.select(PLACE)[goes.get_column("_turn")]).with_columns(_deleted=pl.lit(False))
+        at_once = [rows.filter(~waits).with_columns(_seq=pl.lit(None, pl.Int64)), come.filter(~in_time)]
+        names = [*columns, "_turn", "_seq"]
+        gone = pl.concat([part.select(names) for part in (goes, *at_once)])
+        return gone.sort("_turn", "_ts", *key, "_seq").select(columns)
+
+    @property
+    def clock(self) -> str:
+        return self.store.name
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        oldest = epoch.session.first(self.store.name)
+        if oldest is None:
+            return None
+        times = TypedStore(self.store, epoch.session).decode([oldest[0]]).get_column("_at")
+        return int(times.dt.timestamp("ms")[0]) + self.grace_ms
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        """The records whose time has come."""
+        due = self._take_due(TypedStore(self.store, epoch.session), epoch.clocks[self.store.name])
+        if due.is_empty():
+            return None
+        key = self.store.key.names()[1:-1]
+        return due.select(*key, *self.store.value, "_ts").hstack(
+            NOWHERE[[0] * due.height]).with_columns(_deleted=pl.lit(False))
+
+    def _take_due(self, store: TypedStore, stream_time_ms: int) -> pl.DataFrame:
+        """Take out what has waited for long enough, in the order in which it goes."""
+        keys, rows = store.scan(b"", PRESENT + time_bytes(stream_time_ms - self.grace_ms + 1))
+        store.delete(keys)
+        return store.decode(keys).hstack(rows)
