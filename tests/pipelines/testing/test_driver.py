@@ -131,6 +131,18 @@ def windowed():
     return Application("test", builder)
 
 
+def test_topics_that_are_one_stream_are_piped_each_by_its_name():
+    builder = StreamsBuilder()
+    clicks = builder.stream(["eu", "us"], key=String("user"), value=Json(Click))
+    clicks.group_by_key().agg("pages", n=Count(), last=Last("page")).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        eu, us = driver.create_input_topic("eu"), driver.create_input_topic("us")
+        for topic, page in ((eu, "a"), (us, "b"), (eu, "c")):
+            topic.pipe_input("ann", Click(page), timestamp_ms=1)
+        assert driver.create_output_table("out").read_rows() == [
+            dict(user="ann", n=n, last=page) for n, page in enumerate("abc", 1)]
+
+
 def test_a_topic_has_a_time_of_its_own_that_moves_with_each_record():
     with TopologyTestDriver(windowed(), initial_wall_clock=HOUR) as driver:
         topic = driver.create_input_topic("clicks", start=HOUR, auto_advance=timedelta(seconds=10))
