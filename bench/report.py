@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bench.events import KEYS, PARTITIONS
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import BenchError
 from bench.restore import measure_restores
-from bench.workloads import Bench, MemoryGrowth, Workload
+from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth, Workload
 from infra.kafka.broker import EmbeddedBroker
 
 EVENTS, QUICK_EVENTS = 4_000_000, 2_000_000
@@ -25,17 +25,20 @@ RUNS, QUICK_RUNS = 3, 1
 MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
 
 
-def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None) -> None:
+def main(*, quick: bool = False, as_json: bool = False, jobs: Collection[str] = (), dir: Path | None = None) -> None:
     """Run the bench and print its results; leaves nothing behind.
 
     Args:
         quick: One run of each on two million events, in place of three on four million.
         as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` in place of tables.
+        jobs: Run these alone, and neither memory, idle epochs nor restores; everything by default.
         dir: The folder that holds broker data and state meanwhile, below ``bench``; ``.weir`` by default.
 
     Raises:
         BenchError: A run failed, or the two sides' results differ.
     """
+    if unknown := set(jobs).difference(JOBS, OTHER_JOBS):
+        raise BenchError(f"there is no job {sorted(unknown)[0]}; the jobs are {', '.join((*JOBS, *OTHER_JOBS))}")
     events, runs, memory_events = (
         (QUICK_EVENTS, QUICK_RUNS, QUICK_MEMORY_EVENTS) if quick else (EVENTS, RUNS, MEMORY_EVENTS)
     )
@@ -52,27 +55,30 @@ def main(*, quick: bool = False, as_json: bool = False, dir: Path | None = None)
             peer = None
         with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
             bench = Bench(folder, bootstrap_servers, lambda text: progress.print(text, markup=False))
-            workloads = list(bench.workloads(events, runs, peer))
-            memory = list(bench.memory_growth(memory_events))
-            idle_epoch_ms = bench.idle_epoch_ms()
-            restores = measure_restores(folder, bootstrap_servers, peer, quick=quick, say=progress.print)
+            workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), events, runs, peer))
+            if not jobs:
+                memory = list(bench.memory_growth(memory_events))
+                idle_epoch_ms = bench.idle_epoch_ms()
+                restores = measure_restores(folder, bootstrap_servers, peer, quick=quick, say=progress.print)
     finally:
         EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        found = {
-            "workloads": [_as_json(workload) for workload in workloads],
-            "memory": [_growth_as_json(growth) for growth in memory],
-            "idle_epoch_ms": idle_epoch_ms,
-            "restores": restores.as_json(),
-        }
+        found: dict[str, Any] = {"workloads": [_as_json(workload) for workload in workloads]}
+        if not jobs:
+            found |= {
+                "memory": [_growth_as_json(growth) for growth in memory],
+                "idle_epoch_ms": idle_epoch_ms,
+                "restores": restores.as_json(),
+            }
         print(json.dumps(found))
     else:
         console = Console(highlight=False)
         console.print(_speed_table(workloads, events))
-        console.print(_memory_table(memory, memory_events))
-        console.print(f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median).")
-        console.print("\n".join(restores.lines()), soft_wrap=True)
+        if not jobs:
+            console.print(_memory_table(memory, memory_events))
+            console.print(f"An epoch with due punctuations and no input: {idle_epoch_ms:.1f} ms (median).")
+            console.print("\n".join(restores.lines()), soft_wrap=True)
         console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
 
 
@@ -102,7 +108,8 @@ def _speed_table(workloads: Sequence[Workload], events: int) -> Table:
     runs = len(workloads[0].weir)
     table = Table(
         title=f"Thousand records a second: {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
-        f"a commit a second, median of {runs}; memory is the peak of RssAnon over all processes of a run"
+        f"a commit a second, median of {runs} runs, "
+        f"and of the ratios of runs side by side; memory is the peak of RssAnon over all processes of a run"
     )
     table.add_column("job", no_wrap=True)
     for column in ("event bytes", "Weir", "Kafka Streams", "ratio", "Weir MB", "Kafka Streams MB"):

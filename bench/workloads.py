@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,10 @@ class Workload:
 
     @property
     def ratio(self) -> float | None:
-        """Weir's rate over Kafka Streams'."""
-        peer = self.kafka_streams_per_s
-        return self.weir_per_s / peer if peer else None
+        """Weir's rate over that of the Kafka Streams run beside it, the median of the pairs: a machine that slows down
+        for a minute slows both."""
+        pairs = zip(self.weir, self.kafka_streams, strict=True) if self.kafka_streams else ()
+        return statistics.median(ratios) if (ratios := [mine.per_s / peer.per_s for mine, peer in pairs]) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,20 +71,22 @@ class Bench:
     def __init__(self, folder: Path, bootstrap_servers: str, say: Say) -> None:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
 
-    def workloads(self, events: int, runs: int, peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
-        """The jobs at all event sizes, then the others, ``runs`` times a side, Weir and the peer in turn.
+    def workloads(self, jobs: Collection[str], events: int, runs: int,
+                  peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
+        """``jobs``, ``JOBS`` at all event sizes, ``runs`` times a side, Weir and the peer in turn.
 
         Raises:
             BenchError: A run failed, or the results differ.
         """
-        for event_bytes in SIZES:
+        for event_bytes in SIZES if set(jobs).intersection(JOBS) else ():
             self._make_events(f"events_{event_bytes}", events, event_bytes)
-            for job in JOBS:
+            for job in [job for job in JOBS if job in jobs]:
                 yield self._workload(job, event_bytes, f"events_{event_bytes}", events, runs, peer)
-        self._make_events(FEW, events // 8, SMALL_BYTES)
-        make_events(self._bootstrap_servers, users_of(FEW), KEYS, 0, user_frame)
-        for job in OTHER_JOBS:
-            yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
+        if others := [job for job in OTHER_JOBS if job in jobs]:
+            self._make_events(FEW, events // 8, SMALL_BYTES)
+            make_events(self._bootstrap_servers, users_of(FEW), KEYS, 0, user_frame)
+            for job in others:
+                yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
         """Each of Weir's jobs over ``events`` events, and over ten times as many."""

@@ -69,8 +69,9 @@ def run(reference: ReferenceArgument,
 
 
 def bench(quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
+          job: Annotated[list[str] | None, typer.Option(help="This job alone; may be given again.")] = None,
           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Measure Weir beside Kafka Streams on the same broker and events."""
     import bench as benchmark
 
-    benchmark.main(quick=quick, as_json=as_json, dir=load_settings(directory).dir)
+    benchmark.main(quick=quick, as_json=as_json, jobs=job or (), dir=load_settings(directory).dir)
