@@ -27,8 +27,7 @@ class GlobalKTable:
 def add_global_table(graph: Graph, source: SourceNode, store: str) -> GlobalKTable:
     name = graph.new_name("KTABLE-SOURCE-")
     record = source.record
-    values = {column: dtype for column, dtype in record.value.columns.items() if column not in record.key_columns}
-    spec = store_spec(name, check_name("store", store), record, pl.Schema(values))
+    spec = store_spec(name, check_name("store", store), record, record.beside_key)
     return GlobalKTable(graph.add(GlobalTableNode(name=name, record=record, source=source, store=spec)))
 
 

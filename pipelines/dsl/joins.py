@@ -55,8 +55,7 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str |
     if grace_ms > versions.retention_ms:
         raise TopologyError(f"grace is {grace}, and the table {versions.name!r} keeps its history for "
                             f"{timedelta(milliseconds=versions.retention_ms)} only; keep it for the grace at least")
-    values = {column: dtype for column, dtype in record.value.columns.items() if column not in record.key_columns}
-    spec = store_spec(name, check_name("store", store), record, pl.Schema(values))
+    spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
     return JoinBufferNode(name=name, parent=stream, record=record, grace_ms=grace_ms,
                           store=key_value_spec(spec.name, key, spec.value))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
+from pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from pipelines.dsl.graph import Graph, check_name, store_spec
 from pipelines.dsl.joins import JoinFunction, add_table_table_join
 from pipelines.dsl.stateless import add_filter, add_map_values
@@ -17,7 +18,7 @@ from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.operators.windows import to_ms
 from pipelines.topology.joins import NewestToStreamNode, versioned_store
-from pipelines.topology.nodes import Node, RecordType, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
+from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
 from state.stores.specs import buffer_spec, key_value_spec, versioned_spec
 from state.types import StoreClock
 
@@ -53,23 +54,38 @@ class KTable:
         """The whole new value, as for a stream; tombstones pass unmapped."""
         return self._then(add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True))
 
-    def join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
+    def join(self, other: KTable, joiner: JoinFunction | None = None, /, *, foreign_key: ForeignKey | None = None,
+             store: str | None = None) -> KTable:
         """The keys that both tables have, with the columns of both values, those of the other table with ``_right``
         behind a name that this one has too, or what ``joiner(value, other)`` or ``joiner(key, value, other)`` returns.
 
         An update of either table brings one of the result, with the greater time of the two rows.
-        """
-        return self._join(other, joiner, "inner")
 
-    def left_join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
+        With ``foreign_key`` a row meets the other table's row that it names: by a column, an expression, several
+        columns by name, or a function of ``(value)`` or ``(key, value)``. The result has this table's keys, the tables
+        may differ in their partitions, and ``store`` names what is kept: who has named which key. A row that names
+        nothing has no result; while rows are on their way between the tables, a result may be one that was right
+        before.
+        """
+        return self._join(other, joiner, "inner", foreign_key, store)
+
+    def left_join(self, other: KTable, joiner: JoinFunction | None = None, /, *,
+                  foreign_key: ForeignKey | None = None, store: str | None = None) -> KTable:
         """The keys of this table, with nulls where the other one has no row; else as ``join``."""
-        return self._join(other, joiner, "left")
+        return self._join(other, joiner, "left", foreign_key, store)
 
     def outer_join(self, other: KTable, joiner: JoinFunction | None = None, /) -> KTable:
         """The keys that either table has, with nulls for a row that is missing; else as ``join``."""
         return self._join(other, joiner, "outer")
 
-    def _join(self, other: KTable, joiner: JoinFunction | None, kind: JoinKind) -> KTable:
+    def _join(self, other: KTable, joiner: JoinFunction | None, kind: JoinKind,
+              foreign_key: ForeignKey | None = None, store: str | None = None) -> KTable:
+        if foreign_key is not None:
+            return KTable(self._graph, add_foreign_key_join(self._graph, self._node, other._node, joiner, kind,
+                                                            foreign_key, store))
+        if store is not None:
+            raise TopologyError(f"store={store!r} names what a join by foreign key keeps, and one by equal keys keeps "
+                                "nothing; leave it out, or pass foreign_key=")
         return KTable(self._graph, add_table_table_join(self._graph, self._node, other._node, joiner, kind))
 
     def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any],
@@ -97,7 +113,7 @@ class KTable:
         name = suppressed.name or self._graph.new_name("KTABLE-SUPPRESS-")
         store_name = f"{name}-store" if suppressed.name else self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-")
         record = self._node.record
-        spec = store_spec(name, store_name, record, _beside_key(record))
+        spec = store_spec(name, store_name, record, record.beside_key)
         is_final = suppressed.limit_ms is None
         node = SuppressNode(name=name, parent=self._node, record=record, delay_ms=delay_ms, is_final=is_final,
                             limits=limits, windows=self._windows if is_final else None,
@@ -151,7 +167,7 @@ def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name:
     """A table of the records of ``parent``, under ``name`` or the next number behind ``prefix``."""
     name = name or graph.new_name(prefix)
     record = parent.record
-    spec = store_spec(name, check_name("store", store), record, _beside_key(record))
+    spec = store_spec(name, check_name("store", store), record, record.beside_key)
     if history_retention is not None:
         if ttl is not None:
             raise TopologyError(f"the table {store!r} got both ttl= and history_retention=; rows of a versioned table "
@@ -166,8 +182,3 @@ def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name:
             raise TopologyError(f"ttl is {ttl}; it must be at least one millisecond")
         spec = key_value_spec(spec.name, spec.key, spec.value, ttl_ms=ttl_ms, expires_by=StoreClock(ttl_by))
     return KTable(graph, graph.add(TableNode(name=name, parent=parent, record=record, store=spec)))
-
-
-def _beside_key(record: RecordType) -> pl.Schema:
-    """The value columns that are not key columns too."""
-    return pl.Schema({name: dtype for name, dtype in record.value.columns.items() if name not in record.key_columns})

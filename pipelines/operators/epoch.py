@@ -22,6 +22,8 @@ class Epoch:
     """Stream time in ms by operator."""
     now_ms: int
     """Wall clock; only what is named after it may use it."""
+    partition: int = 0
+    """The task's."""
     counts: Counter[str] = field(default_factory=Counter)
     clocks_before: Mapping[str, int] = field(default_factory=dict)
     """The clocks as they stood when the batch began."""

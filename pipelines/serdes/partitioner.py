@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -42,16 +42,6 @@ def _murmur2_of_length(table: np.ndarray, length: int) -> np.ndarray:
         return h ^ h >> np.uint32(15)
 
 
-def partition_of(frame: pl.DataFrame, key_columns: Sequence[str], count: int) -> pl.Series:
-    """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; hashes distinct keys only."""
-    keys = frame.select(key_columns)
-    distinct = keys.unique(maintain_order=True)
-    hashes = murmur2(key_bytes(distinct)) & np.uint32(0x7FFFFFFF)
-    distinct = distinct.with_columns(pl.Series("_target", (hashes % count).astype(np.int32)))
-    joined = keys.join(distinct, on=list(key_columns), how="left", nulls_equal=True, maintain_order="left")
-    return joined.get_column("_target")
-
-
 def key_bytes(keys: pl.DataFrame) -> list[bytes]:
     """Keys as a producer would write them: one string as UTF-8, one integer as eight big-endian bytes, bytes as they
     are, and anything else as a JSON array of the columns."""
@@ -66,3 +56,14 @@ def key_bytes(keys: pl.DataFrame) -> list[bytes]:
             return [packed[at:at + 8] for at in range(0, len(packed), 8)]
     encode = msgspec.json.Encoder().encode
     return [encode(row) for row in keys.rows()]
+
+
+def partition_of(frame: pl.DataFrame, key_columns: Sequence[str], count: int,
+                 bytes_of: Callable[[pl.DataFrame], Sequence[bytes]] = key_bytes) -> pl.Series:
+    """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; hashes distinct keys only."""
+    keys = frame.select(key_columns)
+    distinct = keys.unique(maintain_order=True)
+    hashes = murmur2(bytes_of(distinct)) & np.uint32(0x7FFFFFFF)
+    distinct = distinct.with_columns(pl.Series("_target", (hashes % count).astype(np.int32)))
+    joined = keys.join(distinct, on=list(key_columns), how="left", nulls_equal=True, maintain_order="left")
+    return joined.get_column("_target")

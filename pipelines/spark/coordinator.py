@@ -342,8 +342,10 @@ class Coordinator:
                 result.failures.append(receipt)
 
     def _is_backed_up(self, index: int, limit: int) -> bool:
-        """Whether a target of the sub-topology has too much waiting for it."""
-        targets = {edge.target for edge in self.application.topology.sub_topologies[index].edges_out} - {index}
+        """Whether a target of the sub-topology has too much waiting for it; not for one that an edge leads back to,
+        which may wait for this one."""
+        edges = self.application.topology.sub_topologies[index].edges_out
+        targets = {edge.target for edge in edges if edge.target > index}
         return any(sum(blob.size_bytes for blob in task.pending) > limit
                    for task in self.tasks.values() if task.id.sub_topology in targets)
 
@@ -358,10 +360,14 @@ def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:
 
 
 def _stages(application: Application) -> list[set[int]]:
-    """Sub-topologies by distance from the sources: those of one stage run in one Spark job."""
+    """Sub-topologies by distance from the sources: those of one stage run in one Spark job.
+
+    What an edge that leads back carries is taken in the next epoch.
+    """
     depth: dict[int, int] = {}
     for sub_topology in application.topology.sub_topologies:
         depth.setdefault(sub_topology.index, 0)
         for edge in sub_topology.edges_out:
-            depth[edge.target] = max(depth.get(edge.target, 0), depth[sub_topology.index] + 1)
+            if edge.target > sub_topology.index:
+                depth[edge.target] = max(depth.get(edge.target, 0), depth[sub_topology.index] + 1)
     return [{index for index, found in depth.items() if found == stage} for stage in range(max(depth.values()) + 1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -31,12 +31,23 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
                    rows=frame.height, size_bytes=path.stat().st_size)
 
 
-def read_blobs(folder: Path, blobs: Sequence[BlobRef]) -> dict[str, pl.DataFrame]:
-    """By edge, the rows of all blobs merged by timestamp, source partition and offset."""
+def read_blobs(folder: Path, blobs: Sequence[BlobRef], messages: Collection[str] = ()) -> dict[str, pl.DataFrame]:
+    """By edge, the rows of all blobs merged by timestamp, source partition and offset.
+
+    Those of the edges ``messages`` keep the order in which each task sent them.
+    """
     by_edge: dict[str, list[pl.DataFrame]] = {}
     for blob in blobs:
         by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
-    return {edge: pl.concat(frames).sort(ORDER, maintain_order=True) for edge, frames in by_edge.items()}
+    merged = {edge: pl.concat(frames) for edge, frames in by_edge.items()}
+    return {edge: in_sending_order(rows) if edge in messages else rows.sort(ORDER, maintain_order=True)
+            for edge, rows in merged.items()}
+
+
+def in_sending_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """By timestamp, but none before one that the same task, ``_partition``, sent earlier, by ``_offset``."""
+    turn = pl.col("_ts").cum_max().over("_partition", order_by="_offset")
+    return rows.sort(turn, "_partition", "_offset")
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:

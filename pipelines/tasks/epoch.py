@@ -251,8 +251,9 @@ class EpochRunner:
         return receipt
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
-        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs), positions={}, times_ms={}, dead=[],
-                      stopped_at=None)
+        messages = {edge.name for edge in sub_topology.edges_in if edge.node.is_message}
+        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs, messages), positions={}, times_ms={},
+                      dead=[], stopped_at=None)
         sources = {source.topic: source for source in sub_topology.sources}
         raws: dict[str, FetchedRecords] = {}
         for wanted in plan.ranges:
@@ -301,8 +302,8 @@ class EpochRunner:
         """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
         processor = self._processors[plan.task.sub_topology]
         if plan.max_uncommitted_bytes is None or not read.frames:
-            return processor.run(read.frames, session, clocks, plan.now_ms, lets_idle=plan.lets_idle,
-                                 end_time_ms=plan.end_time_ms)
+            return processor.run(read.frames, session, clocks, plan.now_ms, partition=plan.task.partition,
+                                 lets_idle=plan.lets_idle, end_time_ms=plan.end_time_ms)
         order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
         frames = [read.frames[name] for name in order]
         places, total = turns(frames), sum(frame.height for frame in frames)
@@ -314,7 +315,7 @@ class EpochRunner:
             inputs = {name: frame[start:end]
                       for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
             outputs.append(processor.run(inputs, session, outputs[-1].clocks if outputs else clocks, plan.now_ms,
-                                         lets_idle=plan.lets_idle))
+                                         partition=plan.task.partition, lets_idle=plan.lets_idle))
             done = upto
             if taken >= total:
                 return joined(outputs, self._sub_topology(plan.task).sinks)

@@ -57,16 +57,18 @@ class TaskProcessor:
                          for store in node.stores]
 
     def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
-            now_ms: int, *, lets_idle: bool = False, end_time_ms: int | None = None) -> EpochOutput:
+            now_ms: int, *, partition: int = 0, lets_idle: bool = False,
+            end_time_ms: int | None = None) -> EpochOutput:
         """Process ``inputs``, by topic or edge name, each in processing order; missing or empty ones are quiet.
 
         With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. With
         ``end_time_ms`` the input has ended, and after the rows stream time moves to there, node by node. Writes go to
-        ``session``. ``clocks`` are those of the task's last epoch and stay as they are.
+        ``session``. ``clocks`` are those of the task's last epoch and stay as they are, ``partition`` is the task's.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
-        epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, counts=Counter(), clocks_before=clocks)
+        epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, partition=partition, counts=Counter(),
+                      clocks_before=clocks)
         inputs = self._in_turn(inputs, epoch)
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
         forwarded: dict[Node, pl.DataFrame] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pipelines.operators.changes import SelectChanges
 from pipelines.operators.cogroup import Cogroup
 from pipelines.operators.epoch import Operator, SeveralInputs
+from pipelines.operators.foreign_key import ResponseJoin, SubscriptionJoin, SubscriptionSend
 from pipelines.operators.global_join import GlobalTableJoin
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.merge import Merge
@@ -18,6 +19,7 @@ from pipelines.operators.versioned import NewestRows, VersionedTable
 from pipelines.serdes.source import source_schema
 from pipelines.topology.arrival import is_written_first, parents_by_arrival
 from pipelines.topology.cogroups import CogroupNode
+from pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode, SubscriptionSendNode
 from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.joins import (
     StreamJoinNode,
@@ -43,6 +45,16 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
     return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector,
                          newest=newest_rows_of(node.parent, operators))
+
+
+def subscriptions_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:
+    """The operator that a table's updates go through to a table that they join by foreign key."""
+    assert node.parent is not None
+    record = node.parent.record
+    selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
+    return SubscriptionSend(left=_side_of(node.parent, operators), key=node.key, value=record.beside_key,
+                            selector=selector, foreign_key=tuple(node.record.key_columns), is_left=node.kind == "left",
+                            clock=node.name)
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:
@@ -77,6 +89,14 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
         case StreamJoinNode():
             return StreamJoin(left=node.left, right=node.right, held=node.held, windows=node.windows,
                               joiner=node.joiner, is_right_first=parents_by_arrival(node) == [1, 0])
+        case SubscriptionJoinNode():
+            (right_table,) = node.others
+            return SubscriptionJoin(right=_side_of(right_table, operators), store=node.store, key=node.key,
+                                    right_names=node.joiner.right_names, clock=node.name)
+        case ResponseJoinNode():
+            (left_table,) = node.others
+            return ResponseJoin(left=_side_of(left_table, operators), value=left_table.record.beside_key,
+                                joiner=node.joiner, kind=node.kind, standing=node.standing)
         case TableTableJoinNode():
             left, right = sides_of(node, operators)
             return TableTableJoin(left=left, right=right, joiner=node.joiner, kind=node.kind,
@@ -93,6 +113,12 @@ def sides_of(node: TableTableJoinNode, operators: Operators) -> list[JoinedSide]
                        keeps_silent=is_filtered(table) and versioned_store(table) is None and (
                            node.kind == "outer" or (node.kind == "left" and table is left)))
             for table, other in ((left, right), (right, left))]
+
+
+def _side_of(table: Node, operators: Operators) -> JoinedSide:
+    """A side of a join by foreign key, where no record is an update of both tables at once."""
+    return JoinedSide(table=view_of(table, operators), key=tuple(table.record.key_columns), is_written_first=True,
+                      newest=newest_rows_of(table, operators), keeps_silent=False)
 
 
 def newest_rows_of(table: Node, operators: Operators) -> NewestRows | None:

@@ -17,8 +17,9 @@ from pipelines.operators.stateless import Filter, MapValues, Peek
 from pipelines.operators.suppress import Suppression
 from pipelines.operators.tables import Materialization, VersionedMaterialization
 from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of
+from pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of, subscriptions_of
 from pipelines.topology.cogroups import CogroupNode
+from pipelines.topology.foreign_key import SubscriptionSendNode
 from pipelines.topology.global_tables import GlobalJoinNode
 from pipelines.topology.joins import JoinBufferNode, NewestToStreamNode
 from pipelines.topology.nodes import (
@@ -73,6 +74,8 @@ def operator_of(node: Node) -> Operator | None:
             return Branch(node.index)
         case ChangeSelectNode():
             return changes_of(node, operator_of)
+        case SubscriptionSendNode():
+            return subscriptions_of(node, operator_of)
         case ChangeAggregateNode():
             return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case CogroupNode():

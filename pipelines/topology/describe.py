@@ -6,6 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipelines.topology.cogroups import CogroupNode
+from pipelines.topology.foreign_key import (
+    MessageRepartitionNode,
+    ResponseJoinNode,
+    ResponseRepartitionNode,
+    SubscriptionJoinNode,
+)
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
@@ -39,6 +45,10 @@ def _node(node: Node) -> list[str]:
         return _stream_join(node)
     if isinstance(node, TableTableJoinNode):
         return _table_table_join(node)
+    if isinstance(node, SubscriptionJoinNode):
+        return _subscription_join(node)
+    if isinstance(node, ResponseJoinNode):
+        return _response_join(node)
     if isinstance(node, CogroupNode):
         return _cogroup(node)
     if isinstance(node.parent, CogroupNode):
@@ -55,7 +65,9 @@ def _node(node: Node) -> list[str]:
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
     if isinstance(node, SeveralTopicsNode):
         return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", _after(node)]
-    if isinstance(node, ChangeRepartitionNode):
+    if isinstance(node, ResponseRepartitionNode) and isinstance(node.parent, SubscriptionJoinNode):
+        before = f"{node.parent.subscription_name}, {node.parent.name}"
+    if isinstance(node, (ChangeRepartitionNode, MessageRepartitionNode)):
         return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [f"    Processor: {node.name}-filter (stores: [])", f"      --> {node.name}-sink", f"      <-- {before}",
@@ -98,6 +110,29 @@ def _cogroup(node: CogroupNode) -> list[str]:
                   f"      <-- {before}"]
     return [*lines, f"    Processor: {merge.name} (stores: [])", _after(merge),
             f"      <-- {', '.join(node.aggregate_names)}"]
+
+
+def _subscription_join(node: SubscriptionJoinNode) -> list[str]:
+    (right,) = node.others
+    subscriptions, rows = node.store.name, ", ".join(base.store.name for base in bases(right))
+    return [line for name, stores, after, before in (
+        (node.receive_name, subscriptions, f"      --> {node.subscription_name}", _source_name(node.parent)),
+        (node.subscription_name, rows, _after(node), node.receive_name),
+        (node.name, subscriptions, _after(node), _source_name(right)))
+        for line in (f"    Processor: {name} (stores: [{stores}])", after, f"      <-- {before}")]
+
+
+def _response_join(node: ResponseJoinNode) -> list[str]:
+    stores = ", ".join(store.name for store in node.foreign_stores)
+    return [f"    Processor: {node.resolver_name} (stores: [{stores}])", f"      --> {node.name}",
+            f"      <-- {_source_name(node.parent)}",
+            f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])", _after(node),
+            f"      <-- {node.resolver_name}"]
+
+
+def _source_name(parent: Node | None) -> str:
+    assert parent is not None
+    return f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
 
 
 def _after(node: Node) -> str:

@@ -18,7 +18,7 @@ from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
-from pipelines.serdes.partitioner import partition_of
+from pipelines.serdes.partitioner import key_bytes, partition_of
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import Serde
 from pipelines.serdes.source import source_schema
@@ -47,6 +47,11 @@ class RecordType:
     @property
     def columns(self) -> pl.Schema:
         return pl.Schema({**self.key_columns, **self.value.columns})
+
+    @property
+    def beside_key(self) -> pl.Schema:
+        """The value columns that are not key columns too."""
+        return pl.Schema({name: dtype for name, dtype in self.value.columns.items() if name not in self.key_columns})
 
     @property
     def key_type(self) -> KeyType:
@@ -197,15 +202,25 @@ class RepartitionNode(Node):
         """Key columns, value columns, ``_ts _partition _offset _deleted``; place and time are the source record's."""
         return source_schema(self.record.columns)
 
+    @property
+    def is_message(self) -> bool:
+        """Whether its rows stay in the order in which each task sent them, whatever their times, and go to tasks that
+        other inputs have."""
+        return False
+
+    def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
+        """What decides the partition of each key."""
+        return key_bytes(keys)
+
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
         """The target partition of each row, by Kafka's default partitioner over the key's bytes."""
         keys = list(self.record.key.columns)
         absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
         if not absent.any():
-            return partition_of(rows, keys, count)
+            return partition_of(rows, keys, count, self.key_bytes)
         present = (~absent).arg_true()
         return (rows.get_column("_partition") % count).cast(pl.Int32).scatter(
-            present, partition_of(rows[present], keys, count))
+            present, partition_of(rows[present], keys, count, self.key_bytes))
 
 
 @dataclass(eq=False, kw_only=True)

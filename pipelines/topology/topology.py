@@ -67,7 +67,7 @@ class SubTopology:
     @property
     def name(self) -> str:
         """The topic or edge it reads first; stays the same when operators are added elsewhere."""
-        return self.edges_in[0].name if self.edges_in else self.sources[0].topic
+        return next((edge.name for edge in self.edges_in if not edge.node.is_message), None) or self.sources[0].topic
 
     @cached_property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -175,7 +175,8 @@ class Topology:
         for sub_topology in self.sub_topologies:
             index = sub_topology.index
             if index not in counts:
-                counts[index] = max(counts[edge.source] for edge in sub_topology.edges_in if edge.source in counts)
+                counts[index] = max(counts[edge.source] for edge in sub_topology.edges_in
+                                    if edge.source in counts and not edge.node.is_message)
             for together in sub_topology.co_partitioned:
                 found = {name: given[index].get(name, counts[index]) for name in sorted(together)}
                 if len(set(found.values())) > 1:
@@ -315,11 +316,16 @@ def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
 
 
 def _writers_first(groups: list[tuple[set[Node], set[Node]]]) -> list[tuple[set[Node], set[Node]]]:
-    """In the order given, but behind those whose repartitions lead in; where they lead in a circle, the first goes."""
+    """In the order given, but behind those whose repartitions lead in, messages aside; where they lead in a circle, the
+    first goes."""
     waiting, ordered = list(groups), list[tuple[set[Node], set[Node]]]()
     while waiting:
         ready = (group for group in waiting
-                 if not any(group[0] & other[1] for other in waiting if other is not group))
+                 if not any(_feeds(other[1], group[0]) for other in waiting if other is not group))
         ordered.append(next(ready, waiting[0]))
         waiting.remove(ordered[-1])
     return ordered
+
+
+def _feeds(members: set[Node], entrances: set[Node]) -> bool:
+    return any(isinstance(node, RepartitionNode) and not node.is_message for node in members & entrances)

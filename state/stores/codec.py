@@ -19,6 +19,8 @@ from state.errors import RowFormatError
 from state.types import StoreKind
 
 NULL, PRESENT = b"\x01", b"\x02"
+BEHIND_FLAGS = b"\x03"
+"""Greater than what a component begins with, and less than the escape of a zero byte."""
 END, ESCAPED = b"\x00", b"\x00\xff"
 """Text that something follows ends with a zero byte. Beside other columns, a zero byte inside text is followed
 by 0xff; a key of one text column is the text as it is."""
@@ -56,11 +58,13 @@ class KeyCodec:
         """Keys of any length, in the order of the rows; other columns are ignored."""
         if frame.is_empty():
             return []
-        parts: list[pl.Series | np.ndarray] = self._times(frame, self._before)
-        for (name, dtype), has_end in zip(self._columns, self._has_end, strict=True):
-            column = frame[name].cast(dtype)
-            parts.append(_text_part(column, has_end, self._is_escaped) if is_text(dtype) else _fixed_part(column))
-        return _joined(parts + self._times(frame, self._behind)).to_list()
+        return _joined(self._times(frame, self._before) + self._parts(frame, len(self._columns))
+                       + self._times(frame, self._behind)).to_list()
+
+    def prefixes(self, frame: pl.DataFrame) -> list[bytes]:
+        """What all keys begin with whose first columns, not all of them, are those of ``frame``; key-value stores only.
+        """
+        return [] if frame.is_empty() else _joined(self._parts(frame, frame.width)).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """The key columns of each key, in order."""
@@ -80,6 +84,14 @@ class KeyCodec:
     def window_upper(self, start_ms: int) -> bytes:
         """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
         return time_bytes(start_ms)
+
+    def _parts(self, frame: pl.DataFrame, count: int) -> list[pl.Series | np.ndarray]:
+        """The components of the first ``count`` columns beside the times."""
+        parts: list[pl.Series | np.ndarray] = []
+        for (name, dtype), has_end in zip(self._columns[:count], self._has_end, strict=False):
+            column = frame[name].cast(dtype)
+            parts.append(_text_part(column, has_end, self._is_escaped) if is_text(dtype) else _fixed_part(column))
+        return parts
 
     def _times(self, frame: pl.DataFrame, names: Sequence[str]) -> list[pl.Series | np.ndarray]:
         return [_number_bytes(frame[name].cast(self.schema[name])) for name in names]

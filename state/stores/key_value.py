@@ -10,6 +10,7 @@ import polars as pl
 
 from state.engine.contract import StateReader
 from state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
+from state.stores.codec import BEHIND_FLAGS
 from state.stores.expiry import ExpiryIndex
 from state.stores.specs import TIME, WRITTEN
 from state.types import StoreClock, StoreSpec
@@ -121,6 +122,15 @@ class _KeyValueRows(Store, Generic[V]):
         """
         bounds = zip(self.columns.whole_keys(lower), self.columns.whole_keys(upper), strict=True)
         return self.frame_of([row for first, end in bounds for row in self._range(first, end)])
+
+    def get_prefixed(self, prefixes: pl.DataFrame) -> pl.DataFrame:
+        """Rows whose first key columns, not all of them, are those of a row of ``prefixes``.
+
+        Key columns, value columns, ``_ts``, for each prefix in key order; those that have expired too, as long as they
+        are there.
+        """
+        starts = self.columns.prefixes(prefixes)
+        return self.frame_of([row for start in starts for row in self._range(start, start + BEHIND_FLAGS)])
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms).

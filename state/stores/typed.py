@@ -35,6 +35,10 @@ class TypedStore:
         """The keys of ``frame`` at their full length, to compute bounds from."""
         return self._codec.encode(frame)
 
+    def prefixes(self, frame: pl.DataFrame) -> list[bytes]:
+        """What the whole keys begin with whose first columns are those of ``frame`` (key-value stores only)."""
+        return self._codec.prefixes(frame)
+
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
         """The key columns of keys that the store holds, in order."""
         return self._codec.decode(self.whole(keys))

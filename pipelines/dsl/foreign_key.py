@@ -1,0 +1,117 @@
+"""Joins of tables by foreign key as tables add them: the nodes on both sides, the edges between, and their names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from pipelines.dsl.graph import Graph, check_name, store_spec
+from pipelines.dsl.joins import JoinFunction, joiner_of
+from pipelines.dsl.mapping import selected_key
+from pipelines.errors import TopologyError
+from pipelines.operators.foreign_key import ASKS, HASH, KEEPS, SENDER
+from pipelines.operators.table_table_join import JoinKind
+from pipelines.serdes.row_type import RowType
+from pipelines.topology.foreign_key import (
+    ResponseJoinNode,
+    ResponseRepartitionNode,
+    SubscriptionJoinNode,
+    SubscriptionRepartitionNode,
+    SubscriptionSendNode,
+    key_serde_of,
+)
+from pipelines.topology.joins import bases
+from pipelines.topology.nodes import Node, RecordType
+
+ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
+
+
+def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, kind: JoinKind,
+                         foreign_key: ForeignKey, store: str | None) -> Node:
+    """Raises ``TopologyError`` when the foreign key is not the right table's key, or a table cannot be looked up."""
+    if store is not None:
+        check_name("store", store)
+
+    def named(suffix: str, prefix: str) -> str:
+        return graph.new_name(prefix) if store is None else f"{store}-{suffix}"
+
+    subscriptions = named("subscription-registration", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-") + "-topic"
+    send_name = named("subscription-registration-processor", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-")
+    for end in ("sink", "source"):
+        named(f"subscription-registration-{end}", f"KTABLE-{end.upper()}-")
+    store_name = named("subscription-store", "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-")
+    receive_name, subscription_name, join_name = (
+        named(suffix, "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-")
+        for suffix in ("subscription-receive", "subscription-join-foreign", "foreign-join-subscription"))
+    responses = named("subscription-response", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-") + "-topic"
+    for end in ("sink", "source"):
+        named(f"subscription-response-{end}", f"KTABLE-{end.upper()}-")
+    resolver_name = named("subscription-response-resolver-processor",
+                          "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-")
+    name = named("result", "KTABLE-FK-JOIN-OUTPUT-")
+
+    for table in (left, right):
+        bases(table)
+    selector, selected = _selected(name, left, right, foreign_key)
+    joiner, record = joiner_of(graph, name, left.record, right.record, function, has_own_key=True)
+    key = _names_beside(left.record.key_columns, right.record.key_columns)
+    primary = {known: left.record.key_columns[column] for column, known in key.items()}
+    asked = RecordType(key=right.record.key, value=RowType(pl.Schema(
+        {**primary, HASH: pl.Int64(), KEEPS: pl.Boolean(), ASKS: pl.Boolean()})))
+    kept = store_spec(join_name, store_name, RecordType(key=RowType(pl.Schema({**right.record.key_columns, **primary})),
+                                                        value=RowType(pl.Schema())),
+                      pl.Schema({HASH: pl.Int64(), SENDER: pl.Int32()}))
+    told = {joiner.right_names[column]: dtype for column, dtype in right.record.value.columns.items()}
+    answered = RecordType(key=left.record.key, is_windowed=left.record.is_windowed,
+                          value=RowType(pl.Schema({**told, HASH: pl.Int64(), SENDER: pl.Int32()})))
+
+    send = graph.add(SubscriptionSendNode(name=send_name, parent=left, record=asked, selector=selector,
+                                          selected=selected, key=key, kind=kind))
+    sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked,
+                                                 key_serde=key_serde_of(right)))
+    join = graph.add(SubscriptionJoinNode(
+        name=join_name, parent=sent, others=(right,), record=answered, store=kept, key=key, joiner=joiner,
+        receive_name=receive_name, subscription_name=subscription_name))
+    back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered))
+    standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())
+    return graph.add(ResponseJoinNode(name=name, parent=back, others=(left,), record=record, joiner=joiner, kind=kind,
+                                      standing=standing, resolver_name=resolver_name))
+
+
+def _selected(name: str, left: Node, right: Node,
+              foreign_key: ForeignKey) -> tuple[Mapping[str, pl.Expr] | Any, RecordType]:
+    """What makes the foreign key of a left row, and its type."""
+    columns = dict(foreign_key) if isinstance(foreign_key, Mapping) else {}
+    if callable(foreign_key) and len(inspect.signature(foreign_key).parameters) == 1:
+        foreign_key = _of_key_and_value(foreign_key)
+    selector, key, _ = selected_key(name, left, [] if columns else [foreign_key], columns)
+    wanted = right.record.key_columns
+    if list(key.columns.values()) != list(wanted.values()):
+        found, expected = (", ".join(f"{column}: {dtype}" for column, dtype in schema.items())
+                           for schema in (key.columns, wanted))
+        raise TopologyError(f"{name}: the foreign key is ({found}), and the key of the other table ({expected}); give "
+                            "columns of those types in that order, several as foreign_key={\"name\": \"column\", ...}")
+    return selector, RecordType(key=key, value=left.record.value)
+
+
+def _of_key_and_value(of_value: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(of_value)
+    def foreign_key(key: Any, value: Any) -> Any:
+        return of_value(value)
+
+    return foreign_key
+
+
+def _names_beside(columns: pl.Schema, taken: pl.Schema) -> dict[str, str]:
+    """A name for each of ``columns`` that none of ``taken`` has: its own, or with ``_left`` behind it."""
+    names: dict[str, str] = {}
+    for column in columns:
+        name = column
+        while name in (*taken, *names.values()) or (name != column and name in columns):
+            name = f"{name}_left"
+        names[column] = name
+    return names

@@ -1,0 +1,192 @@
+"""Joins of tables by foreign key (KIP-213): rows of the left table subscribe to rows of the right one and are answered.
+
+``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is. What
+travels between them is in the order in which it was sent: ``_partition`` and ``_offset`` of a message are the sending
+task's partition and how many it sent before. Of a batch only the newest message a primary key goes out, an older one
+could change nothing that stays (docs/adr/0006). How messages find their task is ``pipelines.topology.foreign_key``'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.epoch import Epoch
+from pipelines.operators.joiner import Joiner, renamed
+from pipelines.operators.mapping import SelectKey
+from pipelines.operators.table_table_join import JoinedSide, JoinKind, with_tombstones_of
+from pipelines.operators.table_view import look_up
+from state.stores.codec import RowCodec
+from state.stores.key_value import KeyValueStore
+from state.stores.typed import TypedStore
+from state.types import StoreSpec
+
+HASH = "_hash"
+"""Of the left row that a message is about; null where that row is gone."""
+KEEPS, ASKS = "_keeps", "_asks"
+"""Whether a subscription is to be kept (else it is to go), and whether an answer is wanted."""
+SENDER = "_sender"
+"""Partition of the left task that has the primary key: answers go back there, however the topic is partitioned."""
+AFTER_ALL_TURNS = 1 << 62
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionSend:
+    """What the left table's updates say to the right one, under their foreign keys.
+
+    A row asks for the right row of its foreign key and subscribes to it; one that had another foreign key takes that
+    subscription back. With ``is_left`` a row whose foreign key is null asks too, and so does one that has gone, to be
+    answered with nothing; else a null foreign key is counted in ``null_keys``.
+
+    Columns: foreign key, primary key, ``_hash``, ``_keeps``, ``_asks``, ``_ts _partition _offset _deleted``.
+    """
+
+    left: JoinedSide
+    key: Mapping[str, str]
+    """Of each key column of the left table its name in messages."""
+    value: pl.Schema
+    """The left table's columns beside its key."""
+    selector: SelectKey
+    foreign_key: tuple[str, ...]
+    """The right table's key columns."""
+    is_left: bool
+    clock: str
+
+    def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        own = list(self.key)
+        newest = self.left.in_order(rows, epoch).unique(own, keep="last", maintain_order=True)
+        before = self.left.table.before(newest.select(own), epoch)
+        was, now = (~frame.get_column("_deleted") for frame in (before, newest))
+        old, new = self._foreign_keys(before, epoch), self._foreign_keys(newest, epoch)
+        had, has = _is_key(old), _is_key(new)
+        is_same = pl.DataFrame([old[name].eq_missing(new[name]).alias(name) for name in old.columns])
+        leaves = had & ~is_same.select(pl.all_horizontal(pl.all())).to_series()
+        asks = was | now if self.is_left else has
+        if not self.is_left and (without := int((now & ~has).sum())):
+            epoch.counts["null_keys"] += without
+        rest = pl.DataFrame([*(newest.get_column(name).alias(known) for name, known in self.key.items()),
+                             hashes(newest, self.value), newest.get_column("_ts"),
+                             pl.int_range(newest.height, eager=True).alias("_update")])
+        gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.is_left)).alias(ASKS))
+        come = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
+        messages = pl.concat([gone.filter(leaves), come.filter(asks)]).sort("_update", maintain_order=True)
+        return _as_sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock, epoch)
+
+    def _foreign_keys(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """Of each row, null where it is gone; the columns are called as the right table's key."""
+        is_there = ~rows.get_column("_deleted")
+        found = self.selector.process(rows.filter(is_there), epoch)
+        names = zip(self.foreign_key, self.selector.result.columns, strict=True)
+        at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
+        return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionJoin:
+    """Keeps subscriptions by foreign key, then primary key, and answers: those that ask, and when the right row of a
+    foreign key changes, all that subscribe to it.
+
+    Answers: the left table's key columns, the right row's as ``right_names`` has them, ``_hash`` of the left row that
+    asked, ``_sender``, ``_ts`` (the greater one of the two rows), ``_partition _offset``, ``_deleted`` (no right row).
+    """
+
+    right: JoinedSide
+    store: StoreSpec
+    key: Mapping[str, str]
+    right_names: Mapping[str, str]
+    clock: str
+
+    def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        messages, updates = inputs[0], self.right.in_order(inputs[1], epoch)
+        foreign, primary = list(self.right.key), list(self.key.values())
+        store = KeyValueStore(self.store, epoch.session)
+        messages = messages.rename({"_partition": SENDER})
+        store.put_rows(messages.filter(_is_key(messages.select(foreign))).with_columns(_deleted=~pl.col(KEEPS)))
+        newest = messages.unique(primary, keep="last", maintain_order=True)
+        names = [*foreign, *primary, HASH, SENDER, "_ts", KEEPS]
+        subscribed = store.get_prefixed(updates.select(foreign).unique(maintain_order=True))
+        subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
+        asked = pl.concat([newest.filter(ASKS).select(names).with_columns(_is_update=pl.lit(False)),
+                           subscribed.with_columns(pl.lit(True).alias(KEEPS)).select(names)
+                           .with_columns(_is_update=pl.lit(True))])
+        keys = asked.select(*foreign, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
+        met = look_up(keys, self.right.table, updates, epoch, is_written_first=True)
+        gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)
+        times = pl.DataFrame([asked.get_column("_ts"), met.get_column("_ts").alias("_other")])
+        is_told = ~met.get_column("_deleted") | asked.get_column("_is_update")
+        answers = pl.DataFrame([
+            *(asked.get_column(known).alias(name) for name, known in self.key.items()),
+            *renamed(met, keys, self.right_names), asked.get_column(HASH), asked.get_column(SENDER),
+            times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
+            gone.alias("_deleted")])
+        return _as_sent(answers, self.clock, epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseJoin:
+    """Joins answers with the left rows that they are for. One for a row that has changed since is dropped: the change
+    has asked anew.
+
+    An inner join forwards a tombstone only where a result stands.
+    """
+
+    left: JoinedSide
+    value: pl.Schema
+    joiner: Joiner
+    kind: JoinKind
+    standing: StoreSpec | None
+    """The keys that have a result; None for a left join, whose results stand as long as their left rows."""
+
+    def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
+        answers, updates = inputs
+        if self.left.newest is not None:
+            updates = self.left.newest.process(updates, epoch)
+        met = look_up(answers.select(*self.left.key, "_offset"), self.left.table, updates, epoch,
+                      is_written_first=True)
+        rows = answers.select(self.left.key).hstack(met.select(pl.exclude("_ts", "_partition", "_offset")))
+        is_current = answers.get_column(HASH).eq_missing(hashes(rows, self.value))
+        pairs = answers.drop(HASH, SENDER).hstack(
+            [column for column in met.get_columns() if not column.name.startswith("_")])
+        pairs = pairs.with_columns(met.get_column("_deleted").alias("_left_gone"),
+                                   answers.get_column("_deleted").alias("_right_gone")).filter(is_current)
+        results = self.joiner.join(with_tombstones_of(self.kind, pairs))
+        return results if self.standing is None else self._with_due_tombstones(results, self.standing, epoch)
+
+    def _with_due_tombstones(self, results: pl.DataFrame, standing: StoreSpec, epoch: Epoch) -> pl.DataFrame:
+        """``results`` without tombstones of what does not stand; keeps which keys have a result."""
+        by, store = list(self.left.key), TypedStore(standing, epoch.session)
+        keys = results.select(by).unique(maintain_order=True)
+        held = store.encode(keys)
+        stood = store.fetch(held).get_column("_found")
+        told = results.select(*by, "_ts", (~pl.col("_deleted")).alias("_stands"))
+        history = pl.concat([keys.with_columns(stood.alias("_stands")), told.drop("_ts")])
+        before = history.select(pl.col("_stands").shift(1).over(by)).to_series()[keys.height:]
+        newest = keys.join(told.unique(by, keep="last"), on=by, how="left", nulls_equal=True, maintain_order="left")
+        stands = newest.get_column("_stands")
+        come, gone = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())
+        store.write([held[place] for place in come], newest[come])
+        store.delete([held[place] for place in gone])
+        return results.filter(~pl.col("_deleted") | before)
+
+
+def hashes(rows: pl.DataFrame, value: pl.Schema) -> pl.Series:
+    """A 64-bit hash of each row's ``value`` columns, null where the row is gone; the same in every process."""
+    packed = RowCodec(value).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
+    numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
+    return pl.Series(HASH, numbers, dtype=pl.Int64).set(rows.get_column("_deleted"), None)
+
+
+def _is_key(keys: pl.DataFrame) -> pl.Series:
+    """Which keys are not null."""
+    return keys.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+
+
+def _as_sent(messages: pl.DataFrame, clock: str, epoch: Epoch) -> pl.DataFrame:
+    """``messages`` with the place that keeps their order, counted on in ``clock``."""
+    first = epoch.clocks.get(clock, 0)
+    epoch.clocks[clock] = first + messages.height
+    return messages.with_columns(pl.lit(epoch.partition, pl.Int32).alias("_partition"),
+                                 pl.int_range(first, first + messages.height, dtype=pl.Int64).alias("_offset"))

@@ -1,0 +1,141 @@
+"""The nodes of a join of tables by foreign key, and the two edges between the tables' tasks (KIP-213).
+
+The left table's sub-topology sends subscriptions to the right one's, which sends answers back: the only edges that lead
+in a circle by design. What the nodes do is ``pipelines.operators.foreign_key``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.operators.foreign_key import SENDER
+from pipelines.operators.functions import UserFunction
+from pipelines.operators.joiner import Joiner
+from pipelines.operators.table_table_join import JoinKind
+from pipelines.serdes.serde import Serde
+from pipelines.topology.joins import bases
+from pipelines.topology.nodes import Node, RecordType, RepartitionNode, SourceNode
+from state.types import StoreSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class SubscriptionSendNode(Node):
+    """Makes subscriptions of the left table's updates; its record has the right table's key."""
+
+    selector: Mapping[str, pl.Expr] | UserFunction
+    selected: RecordType
+    """The foreign key as the selector names it."""
+    key: Mapping[str, str]
+    """Of each key column of the left table its name in subscriptions."""
+    kind: JoinKind
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for parent in self.parents for base in bases(parent))
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(eq=False, kw_only=True)
+class MessageRepartitionNode(RepartitionNode):
+    """An edge whose rows stay in the order in which each task sent them: ``_partition`` and ``_offset`` are those of
+    the message. It leads to tasks that are there for a table, and does not decide how many those are."""
+
+    is_explicit: bool = True
+
+    @property
+    def is_message(self) -> bool:
+        return True
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return (f"{self.name}-sink",)
+
+
+@dataclass(eq=False, kw_only=True)
+class SubscriptionRepartitionNode(MessageRepartitionNode):
+    """Takes subscriptions to the tasks that own their foreign keys; a null one to any."""
+
+    key_serde: Serde | None
+    """That of the right table's topic, whose producers chose the partitions; None behind a repartition."""
+
+    def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
+        if self.key_serde is None:
+            return super().key_bytes(keys)
+        return [self.key_serde.encode(key) or b"" for key in self.record.key.to_objects(keys)]
+
+
+@dataclass(eq=False, kw_only=True)
+class ResponseRepartitionNode(MessageRepartitionNode):
+    """Takes answers back to the tasks that asked."""
+
+    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
+        return rows.get_column(SENDER) % count
+
+
+@dataclass(eq=False, kw_only=True)
+class SubscriptionJoinNode(Node):
+    """Keeps subscriptions and answers them; its parents are their edge and the right table. Three processors in Kafka
+    Streams."""
+
+    store: StoreSpec
+    key: Mapping[str, str]
+    joiner: Joiner
+    receive_name: str
+    subscription_name: str
+    """Of the processor that answers who subscribes; ``name`` is that of the one that tells of the table's updates."""
+
+    @property
+    def is_join(self) -> bool:
+        return True
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.store,)
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for base in bases(self.others[0]))
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return (self.receive_name if parent is self.parent else self.name,)
+
+
+@dataclass(eq=False, kw_only=True)
+class ResponseJoinNode(Node):
+    """The joined table; its parents are the edge of the answers and the left table, which it compares them with. Two
+    processors in Kafka Streams."""
+
+    joiner: Joiner
+    kind: JoinKind
+    standing: StoreSpec | None
+    resolver_name: str
+
+    @property
+    def looked_up(self) -> tuple[Node, ...]:
+        return self.others
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return (self.standing,) if self.standing else ()
+
+    @property
+    def foreign_stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(base.store for base in bases(self.others[0]))
+
+    def entrances(self, parent: Node) -> tuple[str, ...]:
+        return (self.resolver_name,)
+
+
+def key_serde_of(table: Node) -> Serde | None:
+    """The key serde of the topic whose partitions a table's keys are in; None where Weir has chosen them."""
+    node: Node | None = table
+    while node is not None and not isinstance(node, RepartitionNode):
+        if isinstance(node, SourceNode):
+            return node.key_serde
+        node = node.others[0] if isinstance(node, ResponseJoinNode) else node.parent
+    return None

@@ -1,0 +1,333 @@
+"""Joins of tables by foreign key to the record (KIP-213; Kafka Streams features, 5), and however messages meet."""
+
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars import col
+
+from pipelines import Application, CoPartitioningError, Count, Int32, Json, StreamsBuilder, String, TopologyError
+from pipelines.serdes.partitioner import murmur2
+from pipelines.tasks.blobs import in_sending_order
+from pipelines.tasks.processor import TaskProcessor
+from pipelines.testing import TopologyTestDriver
+from tests.pipelines.memory_session import MemorySession
+
+
+@dataclass(frozen=True)
+class Order:
+    customer: str | None
+    amount: int
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+
+
+GOLD, IRON = Customer("gold"), Customer("iron")
+
+
+def tables(builder):
+    return (builder.table("orders", key=String("id"), value=Json(Order), store="orders"),
+            builder.table("customers", key=String("id"), value=Json(Customer), store="customers"))
+
+
+@contextmanager
+def driven(program):
+    """A function that pipes ``(topic, key, value, ms)`` and gives the updates that come of it: value columns, ms."""
+    builder = StreamsBuilder()
+    program(*tables(builder)).to_stream().to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        topics = {name: driver.create_input_topic(name) for name in ("orders", "customers")}
+        out = driver.create_output_table("out")
+
+        def pipe(topic, key, value, ms):
+            topics[topic].pipe_input(key, value, timestamp_ms=ms)
+            return [("gone" if r.is_deleted else tuple(r.row.values())[1:], r.row["id"],
+                     int(r.timestamp.timestamp() * 1000)) for r in out.read_records()]
+
+        yield pipe
+
+
+def inner(orders, customers):
+    return orders.join(customers, foreign_key="customer")
+
+
+def left(orders, customers):
+    return orders.left_join(customers, foreign_key="customer")
+
+
+def test_a_row_meets_the_row_that_it_names_whichever_comes_first():
+    with driven(inner) as pipe:
+        assert pipe("orders", "1", Order("ann", 5), 10) == []
+        assert pipe("customers", "ann", GOLD, 7) == [(("ann", 5, "gold"), "1", 10)]
+        assert pipe("customers", "bob", IRON, 20) == []
+        assert pipe("orders", "2", Order("bob", 6), 11) == [(("bob", 6, "iron"), "2", 20)]
+
+
+def test_an_update_of_the_right_row_reaches_all_that_name_it_and_no_others():
+    with driven(inner) as pipe:
+        for key, customer in (("1", "an"), ("2", "ann"), ("3", "anna"), ("4", "ann")):
+            pipe("orders", key, Order(customer, 1), 1)
+        assert pipe("customers", "ann", GOLD, 2) == [(("ann", 1, "gold"), key, 2) for key in ("2", "4")]
+        assert pipe("customers", "ann", IRON, 3) == [(("ann", 1, "iron"), key, 3) for key in ("2", "4")]
+
+
+def test_a_changed_foreign_key_leaves_the_old_row_and_meets_the_new_one():
+    with driven(inner) as pipe:
+        pipe("customers", "ann", GOLD, 1)
+        pipe("customers", "bob", IRON, 2)
+        pipe("orders", "1", Order("ann", 5), 3)
+        assert pipe("orders", "1", Order("bob", 5), 4) == [(("bob", 5, "iron"), "1", 4)]
+        assert pipe("customers", "ann", IRON, 5) == []
+        assert pipe("orders", "1", Order("eve", 5), 6) == [("gone", "1", 6)]
+        assert pipe("orders", "1", Order("joe", 5), 7) == []
+
+
+def test_a_deleted_left_row_takes_its_result_along():
+    with driven(inner) as pipe:
+        pipe("customers", "ann", GOLD, 9)
+        pipe("orders", "1", Order("ann", 5), 3)
+        assert pipe("orders", "1", None, 4) == [("gone", "1", 9)]
+        assert pipe("orders", "1", None, 10) == []
+        assert pipe("customers", "ann", IRON, 11) == []
+        pipe("orders", "2", Order("bob", 5), 12)
+        assert pipe("orders", "2", None, 13) == []
+
+
+def test_a_deleted_right_row_takes_the_results_along():
+    with driven(inner) as pipe:
+        pipe("customers", "ann", GOLD, 1)
+        pipe("orders", "1", Order("ann", 5), 2)
+        assert pipe("customers", "ann", None, 3) == [("gone", "1", 3)]
+        assert pipe("customers", "ann", None, 4) == []
+        assert pipe("customers", "ann", GOLD, 5) == [(("ann", 5, "gold"), "1", 5)]
+
+
+def test_a_null_foreign_key_has_no_result_in_an_inner_join():
+    with driven(inner) as pipe:
+        assert pipe("orders", "1", Order(None, 5), 1) == []
+        pipe("customers", "ann", GOLD, 2)
+        pipe("orders", "1", Order("ann", 5), 3)
+        assert pipe("orders", "1", Order(None, 6), 4) == [("gone", "1", 4)]
+        assert pipe("orders", "1", None, 5) == []
+
+
+def test_a_left_join_has_each_left_row_with_nulls_where_nothing_is_named_or_found():
+    with driven(left) as pipe:
+        assert pipe("orders", "1", Order(None, 5), 1) == [((None, 5, None), "1", 1)]
+        assert pipe("orders", "1", Order("ann", 6), 2) == [(("ann", 6, None), "1", 2)]
+        assert pipe("customers", "ann", GOLD, 1) == [(("ann", 6, "gold"), "1", 2)]
+        assert pipe("orders", "1", Order(None, 6), 3) == [((None, 6, None), "1", 3)]
+        assert pipe("customers", "ann", IRON, 4) == []
+        assert pipe("orders", "1", Order("ann", 7), 5) == [(("ann", 7, "iron"), "1", 5)]
+        assert pipe("customers", "ann", None, 6) == [(("ann", 7, None), "1", 6)]
+        assert pipe("orders", "1", None, 7) == [("gone", "1", 7)]
+        assert pipe("orders", "1", None, 8) == []
+
+
+def key_of(key: str, order: Order) -> str | None:
+    return order.customer or key
+
+
+def name_of(order: Order) -> str | None:
+    return order.customer.lower() if order.customer else None
+
+
+def told(key: str, order: Order, customer: Customer | None) -> str:
+    return f"{key}: {order.amount} of {customer.tier if customer else 'nobody'}"
+
+
+@pytest.mark.parametrize(("foreign_key", "named"), [
+    (col("customer").str.to_lowercase(), "ANN"), ({"who": col("customer").str.to_lowercase()}, "ANN"),
+    (name_of, "ANN"), (key_of, "ann")])
+def test_a_foreign_key_is_a_column_an_expression_or_a_function(foreign_key, named):
+    with driven(lambda orders, customers: orders.left_join(customers, told, foreign_key=foreign_key)) as pipe:
+        pipe("customers", "ann", GOLD, 1)
+        assert pipe("orders", "1", Order(named, 5), 2) == [(("1: 5 of gold",), "1", 2)]
+        assert pipe("orders", "1", Order("Eve", 5), 3) == [(("1: 5 of nobody",), "1", 3)]
+
+
+def test_a_function_may_take_the_foreign_key_from_the_key():
+    with driven(lambda orders, customers: orders.join(customers, foreign_key=key_of)) as pipe:
+        pipe("customers", "1", GOLD, 1)
+        assert pipe("orders", "1", Order(None, 5), 2) == [((None, 5, "gold"), "1", 2)]
+
+
+def test_rows_that_a_filter_hides_are_no_rows():
+    with driven(lambda orders, customers: orders.filter(col("amount") > 0).join(
+            customers.filter(col("tier") != "iron"), foreign_key="customer")) as pipe:
+        pipe("orders", "1", Order("ann", 5), 1)
+        assert pipe("customers", "ann", IRON, 2) == []
+        assert pipe("customers", "ann", GOLD, 3) == [(("ann", 5, "gold"), "1", 3)]
+        assert pipe("orders", "1", Order("ann", -5), 4) == [("gone", "1", 4)]
+
+
+def test_a_table_may_join_itself():
+    builder = StreamsBuilder()
+    orders, _ = tables(builder)
+    orders.join(orders, foreign_key="customer").to_stream().to_delta("out")
+    assert builder.build().partition_counts({"orders": 3, "customers": 2}) == {0: 3, 1: 2}
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        topic, out = driver.create_input_topic("orders"), driver.create_output_table("out")
+        topic.pipe_records([("1", Order("2", 5), 1), ("2", Order("1", 6), 2)])
+        assert {(r.row["id"], r.row["amount_right"]) for r in out.read_records()} == {("1", 6), ("2", 5)}
+        topic.pipe_input("1", None, timestamp_ms=3)
+        assert {(r.row["id"], r.is_deleted) for r in out.read_records()} == {("1", True), ("2", True)}
+
+
+def test_a_joined_table_that_is_kept_joins_on():
+    builder = StreamsBuilder()
+    orders, customers = tables(builder)
+    tiers = builder.table("tiers", key=String("grade"), value=Json(Customer), store="tiers")
+    priced = orders.join(customers, foreign_key="customer").to_stream().to_table("priced")
+    named = priced.join(tiers.map_values(word="tier"), foreign_key="tier").to_stream().to_table("named")
+    named.group_by("word").agg("per_word", n=Count()).to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        topics = {name: driver.create_input_topic(name) for name in ("orders", "customers", "tiers")}
+        topics["tiers"].pipe_input("gold", Customer("shiny"), timestamp_ms=1)
+        topics["customers"].pipe_input("ann", GOLD, timestamp_ms=1)
+        for key in "123":
+            topics["orders"].pipe_input(key, Order("ann", 1), timestamp_ms=1)
+        topics["tiers"].pipe_input("gold", Customer("bright"), timestamp_ms=1)
+        found = driver.create_output_table("out").read_key_values_to_map()
+    assert found == {"shiny": {"n": 0}, "bright": {"n": 3}}
+
+
+def test_what_does_not_fit_is_refused_with_the_way_out():
+    builder = StreamsBuilder()
+    orders, customers = tables(builder)
+    with pytest.raises(TopologyError, match=r"the foreign key is \(amount: Int64\), and the key of the other"):
+        orders.join(customers, foreign_key="amount")
+    with pytest.raises(TopologyError, match="no return annotation"):
+        orders.join(customers, foreign_key=lambda order: order.customer)
+    with pytest.raises(TopologyError, match="pass foreign_key="):
+        orders.join(customers, store="joined")
+    with pytest.raises(TopologyError, match=r"to_table\(\"name\"\)"):
+        orders.join(customers, foreign_key="customer").join(customers, foreign_key="customer")
+
+
+def test_the_tables_need_not_have_equal_numbers_of_partitions():
+    builder = StreamsBuilder()
+    inner(*tables(builder)).to_delta("out")
+    assert builder.build().partition_counts({"orders": 2, "customers": 5}) == {0: 2, 1: 5}
+
+
+def test_subscriptions_cannot_find_the_right_table_in_a_part_of_its_tasks():
+    builder = StreamsBuilder()
+    orders, customers = tables(builder)
+    inner(orders, customers).to_delta("out")
+    builder.stream("wide", key=String("id"), value=Json(Customer)).merge(customers.to_stream()).to_delta("merged")
+    with pytest.raises(CoPartitioningError, match="customers has 5"):
+        builder.build().partition_counts({"orders": 2, "customers": 5, "wide": 7})
+
+
+def test_subscriptions_go_where_the_producers_of_the_right_topic_put_the_key():
+    builder = StreamsBuilder()
+    parts = builder.table("parts", key=Int32("part"), value=Json(Customer), store="parts")
+    lines = builder.table("lines", key=String("id"), value=Json(Order), store="lines")
+    lines.join(parts, foreign_key="amount").to_delta("out")
+    node = next(edge.node for edge in builder.build().edges if edge.target == 0)
+    rows = pl.DataFrame({"part": [1, 2, 3, 70_000]}).with_columns(_partition=pl.lit(0, pl.Int32))
+    assert node.partition_of(rows, 7).to_list() == [
+        int(murmur2([key.to_bytes(4)])[0] & 0x7FFFFFFF) % 7 for key in (1, 2, 3, 70_000)]
+
+
+LEFT_TASKS, RIGHT_TASKS = 2, 3
+
+
+class Tasks:
+    """All tasks of a join, which take their records and each other's messages in any order and any batches."""
+
+    def __init__(self, program, random):
+        builder = StreamsBuilder()
+        program(*tables(builder)).to_stream().to_delta("out")
+        self.topology, self.random = builder.build(), random
+        self.counts = self.topology.partition_counts({"orders": LEFT_TASKS, "customers": RIGHT_TASKS})
+        self.processors = [TaskProcessor(each) for each in self.topology.sub_topologies]
+        self.tasks = [(index, number) for index, count in self.counts.items() for number in range(count)]
+        self.sessions, self.clocks = defaultdict(MemorySession), defaultdict(dict)
+        self.records, self.messages = defaultdict(list), defaultdict(list)
+        self.result, self.times = {}, {}
+
+    def add(self, topic, key, value, ms):
+        (index,) = (each.index for each in self.topology.sub_topologies if topic in each.inputs)
+        number = int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % self.counts[index] if topic == "customers" \
+            else ord(key) % self.counts[index]  # orders: as their producers please
+        source = self.topology.source(topic)
+        fields = list(source.value.columns)
+        values = [None if value is None else getattr(value, name) for name in fields]
+        self.records[index, number].append(pl.DataFrame(
+            [[key, *values, ms, number, len(self.records[index, number]), value is None]], orient="row",
+            schema={**source.record.columns, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
+                    "_deleted": pl.Boolean}))
+
+    def step(self, task):
+        """One epoch of one task with some of what waits for it."""
+        index, number = task
+        sub_topology, random = self.topology.sub_topologies[index], self.random
+        inputs = {}
+        if self.records[task] and (rows := random.randint(0, len(self.records[task]))):
+            (source,) = sub_topology.sources
+            inputs[source.topic] = pl.concat(self.records[task][:rows])
+            del self.records[task][:rows]
+        if self.messages[task]:
+            (edge,) = sub_topology.edges_in
+            waiting = in_sending_order(pl.concat(self.messages[task]))
+            rows = random.randint(1, waiting.height)
+            inputs[edge.name], self.messages[task] = waiting[:rows], [waiting[rows:]] if rows < waiting.height else []
+        output = self.processors[index].run(inputs, self.sessions[task], self.clocks[task], 0, partition=number)
+        self.clocks[task] = output.clocks
+        for edge in sub_topology.edges_out:
+            if edge.name in output.edges:
+                rows = output.edges[edge.name]
+                targets = edge.partition_of(rows, self.counts[edge.target])
+                for target in targets.unique():
+                    self.messages[edge.target, target].append(rows.filter(targets == target))
+        for row in (row for rows in output.sinks.values() for row in rows.to_dicts()):
+            self.result.pop(row["id"], None)
+            if not row["_deleted"]:
+                self.result[row["id"]] = (row["customer"], row["amount"], row["tier"])
+                self.times[row["id"]] = int(row["_ts"].timestamp() * 1000)
+
+    def run(self):
+        while waiting := [task for task in self.tasks if self.records[task] or self.messages[task]]:
+            self.step(self.random.choice(waiting))
+
+
+ROWS = st.lists(st.one_of(
+    st.tuples(st.just("orders"), st.sampled_from("12"), st.one_of(st.none(), st.builds(
+        Order, st.sampled_from(["ann", "bob", None]), st.integers(1, 2))), st.integers(0, 20)),
+    st.tuples(st.just("customers"), st.sampled_from(["ann", "bob"]),
+              st.one_of(st.none(), st.sampled_from([GOLD, IRON])), st.integers(0, 20))), min_size=1, max_size=16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [inner, left])
+@settings(max_examples=60, deadline=None)
+@given(rows=ROWS, seed=st.integers(0, 1 << 16))
+def test_in_the_end_the_result_is_the_join_of_the_two_tables_however_messages_meet(program, rows, seed):
+    random = Random(seed)
+    tasks, newest = Tasks(program, random), {"orders": {}, "customers": {}}
+    for topic, key, value, ms in rows:
+        tasks.add(topic, key, value, ms)
+        newest[topic][key] = (value, ms)
+        if random.random() < 0.3:
+            tasks.step(random.choice(tasks.tasks))
+    tasks.run()
+    expected = {}
+    for key, (order, ms) in newest["orders"].items():
+        customer, other_ms = newest["customers"].get(order.customer, (None, 0)) if order else (None, 0)
+        if customer is not None or (order is not None and program is left):
+            expected[key] = (order.customer, order.amount, customer.tier if customer else None)
+            assert customer is None or tasks.times[key] == max(ms, other_ms)
+    assert tasks.result == expected
+    for task in tasks.tasks:
+        kept = [len(store) for name, store in tasks.sessions[task].rows.items() if "OUTPUT" in name]
+        assert kept in ([], [sum(ord(key) % LEFT_TASKS == task[1] for key in expected)])
