@@ -84,8 +84,7 @@ class _Cogrouped:
 
         def fold(name: str) -> tuple[Fold, RowType]:
             functions = [user_function(aggregator, name) for aggregator in aggregators]
-            for called in (initializer, *([merger] if merger else [])):
-                user_function(called, name)
+            user_function(initializer, name)
             outputs = [returned_type(function, "value") for function in functions]
             for function, other in zip(functions, outputs, strict=True):
                 if other != outputs[0]:
@@ -209,4 +208,5 @@ class SessionWindowedCogroupedKStream(_WindowedCogrouped):
     def aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator, /) -> KTable:
         """Each stream's aggregator over the merged session; sessions are merged, by their ends, as
         ``merger(key, aggregate, other)`` from ``initializer()`` on."""
+        user_function(merger, f"aggregate({store!r}, ...)")
         return self._aggregate(store, initializer, merger)
