@@ -146,8 +146,8 @@ class StateReader:
         names = self.tasks(store)
         count = 1 + max(int(name.rpartition("_")[2]) for name in names)
         columns = key_columns(spec, key)
-        if sub_topology.edges_in:
-            edge = sub_topology.edges_in[0]
+        if sub_topology.keyed_edges:
+            edge = sub_topology.keyed_edges[0]
             row = pl.DataFrame([columns], schema=edge.node.record.key.columns)
             partition = int(edge.partition_of(row, count)[0])
         else:

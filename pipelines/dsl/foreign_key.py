@@ -14,6 +14,7 @@ from pipelines.dsl.joins import JoinFunction, joiner_of
 from pipelines.dsl.mapping import selected_key
 from pipelines.errors import TopologyError
 from pipelines.operators.foreign_key import ASKS, HASH, KEEPS, SENDER
+from pipelines.operators.functions import UserFunction
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.serdes.row_type import RowType
 from pipelines.topology.foreign_key import (
@@ -83,7 +84,7 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
 
 
 def _selected(name: str, left: Node, right: Node,
-              foreign_key: ForeignKey) -> tuple[Mapping[str, pl.Expr] | Any, RecordType]:
+              foreign_key: ForeignKey) -> tuple[Mapping[str, pl.Expr] | UserFunction, RecordType]:
     """What makes the foreign key of a left row, and its type."""
     columns = dict(foreign_key) if isinstance(foreign_key, Mapping) else {}
     if callable(foreign_key) and len(inspect.signature(foreign_key).parameters) == 1:

@@ -87,6 +87,9 @@ class KafkaStreamsApp:
                                      self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions),
                                      source)
         topology = self.application.topology
+        if any(edge.node.is_message for edge in topology.edges):
+            raise MigrationError(f"{source} joins tables by foreign key, and what Kafka Streams keeps for that has its "
+                                 "own hashes; read everything anew without a migration")
         for edge in topology.edges:
             self._require_drained(f"{self.id}-{edge.name}", committed)
         counts = topology.partition_counts(self.topic_counts)
@@ -138,8 +141,8 @@ class KafkaStreamsApp:
         by_partition = {number: decode_rows(store, size_ms, serdes, self._newest(topic, number, end),
                                             f"topic {topic!r}, partition {number}")
                         for (topic, number), end in sorted(ends.items())}
-        if sub_topology.edges_in:  # Kafka Streams may have partitioned the keys by other bytes
-            edge, rows = sub_topology.edges_in[0], pl.concat(by_partition.values())
+        if sub_topology.keyed_edges:  # Kafka Streams may have partitioned the keys by other bytes
+            edge, rows = sub_topology.keyed_edges[0], pl.concat(by_partition.values())
             owners = edge.partition_of(rows, count)
             by_partition = {number: rows.filter(owners == number) for number in range(count)}
         return [(TaskId(sub_topology.index, number), rows) for number, rows in by_partition.items()]

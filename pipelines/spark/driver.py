@@ -43,6 +43,8 @@ DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 SNAPSHOT_WAIT_S = 5.0
 """A stop waits no longer for snapshots: it has ten seconds for all that it does."""
+DRAIN_S = 2.0
+"""Nor does it begin more epochs for rows between tasks after so long."""
 RESTORE_HOLD_S = 5.0
 
 
@@ -459,6 +461,7 @@ class Driver:
         """Commit what is there, let the tasks hear of it, and close their stores for good."""
         coordinator = self._coordinator
         self._report("stopping", now=True)
+        self._drain()
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)
@@ -469,6 +472,16 @@ class Driver:
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
             commits=coordinator.commits, records_in=self._records_in, reason=reason, totals=coordinator.totals(),
             seconds=last_commit_end - first if first is not None else 0.0)
+
+    def _drain(self) -> None:
+        """Let the tasks take the rows that are on their way between them, so that another program can go on from here
+        (PROTOCOL 26). What is left after some seconds, or while a task cannot go on, stands in the commit."""
+        coordinator, until = self._coordinator, time.monotonic() + DRAIN_S
+        while not self._is_paused and time.monotonic() < until and any(
+                task.pending and task.state is TaskState.RUNNING for task in coordinator.tasks.values()):
+            result = coordinator.run_epoch({}, self._limits, time.time_ns() // 1_000_000)
+            if result is None or result.failures or result.to_restore:
+                return
 
     def _finish_snapshots(self) -> None:
         """Those due are published, and listed by a commit: a stop is no reason to read a long changelog one day."""

@@ -67,7 +67,12 @@ class SubTopology:
     @property
     def name(self) -> str:
         """The topic or edge it reads first; stays the same when operators are added elsewhere."""
-        return next((edge.name for edge in self.edges_in if not edge.node.is_message), None) or self.sources[0].topic
+        return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].topic
+
+    @cached_property
+    def keyed_edges(self) -> tuple[Edge, ...]:
+        """Edges that bring rows of its own keys, and so decide how many tasks it has; messages do not."""
+        return tuple(edge for edge in self.edges_in if not edge.node.is_message)
 
     @cached_property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -175,8 +180,7 @@ class Topology:
         for sub_topology in self.sub_topologies:
             index = sub_topology.index
             if index not in counts:
-                counts[index] = max(counts[edge.source] for edge in sub_topology.edges_in
-                                    if edge.source in counts and not edge.node.is_message)
+                counts[index] = max(counts[edge.source] for edge in sub_topology.keyed_edges if edge.source in counts)
             for together in sub_topology.co_partitioned:
                 found = {name: given[index].get(name, counts[index]) for name in sorted(together)}
                 if len(set(found.values())) > 1:

@@ -189,6 +189,14 @@ def test_what_cannot_be_taken_over_is_refused_with_the_way_out(cluster):
     refused("'ks-by_minute-changelog', partition 1, offset 0: b'short' is too short for a key of a window store")
 
 
+def test_joins_by_foreign_key_cannot_be_taken_over(cluster):
+    builder = StreamsBuilder()
+    homes = builder.table("visits", store="homes", key=String("user"), value=String("country"))
+    homes.join(homes, foreign_key="country").to_delta("out")
+    with pytest.raises(MigrationError, match=r"joins tables by foreign key.*read everything anew"):
+        app(cluster, Application("homes", builder)).migration()
+
+
 def test_an_application_that_is_started_while_it_is_read_is_refused(cluster):
     read = cluster.reader
 

@@ -216,7 +216,9 @@ def test_what_does_not_fit_is_refused_with_the_way_out():
 def test_the_tables_need_not_have_equal_numbers_of_partitions():
     builder = StreamsBuilder()
     inner(*tables(builder)).to_delta("out")
-    assert builder.build().partition_counts({"orders": 2, "customers": 5}) == {0: 2, 1: 5}
+    topology = builder.build()
+    assert topology.partition_counts({"orders": 2, "customers": 5}) == {0: 2, 1: 5}
+    assert [sub_topology.name for sub_topology in topology.sub_topologies] == ["orders", "customers"]
 
 
 def test_subscriptions_cannot_find_the_right_table_in_a_part_of_its_tasks():
@@ -254,9 +256,10 @@ class Tasks:
         self.tasks = [(index, number) for index, count in self.counts.items() for number in range(count)]
         self.sessions, self.clocks = defaultdict(MemorySession), defaultdict(dict)
         self.records, self.messages = defaultdict(list), defaultdict(list)
-        self.result, self.times = {}, {}
+        self.result, self.times, self.history = {}, {}, []
 
     def add(self, topic, key, value, ms):
+        """The task that it waits for."""
         (index,) = (each.index for each in self.topology.sub_topologies if topic in each.inputs)
         number = int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % self.counts[index] if topic == "customers" \
             else ord(key) % self.counts[index]  # orders: as their producers please
@@ -267,20 +270,22 @@ class Tasks:
             [[key, *values, ms, number, len(self.records[index, number]), value is None]], orient="row",
             schema={**source.record.columns, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
                     "_deleted": pl.Boolean}))
+        return index, number
 
-    def step(self, task):
-        """One epoch of one task with some of what waits for it."""
+    def step(self, task, records=None, messages=None):
+        """One epoch of one task with so many of its records and messages, or with some."""
         index, number = task
         sub_topology, random = self.topology.sub_topologies[index], self.random
         inputs = {}
-        if self.records[task] and (rows := random.randint(0, len(self.records[task]))):
+        if self.records[task]:
             (source,) = sub_topology.sources
-            inputs[source.topic] = pl.concat(self.records[task][:rows])
+            rows = random.randint(0, len(self.records[task])) if records is None else records
+            inputs[source.topic] = pl.concat(self.records[task])[:rows]
             del self.records[task][:rows]
         if self.messages[task]:
             (edge,) = sub_topology.edges_in
             waiting = in_sending_order(pl.concat(self.messages[task]))
-            rows = random.randint(1, waiting.height)
+            rows = random.randint(1, waiting.height) if messages is None else messages
             inputs[edge.name], self.messages[task] = waiting[:rows], [waiting[rows:]] if rows < waiting.height else []
         output = self.processors[index].run(inputs, self.sessions[task], self.clocks[task], 0, partition=number)
         self.clocks[task] = output.clocks
@@ -292,6 +297,7 @@ class Tasks:
                     self.messages[edge.target, target].append(rows.filter(targets == target))
         for row in (row for rows in output.sinks.values() for row in rows.to_dicts()):
             self.result.pop(row["id"], None)
+            self.history.append(None if row["_deleted"] else row["customer"])
             if not row["_deleted"]:
                 self.result[row["id"]] = (row["customer"], row["amount"], row["tier"])
                 self.times[row["id"]] = int(row["_ts"].timestamp() * 1000)
@@ -299,6 +305,34 @@ class Tasks:
     def run(self):
         while waiting := [task for task in self.tasks if self.records[task] or self.messages[task]]:
             self.step(self.random.choice(waiting))
+
+
+def test_an_answer_for_a_row_that_has_changed_since_is_dropped():
+    tasks = Tasks(inner, Random(0))
+    tasks.add("customers", "ann", GOLD, 1)
+    tasks.add("customers", "bob", IRON, 1)
+    tasks.run()
+    for customer in ("ann", "bob"):
+        task = tasks.add("orders", "1", Order(customer, 5), 2)
+        tasks.step(task, records=1)
+    tasks.run()
+    assert tasks.history == ["bob"]
+
+
+def test_a_row_that_comes_again_as_it_was_is_not_taken_for_the_one_that_was_answered():
+    """Kafka Streams answers an insert only if there is a row, and here the first answer would stand for ever."""
+    tasks = Tasks(inner, Random(0))
+    right = tasks.add("customers", "ann", GOLD, 1)
+    tasks.run()
+    tasks.step(tasks.add("orders", "1", Order("ann", 5), 2), records=1)
+    tasks.step(right, messages=1)
+    tasks.step(tasks.add("orders", "1", None, 3), records=1, messages=0)
+    tasks.step(tasks.add("orders", "1", Order("ann", 5), 4), records=1, messages=0)
+    tasks.step(right, messages=1)
+    tasks.step(tasks.add("customers", "ann", None, 5), records=1, messages=0)
+    tasks.step(right, messages=1)
+    tasks.run()
+    assert tasks.result == {}
 
 
 ROWS = st.lists(st.one_of(

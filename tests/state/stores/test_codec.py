@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.errors import RowFormatError
-from state.stores.codec import KeyCodec, RowCodec
+from state.stores.codec import BEHIND_FLAGS, KeyCodec, RowCodec
 from state.types import StoreKind
 
 TIME = pl.Datetime("ms", "UTC")
@@ -49,6 +49,16 @@ def test_keys_come_back_and_sort_as_their_columns(frame):
     assert codec.decode(keys).equals(frame)
     by_columns = sorted(zip(map(in_order, frame.rows()), keys, strict=True), key=lambda pair: pair[0])
     assert [key for _, key in by_columns] == sorted(keys)
+
+
+@settings(max_examples=60, deadline=None)
+@given(frames().filter(lambda frame: frame.width > 1), st.data())
+def test_keys_that_begin_with_a_prefix_are_those_with_its_columns(frame, data):
+    first = frame[:, :data.draw(st.integers(1, frame.width - 1))]
+    codec = KeyCodec(frame.schema)
+    keys = codec.encode(frame)
+    for prefix, columns in zip(codec.prefixes(first), first.rows(), strict=True):
+        assert [prefix <= key < prefix + BEHIND_FLAGS for key in keys] == [row == columns for row in first.rows()]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,121 @@
+"""A join by foreign key through the driver: its messages circle through epochs, commits, stops and kills."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from threading import Event
+
+import pytest
+
+from pipelines import Application, Json, StreamsBuilder, String
+from pipelines.serdes.partitioner import murmur2
+from state.commit.protocol import newest_commit
+from state.commit.tables import read_table
+from tests.pipelines.spark.inline import Place, Topics
+
+ORDERS, CUSTOMERS = 2, 3
+"""Partitions of the two topics."""
+
+
+@dataclass(frozen=True)
+class Order:
+    customer: str | None
+    amount: int
+
+
+@dataclass(frozen=True)
+class Customer:
+    tier: str
+
+
+def program() -> Application:
+    builder = StreamsBuilder()
+    orders = builder.table("orders", key=String("id"), value=Json(Order), store="orders")
+    customers = builder.table("customers", key=String("customer_id"), value=Json(Customer), store="customers")
+    orders.join(customers, foreign_key="customer", store="priced").to_delta("priced")
+    orders.left_join(customers, foreign_key="customer", store="all").to_delta("all")
+    return Application("shop", builder, commit_interval=timedelta(milliseconds=20))
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    """Rows of both topics; producers put the orders where they please, and times go back and forth."""
+    random, topics = Random(7), Topics({})
+    for number in range(ORDERS):
+        topics.rows["orders", number] = [
+            (b"%d-%d" % (number, random.randrange(12)), None if random.random() < 0.2 else json.dumps(
+                {"customer": random.choice(["ann", "bob", "eve", "joe", None]), "amount": index}).encode(),
+             random.randrange(1_000)) for index in range(90)]
+    for name in (b"ann", b"bob", b"eve", b"joe"):
+        rows = topics.rows.setdefault(("customers", int(murmur2([name])[0] & 0x7FFFFFFF) % CUSTOMERS), [])
+        rows += [(name, None if random.random() < 0.3 else b'{"tier": "%d"}' % index, random.randrange(1_000))
+                 for index in range(40)]
+    for number in range(CUSTOMERS):
+        topics.rows.setdefault(("customers", number), [])
+    return Place(program(), topics, tmp_path, max_records=9)
+
+
+def expected(place: Place) -> tuple[dict, dict]:
+    """The rows of both joins of what the topics hold, by key."""
+    newest: dict[str, dict] = {"orders": {}, "customers": {}}
+    for (topic, _), rows in place.topics.rows.items():
+        newest[topic] |= {key.decode(): value and json.loads(value) for key, value, _ in rows}
+    orders = {key: order for key, order in newest["orders"].items() if order}
+    every = {key: (order["amount"], (newest["customers"].get(order["customer"]) or {}).get("tier"))
+             for key, order in orders.items()}
+    return {key: row for key, row in every.items() if row[1] is not None}, every
+
+
+def found(place: Place) -> tuple[dict, dict]:
+    tables = (read_table(place.warehouse / "shop" / name) for name in ("priced", "all"))
+    inner, left = ({row["id"]: (row["amount"], row["tier"]) for row in table.to_dicts()} for table in tables)
+    return inner, left
+
+
+@pytest.mark.slow
+def test_the_tables_are_joined_when_all_is_read(place):
+    summary = place.run()
+    assert summary.records_in == sum(map(len, place.topics.rows.values()))
+    assert found(place) == expected(place)
+    assert len(found(place)[0]) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_stop_leaves_no_messages_on_their_way_and_the_next_run_goes_on_with_the_state_or_restores_it(place, is_lost):
+    stop = Event()
+    place.driver(on_progress=lambda progress: stop.set() if progress.epoch > 3 else None).run(stop)
+    commit = newest_commit(place.warehouse, "shop")
+    assert not commit.pending_blobs
+    assert 0 < sum(offset for task in commit.tasks.values() for offsets in task.positions.values()
+                   for offset in offsets.values()) < sum(map(len, place.topics.rows.values()))
+    if is_lost:
+        shutil.rmtree(place.folder / "state")
+    place.run()
+    assert found(place) == expected(place)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["blob written", "blob consumed", "pivot appended"])
+def test_messages_are_neither_lost_nor_doubled_when_the_driver_dies(place, step):
+    times = 0
+
+    def die(name: str) -> None:
+        nonlocal times
+        times += name == step
+        if times == 5:
+            times += 1
+            raise Killed
+
+    with pytest.raises(Killed):
+        place.run(die)
+    place.run()
+    assert found(place) == expected(place)
