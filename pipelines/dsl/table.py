@@ -16,10 +16,10 @@ from pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from pipelines.errors import TopologyError
 from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.operators.windows import to_ms
+from pipelines.operators.windows import positive_ms, to_ms
 from pipelines.topology.joins import NewestToStreamNode, versioned_store
 from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
-from state.stores.specs import buffer_spec, key_value_spec, versioned_spec
+from state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
 from state.types import StoreClock
 
 if TYPE_CHECKING:
@@ -172,9 +172,11 @@ def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name:
         if ttl is not None:
             raise TopologyError(f"the table {store!r} got both ttl= and history_retention=; rows of a versioned table "
                                 "go when their history is over, leave ttl= out")
-        if (history_ms := to_ms(history_retention, "history_retention")) < 1:
-            raise TopologyError(f"history_retention is {history_retention}; it must be at least one millisecond")
-        spec = versioned_spec(spec.name, spec.key, spec.value, history_ms=history_ms)
+        if VALID_FROM in record.columns:
+            raise TopologyError(f"the table {store!r} is versioned, and {VALID_FROM!r} is where its store keeps the "
+                                "time from which a row holds; rename the column")
+        spec = versioned_spec(spec.name, spec.key, spec.value,
+                              history_ms=positive_ms(history_retention, "history_retention"))
     elif ttl is not None:
         if ttl_by not in get_args(TtlClock):
             raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")

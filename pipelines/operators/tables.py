@@ -53,15 +53,8 @@ class VersionedMaterialization:
     store: StoreSpec
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        assert self.store.retention_ms is not None
         rows = has_key(rows, self.store.key.names()[:-1], epoch)
-        if rows.is_empty():
-            return rows
-        times, clock = rows.get_column("_ts"), epoch.clocks.get(self.store.name)
-        stream_time = times.cum_max()
-        if clock is not None:
-            stream_time = stream_time.clip(lower_bound=clock)
-        kept = rows.filter(times >= stream_time - self.store.retention_ms)
-        epoch.counts["expired_records"] += rows.height - kept.height
-        VersionedStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms)).put_rows(kept)
+        store = VersionedStore(self.store, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
+        kept = store.put_rows(rows)
+        epoch.counts["expired_records"] += store.expired_puts
         return kept

@@ -111,16 +111,21 @@ class Store:
 
     def _admit(self, times_ms: pl.Series) -> pl.Series:
         """Which rows are in time, each at its own turn; moves stream time and counts the others."""
-        stream_time = times_ms.cum_max()
-        if (clock := self.stream_time_ms) is not None:
-            stream_time = stream_time.clip(lower_bound=clock)
-        if not times_ms.is_empty():
-            self._advance(int(stream_time[-1]))
+        stream_time = self._move(times_ms)
         if self.spec.retention_ms is None:
             return times_ms.is_not_null()
         in_time = times_ms > stream_time - self.spec.retention_ms
         self.expired_puts += len(in_time) - int(in_time.sum())
         return in_time
+
+    def _move(self, times_ms: pl.Series) -> pl.Series:
+        """Stream time at each row's own turn, after the row has moved it."""
+        stream_time = times_ms.cum_max()
+        if (clock := self.stream_time_ms) is not None:
+            stream_time = stream_time.clip(lower_bound=clock)
+        if not times_ms.is_empty():
+            self._advance(int(stream_time[-1]))
+        return stream_time
 
     # bytes
 

@@ -14,6 +14,8 @@ WRITTEN = "_written"
 """When a row was written by the wall clock; a value column of stores that expire by it."""
 GONE = "_gone"
 """Whether a version says that its key was deleted; a value column of versioned stores."""
+VALID_FROM = "valid_from"
+"""The time from which a version holds; the last key column of versioned stores."""
 SINCE = "_since"
 """The place of a row in a suppression's buffer, a time; a value column of such stores."""
 BOOKKEEPING = (WRITTEN, GONE, SINCE)
@@ -51,7 +53,7 @@ def session_spec(name: str, key: pl.Schema, value: pl.Schema, *, retention_ms: i
 def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: int) -> StoreSpec:
     """One row a key and version; versions older than ``history_ms`` of stream time are neither kept nor taken,
     but the newest of a key stays."""
-    return StoreSpec(name=name, key=pl.Schema({**key, "valid_from": TIME}),
+    return StoreSpec(name=name, key=pl.Schema({**key, VALID_FROM: TIME}),
                      value=pl.Schema({**value, GONE: pl.Boolean()}), kind=StoreKind.VERSIONED,
                      retention_ms=_positive(name, "history_ms", history_ms))
 

@@ -7,7 +7,7 @@ late a put may come, is one setting, the history, as in Kafka Streams; the newes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import polars as pl
@@ -23,6 +23,13 @@ NOT_PUT = -(1 << 63)
 """What ``put`` gives for a version that is too old to be kept."""
 VALID_TO_UNDEFINED = -1
 """What ``put`` gives for a version that is the newest of its key."""
+
+
+class _Version(NamedTuple):
+    """A row as the store holds it, and whether it says that there is nothing."""
+
+    value: bytes
+    is_gone: bool
 
 
 class VersionedRow(NamedTuple):
@@ -53,8 +60,12 @@ class VersionedStore(Store):
         """
         body = self._body(key)
         nothing = dict.fromkeys(self._shown) if row is None else row
-        value = self._pack(nothing, timestamp_ms, **{GONE: row is None})
-        return self._put(body, timestamp_ms, value)
+        if self._is_too_old(timestamp_ms):
+            self.expired_puts += 1
+            return NOT_PUT
+        self._advance(timestamp_ms)
+        return self._insert(body, timestamp_ms,
+                            _Version(self._pack(nothing, timestamp_ms, **{GONE: row is None}), row is None))
 
     def get(self, key: Key, as_of_ms: int | None = None) -> VersionedRow | None:
         """The newest version, or the one that holds at ``as_of_ms``; None where there is nothing.
@@ -114,11 +125,27 @@ class VersionedStore(Store):
         rows = self.columns.rows.decode([None if version is None else version[1] for version in found])
         return rows.select(*self._shown, "_ts", GONE)
 
-    def put_rows(self, rows: pl.DataFrame) -> None:
-        """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``."""
+    def put_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``.
+
+        Gives those that were put; those older than the history are not, and counted.
+        """
+        rows = rows.filter(self._admit(rows["_ts"]))
         values = self.columns.rows.encode(rows.rename({"_deleted": GONE}))
-        for body, time_ms, value in zip(self._bodies(rows), rows["_ts"].to_list(), values, strict=True):
-            self._put(body, time_ms, value)
+        by_key: dict[bytes, dict[int, _Version]] = {}  # of one key and time the last stands
+        versions_in_order = map(_Version, values, rows["_deleted"].to_list())
+        for body, time_ms, version in zip(self._bodies(rows), rows["_ts"].to_list(), versions_in_order, strict=True):
+            by_key.setdefault(body, {})[time_ms] = version
+        in_order: dict[bytes, tuple[HeldRow | None, list[tuple[int, _Version]]]] = {}
+        for body, versions in by_key.items():
+            newest = self._at(body, None)
+            if newest is None or _time_of(newest[0]) <= min(versions):
+                in_order[body] = newest, sorted(versions.items())
+            else:
+                for time_ms, version in versions.items():
+                    self._insert(body, time_ms, version)
+        self._append(in_order)
+        return rows
 
     def expire(self) -> pl.DataFrame:
         """Delete versions that another replaced before the history, and give them. To be called once an epoch."""
@@ -129,11 +156,23 @@ class VersionedStore(Store):
         self.columns.delete([key for key, _ in due])
         return expired
 
-    def _put(self, body: bytes, time_ms: int, value: bytes) -> int:
-        if self._is_too_old(time_ms):
-            self.expired_puts += 1
-            return NOT_PUT
-        self._advance(time_ms)
+    def _append(self, in_order: Mapping[bytes, tuple[HeldRow | None, list[tuple[int, _Version]]]]) -> None:
+        """Put versions behind the newest ones of their keys, or in their places, all together."""
+        keys: list[bytes] = []
+        versions: list[tuple[int, int | None, _Version]] = []
+        for body, (newest, new) in in_order.items():
+            if newest is not None:
+                self._end(newest, None, new[0][0])
+            keys += [body + time_bytes(time_ms) for time_ms, _ in new]
+            ends = [*(time_ms for time_ms, _ in new[1:]), None]
+            versions += [(time_ms, end_ms, version) for (time_ms, version), end_ms in zip(new, ends, strict=True)]
+        held = self.columns.hold(keys)
+        self._index.put([(key, due_ms) for key, each in zip(held, versions, strict=True)
+                         if (due_ms := _due_ms(*each)) is not None])
+        self.columns.write_bytes(held, [version.value for _, _, version in versions])
+
+    def _insert(self, body: bytes, time_ms: int, version: _Version) -> int:
+        """Put a version that is in time."""
         after = self._after(body, time_ms)
         valid_to_ms = None if after is None else _time_of(after[0])
         oldest_ms = self._oldest_live_ms()
@@ -141,23 +180,31 @@ class VersionedStore(Store):
             return valid_to_ms  # it would expire at once
         (held,) = self.columns.hold([body + time_bytes(time_ms)])
         before = self._at(body, time_ms)
-        if before is not None:  # the version before it, or the one in its place, grows old by another time now
-            old_held, old = self.columns.hold([before[0]])[0], before[1]
-            self._unindex(old_held, _time_of(before[0]), old, valid_to_ms)
-            if old_held != held:
-                self._index.put([(old_held, time_ms)])
-        if valid_to_ms is not None:
-            self._index.put([(held, valid_to_ms)])
-        elif self._is_gone(value):
-            self._index.put([(held, time_ms)])
-        self.columns.write_bytes([held], [value])
+        if before is not None:
+            self._end(before, valid_to_ms, time_ms)
+        if (due_ms := _due_ms(time_ms, valid_to_ms, version)) is not None:
+            self._index.put([(held, due_ms)])
+        self.columns.write_bytes([held], [version.value])
         return VALID_TO_UNDEFINED if valid_to_ms is None else valid_to_ms
 
-    def _unindex(self, held: bytes, valid_from_ms: int, value: bytes, valid_to_ms: int | None) -> None:
-        if valid_to_ms is not None:
-            self._index.remove([(held, valid_to_ms)])
-        elif self._is_gone(value):
-            self._index.remove([(held, valid_from_ms)])
+    def _end(self, old: HeldRow, valid_to_ms: int | None, time_ms: int) -> None:
+        """Let a version that held until ``valid_to_ms`` end at ``time_ms``, where another begins or takes its place."""
+        (held,) = self.columns.hold([old[0]])
+        since_ms, version = _time_of(old[0]), _Version(old[1], self._is_gone(old[1]))
+        before_ms = _due_ms(since_ms, valid_to_ms, version)
+        due_ms = None if since_ms == time_ms else _due_ms(since_ms, time_ms, version)
+        if before_ms != due_ms:
+            self._index.remove([] if before_ms is None else [(held, before_ms)])
+            self._index.put([] if due_ms is None else [(held, due_ms)])
+
+    def _admit(self, times_ms: pl.Series) -> pl.Series:
+        """As in other stores, but a row just as old as the history is in time."""
+        stream_time = self._move(times_ms)
+        if self.spec.retention_ms is None:
+            return times_ms.is_not_null()
+        in_time = times_ms >= stream_time - self.spec.retention_ms
+        self.expired_puts += len(in_time) - int(in_time.sum())
+        return in_time
 
     def _is_too_old(self, time_ms: int) -> bool:
         """Whether a put at this time is older than the history."""
@@ -205,3 +252,8 @@ class VersionedStore(Store):
 
 def _time_of(key: bytes) -> int:
     return int.from_bytes(key[-TIME_BYTES:], "big") - (1 << 63)
+
+
+def _due_ms(since_ms: int, valid_to_ms: int | None, version: _Version) -> int | None:
+    """From when on a version grows old: one that says that there is nothing at once, others once they are replaced."""
+    return since_ms if version.is_gone else valid_to_ms

@@ -262,6 +262,8 @@ def joining(**options):
 
 @pytest.mark.parametrize(("describe", "message"), [
     (lambda: rates_of(StreamsBuilder(), ms(0)), "at least one millisecond"),
+    (lambda: StreamsBuilder().table("t", key=String("k"), value=String("valid_from"), store="s",
+                                    history_retention=HISTORY), "'valid_from' is where its store keeps the time"),
     (lambda: StreamsBuilder().table("t", key=String("k"), value=String("v"), store="s", ttl=HISTORY,
                                     history_retention=HISTORY), "both ttl= and history_retention="),
     (lambda: joining(history=None, grace=ms(1), store="waiting"), "is not versioned; give its table"),

@@ -27,8 +27,8 @@ from state.stores.access import StoreTime
 from state.stores.expiry import expiry_times, index_rows
 from state.stores.key_value import TimestampedKeyValueStore
 from state.stores.session import SessionStore
-from state.stores.specs import key_value_spec, session_spec, versioned_spec, window_spec
-from state.stores.versioned import VersionedStore
+from state.stores.specs import GONE, key_value_spec, session_spec, versioned_spec, window_spec
+from state.stores.versioned import NOT_PUT, VersionedStore
 from state.stores.window import WindowStore
 from state.types import IsolationLevel, StateId
 from tests.state.stores.models import KeyValueModel, Model, SessionModel, VersionedModel, WindowModel
@@ -340,13 +340,13 @@ class VersionedMachine(StoreMachine):
         wanted = self.model.put(key, row, time_ms)
         assert self.store.put(key, row, time_ms) == wanted
 
-    @rule(rows=st.lists(st.tuples(KEYS, st.none() | ROWS, TIMES), max_size=4))
+    @rule(rows=st.lists(st.tuples(KEYS, st.none() | ROWS, TIMES), max_size=6))
     def put_batch(self, rows):
         frame = pl.DataFrame([(key, row, time_ms, row is None) for key, row, time_ms in rows], orient="row",
                              schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64, "_deleted": pl.Boolean})
-        self.store.put_rows(frame)
-        for row in rows:
-            self.model.put(*row)
+        put = self.store.put_rows(frame)
+        kept = [row for row in rows if self.model.put(*row) != NOT_PUT]
+        assert put.select("user", "n", "_ts").rows() == kept
 
     @rule(key=KEYS, time_ms=TIMES)
     def delete(self, key, time_ms):
@@ -374,6 +374,9 @@ class VersionedMachine(StoreMachine):
         assert found["n"].to_list() == [row and row.value for row in wanted]
         assert found["_ts"].to_list() == [row and row.valid_from_ms for row in wanted]
         assert found["_found"].to_list() == [row is not None for row in wanted]
+        newest = store.versions_at(pl.DataFrame({"user": ["a", "z" * 600]}))
+        rows = newest.filter(~pl.col(GONE).fill_null(True)).select("n", "_ts").rows()
+        assert rows == [(row.value, row.valid_from_ms) for row in wanted[4::5] if row is not None]
 
 
 @pytest.mark.slow
