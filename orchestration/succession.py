@@ -2,7 +2,8 @@
 
 A driver that was killed leaves its lease behind. Where the run worker or the step's process was killed, the driver has
 noticed, committed and ended, and the step has not said how; Dagster may take the run for running then. Runs that were
-terminated, that failed by an error of their own, and drivers that no run started are left alone.
+terminated, that failed by an error of their own, and drivers that no run started are left alone. One that is killed
+again and again is started after growing pauses (``orchestration.deaths``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import dagster as dg
 from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
 
 from infra.control import ApplicationStatus, ControlDatabase, this_host
+from orchestration.deaths import Deaths, has_got_on
 from orchestration.ingest import ingest_op
 from orchestration.owner import run_of
 from orchestration.resources import WeirResource
@@ -31,14 +33,19 @@ UNFINISHED = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 
 
 def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
-    """One new run for each life of a driver that ended by a kill."""
+    """One new run for each life of a driver that ended by a kill; its cursor counts those that came to nothing."""
+    thresholds = supervised.thresholds
     selection = dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks()
 
     @dg.sensor(name=f"{supervised.name}_succession", asset_selection=selection,
                minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
                description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
-    def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
-        life = ControlDatabase(weir.settings().control_database_url).application_status(supervised.id)
+    def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
+        from state.commit.protocol import newest_commit
+
+        settings = weir.settings()
+        database = ControlDatabase(settings.control_database_url)
+        life = database.application_status(supervised.id, of_driver=True)
         run_id = run_of(life.owner) if life else None
         if life is None or run_id is None or not has_ended(life, time.time()):
             return dg.SkipReason("no driver of a Dagster run has ended")
@@ -55,15 +62,25 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
         elif run.status != dg.DagsterRunStatus.FAILURE or not (
                 life.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))):
             return dg.SkipReason(f"{life.owner} has ended: {run.status.value.lower()}, driver {life.state}")
-        return dg.RunRequest(run_key=f"{supervised.id}-{life.started_at_ms}-{life.pid}", tags=supervised.tags,
-                             run_config=_ingest_config(supervised, run.run_config))
+        holder = database.application_status(supervised.id)
+        if holder is not None and holder.is_running:
+            return dg.SkipReason(f"{holder.owner} holds the lease; the next run starts when it is done")
+        name, now_s = f"{life.started_at_ms}-{life.pid}", time.time()
+        is_steady = has_got_on(life, newest_commit(settings.warehouse, supervised.id), thresholds.restart_steady_s)
+        deaths = Deaths.of(context.cursor).with_life(name, has_got_on=is_steady, now_s=now_s)
+        if now_s < deaths.next_start_s(thresholds):
+            return dg.SensorResult(skip_reason=_pause(life, deaths, deaths.next_start_s(thresholds), now_s),
+                                   cursor=deaths.cursor)
+        return dg.SensorResult(cursor=deaths.cursor, run_requests=[dg.RunRequest(
+            run_key=f"{supervised.id}-{name}", tags=supervised.tags,
+            run_config=_ingest_config(supervised, run.run_config))])
 
     return succession
 
 
 def has_ended(life: ApplicationStatus, now_s: float) -> bool:
     """Whether the driver gave its lease back or is no more. One that is silent over a long epoch is neither."""
-    if life.ended_at_ms is not None:
+    if life.ended_at_ms is not None and life.state != "dead":
         return True
     if life.host == this_host():
         return not life.has_process
@@ -82,9 +99,19 @@ def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool
 
 
 def _reason(life: ApplicationStatus) -> str:
-    driver = "was killed" if life.state == "dead" else f"has ended ({life.state}), with everything committed"
-    return (f"the run worker has ended without a word; its driver (process {life.pid} on {life.host}) {driver}. "
-            "The next run goes on from the last commit")
+    return (f"the run worker has ended without a word; its driver {_end(life)}. The next run goes on from the last "
+            "commit")
+
+
+def _pause(life: ApplicationStatus, deaths: Deaths, next_start_s: float, now_s: float) -> str:
+    at = time.strftime("%H:%M:%S UTC", time.gmtime(next_start_s))
+    return (f"{deaths.count} drivers in a row have ended before they got on; the next start is due at {at}, in "
+            f"{next_start_s - now_s:.0f} s. The last one {_end(life)}")
+
+
+def _end(life: ApplicationStatus) -> str:
+    how = "was killed" if life.state == "dead" else f"has ended ({life.state}), with everything committed"
+    return f"(process {life.pid} on {life.host}) {how}"
 
 
 def _ingest_config(supervised: Supervised, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,20 @@ class Thresholds:
     lag_max_records: int = 10_000
     """Over all partitions of all topics."""
     lag_max_s: float = 300.0
-    """How long it would take to work the lag off, at the newest minute's pace."""
+    """How long it would take to work the lag off, at the pace of the last hour's best minute."""
     lag_grows_max_minutes: int = 5
     """So many minutes in a row with more lag than the one before are a warning."""
     stalled_max_s: float = 180.0
     """A driver that has lag and has begun no epoch for so long, or that has been silent for so long, is warned of with
     the stacks of its threads; after as long again it is ended, and the next run goes on. Longer than the longest epoch.
     """
+    restart_pause_s: float = 10.0
+    """Before the second start in a row of a driver that is killed again and again; the first comes at once, each
+    further one after twice the pause."""
+    restart_pause_max_s: float = 300.0
+    """The longest of those pauses."""
+    restart_steady_s: float = 60.0
+    """A driver that still commits so long after its start, or has nothing to commit then, begins a new row."""
     retention_min_share: float = 0.1
     """Of the records that a partition keeps, how many should lie between its oldest and the next one to read."""
     late_max_share: float = 0.01
@@ -34,6 +41,8 @@ class Thresholds:
     """How many tasks the sampled comparison of state and changelog picks."""
     closed_segments_max: int = 10
     """So many closed segments of changelogs (a thousand epochs each) since the last compaction request the next."""
+    spare_files_max: int = 10_000
+    """So many files of tables that the next compaction would merge away request it, as closed segments do."""
     stale_warn_s: float = 3_600.0
     """Age of the newest commit that Dagster knows of."""
     stale_fail_s: float = 86_400.0

@@ -33,6 +33,7 @@ from infra.control.models import (
     TaskStatus,
 )
 from infra.control.rows import (
+    AT_REST,
     ApplicationStatus,
     Lease,
     MetricRow,
@@ -111,8 +112,9 @@ class ControlDatabase:
                 if holder is not None:
                     if not take_over and _is_alive(holder, host, now):
                         raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms)
-                    ended = {"ended_at_ms": now, "state": "failed", "error": f"replaced by {owner} ({host}, {pid})"}
-                    connection.execute(update(Instance).where(Instance.id == holder.id).values(ended))
+                    state = "failed" if _is_alive(holder, host, now) else "dead"
+                    connection.execute(update(Instance).where(Instance.id == holder.id).values(
+                        ended_at_ms=now, state=state, error=f"replaced by {owner} ({host}, {pid})"))
                 connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
                 return _open_lease(connection, application, owner, pid, host, now, ttl_s)
         except IntegrityError:  # somebody opened one between our look and our insert
@@ -246,11 +248,17 @@ class ControlDatabase:
         status = self.application_status(application, host)
         return status is not None and status.is_running
 
-    def application_status(self, application: str, host: str | None = None) -> ApplicationStatus | None:
-        """The newest life of an application, or None when the database knows of none."""
+    def application_status(self, application: str, host: str | None = None, *,
+                           of_driver: bool = False) -> ApplicationStatus | None:
+        """The newest life of an application, or None when the database knows of none.
+
+        ``of_driver`` passes over those that were ``AT_REST``: the newest driver's life, held lease or not.
+        """
+        lives = select(Instance.__table__).where(Instance.application == application)
+        if of_driver:
+            lives = lives.where(Instance.owner != AT_REST)
         with self._reading() as connection:
-            life = connection.execute(select(Instance.__table__).where(Instance.application == application)
-                                      .order_by(Instance.id.desc()).limit(1)).first()
+            life = connection.execute(lives.order_by(Instance.id.desc()).limit(1)).first()
             if life is None:
                 return None
             tasks = connection.execute(select(TaskStatus.__table__).where(TaskStatus.application == application))

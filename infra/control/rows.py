@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "stop"]
+AT_REST = "weir backfill"
+"""Owner of a lease that is held for one commit while no driver runs: such a life is no driver's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +103,8 @@ class ApplicationStatus:
 
     application: str
     state: str
-    """As reported: starting, running, waiting, paused, stopping, stopped, failed; ``dead`` where the lease
-    is open but its process is gone or its time is over."""
+    """As reported: starting, running, waiting, paused, stopping, stopped, failed; ``dead`` where the lease was not
+    given back and its process is gone or its time is over, whether somebody has taken it since or not."""
     is_running: bool
     generation: int | None
     owner: str

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from infra.control import ControlDatabase, ControlDatabaseError, this_host
+from infra.control.rows import AT_REST
 from infra.settings import Settings
 from pipelines.application import Application
 from pipelines.backfill.begin import begin_from_files, begin_from_kafka
@@ -116,7 +117,7 @@ def swap_in(settings: Settings, program: Application, backfill: str, *, by: str 
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    lease = database.acquire_lease(application, owner="weir backfill", pid=os.getpid(), host=this_host(),
+    lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(),
                                    ttl_s=LEASE_TTL_S)
     try:
         epoch = swap_at_rest(settings.warehouse, program, backfill)

@@ -20,6 +20,7 @@ from infra.control import (
     TaskStatusRow,
     this_host,
 )
+from infra.control.rows import AT_REST
 
 METRIC = MetricRow(epoch=7, committed_epoch=5, records_in=100, records_per_s=12.5, lag=3, commit_ms=8.25)
 
@@ -65,6 +66,14 @@ def test_a_lease_of_an_ended_process_of_this_host_is_free(database):
     assert database.application_status("app").state == "dead"
     acquire(database, owner="two")
     assert database.application_status("app").owner == "two"
+
+
+def test_a_killed_driver_is_dead_still_when_the_lease_was_taken_at_rest(database):
+    acquire(database, owner="weir run", pid=ended_pid())
+    acquire(database, owner=AT_REST)
+    assert database.application_status("app").owner == AT_REST
+    driver = database.application_status("app", of_driver=True)
+    assert (driver.owner, driver.state, driver.is_running) == ("weir run", "dead", False)
 
 
 def test_a_pid_given_to_another_process_does_not_hold_the_lease(database):

@@ -1,9 +1,11 @@
 """An application of the warehouse without its driver: commits are written as a driver writes them."""
 
+import os
+
 import dagster as dg
 import pytest
 
-from infra.control import ControlDatabase
+from infra.control import ControlDatabase, Lease, this_host
 from infra.settings import Settings
 from orchestration.resources import WeirResource
 from pipelines.examples.flights import app
@@ -22,6 +24,16 @@ def settings(tmp_path) -> Settings:
 @pytest.fixture
 def database(settings) -> ControlDatabase:
     return ControlDatabase(settings.control_database_url)
+
+
+@pytest.fixture
+def drive(database):
+    """``drive(owner, pid)`` takes the lease as a driver does."""
+    def acquire(owner: str = "weir run", pid: int | None = None) -> Lease:
+        return database.acquire_lease("flights", owner=owner, pid=pid or os.getpid(), host=this_host(), ttl_s=60,
+                                      take_over=True)
+
+    return acquire
 
 
 @pytest.fixture
@@ -58,11 +70,11 @@ def commit_of():
 @pytest.fixture
 def tick(instance, settings):
     """``tick(sensor, cursor)`` is one look of a sensor; its events and partitions are recorded as the daemon does."""
-    def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
+    def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason:
         context = dg.build_sensor_context(instance=instance, cursor=cursor,
                                           resources={"weir": WeirResource(dir=str(settings.dir))})
         answer = sensor(context)
-        assert isinstance(answer, dg.SensorResult | dg.SkipReason | dg.RunRequest)
+        assert isinstance(answer, dg.SensorResult | dg.SkipReason)
         if isinstance(answer, dg.SensorResult):
             for event in answer.asset_events:
                 instance.report_runless_asset_event(event)

@@ -1,6 +1,5 @@
 """Sensors act on what the control database and the warehouse say: once, with their reasons, and quickly."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,18 +11,13 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
-from dagster._utils.error import SerializableErrorInfo
 
-from infra.control import ApplicationStatus, Lease, MetricRow, MinuteRow, TaskStatusRow, this_host
-from orchestration import succession
+from infra.control import ApplicationStatus, MetricRow, MinuteRow, TaskStatusRow
 from orchestration.compaction import compaction_pool, compaction_sensor
-from orchestration.definitions import defs
 from orchestration.examples import flights_defs
 from orchestration.health import conditions, health_sensor
 from orchestration.retention import endangered, retention_sensor
 from orchestration.stalled import stall, stalled_sensor
-from orchestration.succession import succession_sensor
 from orchestration.thresholds import Thresholds
 from orchestration.uncommitted import uncommitted_sensor
 from tests.orchestration.flights import FLIGHTS
@@ -32,22 +26,6 @@ LIMITS = Thresholds()
 MUCH = LIMITS.uncommitted_max_bytes + 1
 LOOK_LIMIT_S, LOOKS = 0.2, 5
 BROKER_LIMIT_S = 20.0
-
-
-@pytest.fixture
-def drive(database):
-    """``drive(owner, pid)`` takes the lease as a driver does."""
-    def acquire(owner: str = "weir run", pid: int | None = None) -> Lease:
-        return database.acquire_lease("flights", owner=owner, pid=pid or os.getpid(), host=this_host(), ttl_s=60,
-                                      take_over=True)
-
-    return acquire
-
-
-def ended_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def task(**fields) -> TaskStatusRow:
@@ -74,7 +52,7 @@ def test_much_uncommitted_state_requests_one_commit_and_its_answer_comes_back(da
     tick(sensor)
     [request] = database.pending_requests("flights")
     assert (request.kind, request.requested_by) == ("commit", "dagster sensor flights_uncommitted")
-    assert f"{MUCH:,} bytes uncommitted" in request.reason
+    assert request.reason == "32.0 MiB uncommitted, the limit is 32.0 MiB"
     assert "waits for the driver" in tick(sensor).skip_message
     assert len(database.pending_requests("flights")) == 1
     database.finish_request(request.id, "committed epoch 9")
@@ -147,6 +125,7 @@ def minutes(lags: list[int], epochs: list[int] | None = None, pace: float = 1000
     ([2, 3, 4, 5, 6], None, 1000.0, set()),
     ([9000], None, 29.0, {"lag in seconds"}),
     ([9000], None, 31.0, set()),
+    ([9000], None, 0.01, set()),
 ])
 def test_growing_lag_and_lag_in_seconds_are_told_apart(lags, epochs, pace, expected):
     assert set(conditions(running(metric=metric(lag=lags[-1])), minutes(lags, epochs, pace), LIMITS)) == expected
@@ -229,96 +208,6 @@ def test_a_driver_that_no_run_started_is_told_of_and_left_alone(hanging, databas
     assert observed(told)
     assert "not this sensor's to end" in tick(sensor, told.cursor).skip_message
     assert hanging.poll() is None
-
-
-@pytest.fixture
-def run_of(instance):
-    """``run_of(status)`` is a run of the ingest that is in that status."""
-    job = defs.resolve_implicit_global_asset_job_def()
-
-    def create(status: dg.DagsterRunStatus) -> dg.DagsterRun:
-        return instance.create_run_for_job(job, status=status, run_config={"ops": {
-            "flights_ingest": {"config": {"until_caught_up": False}}, "flights__topic": {"config": {}}}})
-
-    return create
-
-
-@pytest.mark.slow
-def test_a_killed_driver_of_a_failed_run_is_started_again_as_it_was_configured_and_once(drive, run_of, tick):
-    sensor = succession_sensor(FLIGHTS)
-    run = run_of(dg.DagsterRunStatus.FAILURE)
-    drive(f"dagster run {run.run_id}", ended_pid())
-    first, second = tick(sensor), tick(sensor)
-    assert first.run_config == {"ops": {"flights_ingest": {"config": {"until_caught_up": False}}}}
-    assert first.run_key == second.run_key, "Dagster starts one run a key"
-    drive(f"dagster run {run.run_id}", ended_pid())
-    assert tick(sensor).run_key != first.run_key, "the next kill is another"
-
-
-def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
-        database, drive, run_of, tick, instance, monkeypatch):
-    run = run_of(dg.DagsterRunStatus.STARTED)
-    database.release(drive(f"dagster run {run.run_id}"))
-    assert "to report its driver's end" in tick(succession_sensor(FLIGHTS)).skip_message
-    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest)
-    marked = instance.get_run_by_id(run.run_id)
-    assert marked.status == dg.DagsterRunStatus.FAILURE
-    assert "the run worker has ended without a word" in instance.all_logs(run.run_id)[-1].dagster_event.message
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest), "a look that was cut short is made up for"
-
-
-@pytest.fixture
-def step_failed(instance):
-    """``step_failed(run, error)`` is the ingest's step with an error of that class."""
-    def fail(run: dg.DagsterRun, error: str) -> None:
-        instance.report_dagster_event(DagsterEvent(
-            event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name, step_key="flights_ingest",
-            event_specific_data=StepFailureData(error=SerializableErrorInfo("it ended", [], cls_name=error),
-                                                user_failure_data=None)), run.run_id)
-
-    return fail
-
-
-def test_a_run_whose_checks_take_longer_than_its_ingest_is_left_to_them(
-        database, drive, run_of, tick, instance, monkeypatch):
-    run = run_of(dg.DagsterRunStatus.STARTED)
-    database.release(drive(f"dagster run {run.run_id}"))
-    instance.report_dagster_event(DagsterEvent(
-        event_type_value=dg.DagsterEventType.STEP_SUCCESS.value, job_name=run.job_name, step_key="flights_ingest",
-        event_specific_data=StepSuccessData(duration_ms=1.0)), run.run_id)
-    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
-    assert "goes on with its other steps" in tick(succession_sensor(FLIGHTS)).skip_message
-    assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
-
-
-@pytest.mark.parametrize(("error", "goes_on"), [
-    (None, True), ("DagsterExecutionInterruptedError", True), ("ChildProcessCrashException", True),
-    ("Failure", False)], ids=["both killed", "run worker killed", "step killed", "an error of its own"])
-def test_a_failed_run_goes_on_in_the_next_when_its_step_could_not_say_how_it_ended(
-        database, drive, run_of, step_failed, tick, error, goes_on):
-    run = run_of(dg.DagsterRunStatus.FAILURE)
-    if error is not None:
-        step_failed(run, error)
-    driver = drive(f"dagster run {run.run_id}")
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason), "its driver commits yet"
-    database.release(driver)
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.RunRequest) is goes_on
-
-
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
-                                    dg.DagsterRunStatus.CANCELING])
-def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
-    database.release(drive(f"dagster run {run_of(status).run_id}"))
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
-
-
-@pytest.mark.slow
-def test_drivers_that_live_or_that_no_run_started_are_left_alone(drive, run_of, tick):
-    drive("weir run", ended_pid())
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
-    drive(f"dagster run {run_of(dg.DagsterRunStatus.STARTED).run_id}")
-    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
 
 
 def test_closed_segments_start_a_compaction_once_and_its_pool_takes_one(committer, commit_of, tick, instance):

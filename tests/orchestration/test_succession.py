@@ -1,0 +1,205 @@
+"""A driver that was killed goes on in a new run: once, as it was configured, and ever later when it does not get on."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
+from dagster._utils.error import SerializableErrorInfo
+
+from infra.control import ApplicationStatus, MetricRow, this_host
+from infra.control.rows import AT_REST
+from orchestration import succession
+from orchestration.deaths import Deaths, has_got_on
+from orchestration.definitions import defs
+from orchestration.ingest import why_it_ended
+from orchestration.owner import owner_of
+from orchestration.succession import succession_sensor
+from orchestration.thresholds import Thresholds
+from tests.orchestration.flights import FLIGHTS, START_S
+
+STEADY_S = Thresholds().restart_steady_s
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def requested(answer: dg.SensorResult | dg.SkipReason) -> list[dg.RunRequest]:
+    return list(answer.run_requests or ()) if isinstance(answer, dg.SensorResult) else []
+
+
+@pytest.fixture
+def run_of(instance):
+    """``run_of(status)`` is a run of the ingest that is in that status."""
+    job = defs.resolve_implicit_global_asset_job_def()
+
+    def create(status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        return instance.create_run_for_job(job, status=status, run_config={"ops": {
+            "flights_ingest": {"config": {"until_caught_up": False}}, "flights__topic": {"config": {}}}})
+
+    return create
+
+
+@pytest.mark.slow
+def test_a_killed_driver_of_a_failed_run_is_started_again_as_it_was_configured_and_once(drive, run_of, tick):
+    sensor = succession_sensor(FLIGHTS)
+    run = run_of(dg.DagsterRunStatus.FAILURE)
+    drive(f"dagster run {run.run_id}", ended_pid())
+    [first], [second] = requested(tick(sensor)), requested(tick(sensor))
+    assert first.run_config == {"ops": {"flights_ingest": {"config": {"until_caught_up": False}}}}
+    assert first.run_key == second.run_key, "Dagster starts one run a key"
+    drive(f"dagster run {run.run_id}", ended_pid())
+    [third] = requested(tick(sensor))
+    assert third.run_key != first.run_key, "the next kill is another"
+
+
+def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
+        database, drive, run_of, tick, instance, monkeypatch):
+    run = run_of(dg.DagsterRunStatus.STARTED)
+    database.release(drive(f"dagster run {run.run_id}"))
+    assert "to report its driver's end" in tick(succession_sensor(FLIGHTS)).skip_message
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    assert requested(tick(succession_sensor(FLIGHTS)))
+    marked = instance.get_run_by_id(run.run_id)
+    assert marked.status == dg.DagsterRunStatus.FAILURE
+    assert "the run worker has ended without a word" in instance.all_logs(run.run_id)[-1].dagster_event.message
+    assert requested(tick(succession_sensor(FLIGHTS))), "a look that was cut short is made up for"
+
+
+@pytest.fixture
+def step_failed(instance):
+    """``step_failed(run, error)`` is the ingest's step with an error of that class."""
+    def fail(run: dg.DagsterRun, error: str) -> None:
+        instance.report_dagster_event(DagsterEvent(
+            event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name, step_key="flights_ingest",
+            event_specific_data=StepFailureData(error=SerializableErrorInfo("it ended", [], cls_name=error),
+                                                user_failure_data=None)), run.run_id)
+
+    return fail
+
+
+def test_a_run_whose_checks_take_longer_than_its_ingest_is_left_to_them(
+        database, drive, run_of, tick, instance, monkeypatch):
+    run = run_of(dg.DagsterRunStatus.STARTED)
+    database.release(drive(f"dagster run {run.run_id}"))
+    instance.report_dagster_event(DagsterEvent(
+        event_type_value=dg.DagsterEventType.STEP_SUCCESS.value, job_name=run.job_name, step_key="flights_ingest",
+        event_specific_data=StepSuccessData(duration_ms=1.0)), run.run_id)
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    assert "goes on with its other steps" in tick(succession_sensor(FLIGHTS)).skip_message
+    assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [
+    (None, True), ("DagsterExecutionInterruptedError", True), ("ChildProcessCrashException", True),
+    ("Failure", False)], ids=["both killed", "run worker killed", "step killed", "an error of its own"])
+def test_a_failed_run_goes_on_in_the_next_when_its_step_could_not_say_how_it_ended(
+        database, drive, run_of, step_failed, tick, error, goes_on):
+    run = run_of(dg.DagsterRunStatus.FAILURE)
+    if error is not None:
+        step_failed(run, error)
+    driver = drive(f"dagster run {run.run_id}")
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason), "its driver commits yet"
+    database.release(driver)
+    assert bool(requested(tick(succession_sensor(FLIGHTS)))) is goes_on
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
+                                    dg.DagsterRunStatus.CANCELING])
+def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
+    database.release(drive(f"dagster run {run_of(status).run_id}"))
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+@pytest.mark.slow
+def test_drivers_that_live_or_that_no_run_started_are_left_alone(drive, run_of, tick):
+    drive("weir run", ended_pid())
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+    drive(f"dagster run {run_of(dg.DagsterRunStatus.STARTED).run_id}")
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+def swap_at_rest(database) -> None:
+    """As `weir backfill swap` takes the lease where no driver runs."""
+    database.release(database.acquire_lease("flights", owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=60))
+
+
+def test_a_killed_driver_goes_on_although_a_backfill_was_swapped_in_before_anybody_looked(
+        database, drive, run_of, tick, settings):
+    run = run_of(dg.DagsterRunStatus.FAILURE)
+    drive(owner_of(run.run_id), ended_pid())
+    lease = database.acquire_lease("flights", owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=60)
+    assert f"{AT_REST} holds the lease" in tick(succession_sensor(FLIGHTS)).skip_message
+    database.release(lease)
+    [request] = requested(tick(succession_sensor(FLIGHTS)))
+    assert request.run_config["ops"]["flights_ingest"] == {"config": {"until_caught_up": False}}
+    assert "was killed" in why_it_ended(settings, "flights", owner_of(run.run_id)), "as its own run says too"
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED])
+def test_a_driver_that_is_silent_over_a_long_epoch_is_not_taken_for_dead_because_of_a_swap(
+        database, run_of, tick, status, monkeypatch):
+    monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
+    run = run_of(status)
+    database.acquire_lease("flights", owner=owner_of(run.run_id), pid=os.getpid(), host=this_host(), ttl_s=-1)
+    swap_at_rest(database)
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+def test_a_driver_that_somebody_started_after_the_kill_is_the_last_word(database, drive, run_of, tick):
+    drive(owner_of(run_of(dg.DagsterRunStatus.FAILURE).run_id), ended_pid())
+    database.release(drive("weir run"))
+    swap_at_rest(database)
+    assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
+
+
+def test_a_driver_that_dies_again_and_again_is_started_after_a_pause_that_the_reason_names(drive, run_of, tick):
+    def look(pause_s: float, cursor: str | None) -> dg.SensorResult | dg.SkipReason:
+        return tick(succession_sensor(replace(FLIGHTS, thresholds=Thresholds(restart_pause_s=pause_s))), cursor)
+
+    run, pids = run_of(dg.DagsterRunStatus.FAILURE), [ended_pid(), ended_pid()]
+    drive(owner_of(run.run_id), pids[0])
+    first = look(100, None)
+    assert requested(first), "the first start comes at once"
+    drive(owner_of(run.run_id), pids[1])
+    second = look(100, first.cursor)
+    assert not requested(second)
+    why = second.skip_reason.skip_message
+    assert "2 drivers in a row have ended before they got on; the next start is due at " in why
+    assert f"(process {pids[1]} on {this_host()}) was killed" in why
+    again = look(100, second.cursor)
+    assert (requested(again), again.cursor) == ([], second.cursor), "a look does not put it off"
+    assert requested(look(0, second.cursor))
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_life_that_got_on():
+    limits = Thresholds(restart_pause_s=10, restart_pause_max_s=60)
+    deaths, pauses_s = Deaths(), []
+    for number, has_got_on_then in enumerate([True, False, False, False, False, False, True, False]):
+        deaths = Deaths.of(deaths.cursor).with_life(str(number), has_got_on=has_got_on_then, now_s=START_S)
+        pauses_s.append(deaths.next_start_s(limits) - START_S)
+    assert pauses_s == [0, 10, 20, 40, 60, 60, 0, 10]
+
+
+@pytest.mark.parametrize(("committed_s", "reading_s", "lag", "committed_epoch", "expected"), [
+    (STEADY_S, None, 0, 7, True), (STEADY_S - 1, None, 0, 7, False), (None, None, 0, 7, False),
+    (-100, STEADY_S, 0, 7, True), (-100, STEADY_S, 1, 7, False), (-100, STEADY_S, 0, 6, False)],
+    ids=["commits still", "not long enough", "no commit at all", "nothing to do", "lag alone", "never committed"])
+def test_a_life_got_on_when_it_committed_for_a_while_or_had_nothing_to_commit(
+        commit_of, committed_s, reading_s, lag, committed_epoch, expected):
+    """Seconds are those after the start."""
+    metric = None if reading_s is None else MetricRow(
+        epoch=7, committed_epoch=committed_epoch, records_in=1, records_per_s=0.0, lag=lag, commit_ms=9.0,
+        at_ms=round((START_S + reading_s) * 1000))
+    life = ApplicationStatus(
+        application="flights", state="dead", is_running=False, generation=1, owner="", host="", pid=1,
+        has_process=False, started_at_ms=START_S * 1000, heartbeat_at_ms=0, ended_at_ms=None, error=None, tasks=(),
+        metric=metric)
+    newest = None if committed_s is None else commit_of(7, at_s=START_S + committed_s)
+    assert has_got_on(life, newest, STEADY_S) is expected
