@@ -14,6 +14,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
 from infra.control import ControlDatabase
 from infra.settings import Settings
 from orchestration.resources import WeirResource
+from orchestration.sizes import size_text
 from orchestration.supervised import Supervised
 from pipelines.cli.positions import committed_totals
 from pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -149,4 +150,5 @@ def _uncommitted(supervised: Supervised, settings: Settings) -> dg.AssetCheckRes
     limit = supervised.thresholds.uncommitted_max_bytes
     return dg.AssetCheckResult(asset_key=supervised.ingest, check_name="uncommitted_bytes", passed=size <= limit,
                                severity=dg.AssetCheckSeverity.WARN,
+                               description=f"{size_text(size)} uncommitted, the limit is {size_text(limit)}",
                                metadata={"uncommitted_bytes": size, "max_bytes": limit})

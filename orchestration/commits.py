@@ -2,7 +2,8 @@
 
 A materialization a commit would flood Dagster's database, so commits are folded; the events themselves remember up to
 which commit, and there is no cursor beside them. A run that Dagster started reports once more at its end
-(``orchestration.worker``). The partitions of the restore job, one a task, are kept in step here too.
+(``orchestration.worker``). The partitions of the restore job, one a task, are kept in step here too, by looks and at
+the end of a run (``orchestration.ingest``).
 """
 
 from __future__ import annotations
@@ -110,6 +111,19 @@ def partition_changes(supervised: Supervised, newest: CommitRecord, instance: dg
     added, gone = sorted(tasks - known), sorted(known - tasks)
     return [*([partitions.build_add_request(added)] if added else []),
             *([partitions.build_delete_request(gone)] if gone else [])]
+
+
+def keep_partitions_in_step(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
+    """As the sensor does at its next look, for a run that has just ended."""
+    from state.commit.protocol import newest_commit
+
+    newest = newest_commit(warehouse, supervised.id)
+    for change in partition_changes(supervised, newest, instance) if newest else ():
+        if isinstance(change, dg.AddDynamicPartitionsRequest):
+            instance.add_dynamic_partitions(change.partitions_def_name, change.partition_keys)
+        else:
+            for task in change.partition_keys:
+                instance.delete_dynamic_partition(change.partitions_def_name, task)
 
 
 def _known(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:

@@ -1,17 +1,28 @@
-"""Compaction from Dagster: a job, a nightly schedule, and a sensor that asks for it when enough segments have closed.
+"""Compaction from Dagster: a job, a nightly schedule, and a sensor that asks for it when much can be merged.
 
 What is merged and how is ``state.changelog.compaction``; the job makes the call of ``weir compact``.
 """
 
+import time
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
+from infra.control import ControlDatabase
+from infra.settings import Settings
 from orchestration.resources import WeirResource
+from orchestration.sizes import size_text
 from orchestration.supervised import Supervised
 from pipelines.cli.compact import compact_application
 from pipelines.cli.options import CommandError
 
+if TYPE_CHECKING:
+    from state.changelog.compaction import TableReport
+
 LOOK_EVERY_S = 300
 NIGHTLY = "0 3 * * *"
+REASON = "weir/reason"
+"""The tag of a run that a sensor has asked for, with why."""
 SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_before", "bytes_after", "files_deleted")
 
 
@@ -49,8 +60,7 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
             raise dg.Failure(str(error), allow_retries=False) from None
         context.add_output_metadata({
             "is_dry_run": config.dry_run, "is_running": compacted.is_running,
-            "tables": dg.MetadataValue.table([dg.TableRecord({"table": report.table, **{
-                name: getattr(report, name) for name in SHOWN}}) for report in compacted.reports])})
+            "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports])})
         for report in () if config.dry_run else compacted.reports:
             if report.table in supervised.tables:
                 context.log_event(dg.AssetObservation(
@@ -63,6 +73,12 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
         compact()
 
     return job
+
+
+def _record(report: "TableReport") -> dg.TableRecord:
+    return dg.TableRecord({"table": report.table, **{
+        name.replace("bytes", "size"): size_text(getattr(report, name)) if "bytes" in name else getattr(report, name)
+        for name in SHOWN}})
 
 
 def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.ScheduleDefinition:
@@ -81,28 +97,47 @@ def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.Sch
 
 
 def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Asks for a compaction once enough segments have closed since the last one; the cursor is the newest of those."""
-    closed_segments_max = supervised.thresholds.closed_segments_max
+    """Asks for a compaction once enough segments have closed since the last one, or files have gathered that it would
+    merge; its cursor is the newest closed segment of that time, and when it was."""
+    thresholds = supervised.thresholds
 
     @dg.sensor(name=f"{supervised.name}_compaction_due", job=job, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
-               description=f"Starts a compaction when {closed_segments_max} segments of changelogs have closed.")
+               description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
+                           f"closed, or when it would leave {thresholds.spare_files_max:,} files fewer.")
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         from state.changelog.rows import SEGMENT_EPOCHS
         from state.commit.protocol import newest_commit
 
         _limit_pool(context.instance, compaction_pool(supervised))
-        newest = newest_commit(weir.settings().warehouse, supervised.id)
+        settings = weir.settings()
+        newest = newest_commit(settings.warehouse, supervised.id)
         closed = newest.epoch // SEGMENT_EPOCHS if newest else 0
-        known = int(context.cursor or 0)
-        if newest is None or closed < known:  # a reset began anew
+        segment, _, asked_at_s = (context.cursor or "0").partition(" ")
+        if newest is None or closed < int(segment):  # a reset began anew
             return dg.SensorResult(skip_reason="nothing to compact yet", cursor=str(closed))
-        if closed - known < closed_segments_max:
-            return dg.SkipReason(f"{closed - known} of {closed_segments_max} segments have closed since the last one")
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"{supervised.id}-{newest.state_id}")],
-                               cursor=str(closed))
+        new_segments, now_s = closed - int(segment), time.time()
+        why = f"{new_segments} of {thresholds.closed_segments_max} segments have closed since the last one"
+        if new_segments < thresholds.closed_segments_max:
+            if now_s - float(asked_at_s or 0) < thresholds.cooldown_s:
+                return dg.SkipReason(f"{why}; it was asked for less than {thresholds.cooldown_s:,.0f} s ago")
+            spare = _spare_files(settings, supervised.id)
+            why = f"{why}; it would leave {spare:,} files fewer, {thresholds.spare_files_max:,} are the limit"
+            if spare < thresholds.spare_files_max:
+                return dg.SkipReason(why)
+        return dg.SensorResult(cursor=f"{closed} {now_s:.3f}", run_requests=[dg.RunRequest(
+            run_key=f"{supervised.id}-{newest.state_id}", tags={REASON: why})])
 
     return compaction_due
+
+
+def _spare_files(settings: Settings, application: str) -> int:
+    """How many files fewer the tables would have after a compaction."""
+    from state.changelog.compaction import Compaction
+
+    is_running = ControlDatabase(settings.control_database_url).is_running(application)
+    compaction = Compaction(settings.warehouse, application, is_whole=not is_running)
+    return sum(report.files_before - report.files_after for report in compaction.plan(compaction.tables()))
 
 
 def _limit_pool(instance: dg.DagsterInstance, pool: str) -> None:

@@ -18,6 +18,8 @@ from orchestration.thresholds import Thresholds
 from orchestration.warnings import tell
 
 LOOK_EVERY_S = 30
+LEAST_PACE = 1.0
+"""Records a second: an hour whose best minute had fewer was idle and says nothing of how fast lag is worked off."""
 
 
 def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
@@ -46,8 +48,8 @@ def conditions(status: ApplicationStatus, minutes: Sequence[MinuteRow], threshol
     lag = status.metric.lag if status.metric else 0
     if lag > thresholds.lag_max_records:
         found["lag in records"] = f"{lag:,} records wait, more than {thresholds.lag_max_records:,}"
-    pace = minutes[-1].records_per_s if minutes else 0.0
-    if pace > 0 and lag / pace > thresholds.lag_max_s:
+    pace = max((minute.records_per_s for minute in minutes), default=0.0)
+    if pace >= LEAST_PACE and lag / pace > thresholds.lag_max_s:
         found["lag in seconds"] = (f"{lag:,} records wait, {lag / pace:,.0f} s at {pace:,.0f} records/s, "
                                    f"more than {thresholds.lag_max_s:,.0f} s")
     grown = minutes[-thresholds.lag_grows_max_minutes - 1:]

@@ -16,6 +16,7 @@ from dagster._core.errors import DagsterPipesExecutionError  # has no public nam
 from infra.control import ControlDatabase, ControlDatabaseError
 from infra.process import end_with
 from infra.settings import Settings
+from orchestration.commits import keep_partitions_in_step
 from orchestration.owner import owner_of
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
@@ -62,10 +63,16 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
             closing = next(iter(finished.get_custom_messages()), None)
         except DagsterPipesExecutionError:
             closing = None
+        except dg.DagsterExecutionInterruptedError:
+            if not _has_ended_as_told(settings, supervised.id, context):
+                raise
+            context.log.info("the run was terminated: its driver has committed and ended")
+            return
         if closing is None:
-            raise dg.Failure(_why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
+            raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
         if "error" in closing:
             raise dg.Failure(closing["error"])
+        keep_partitions_in_step(supervised, settings.warehouse, context.instance)
         yield from finished.get_results(implicit_materializations=False)
 
     return ingest
@@ -80,15 +87,27 @@ def continuous_job(supervised: Supervised) -> AssetJob:
         config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}})
 
 
-def _why_it_ended(settings: Settings, application: str, owner: str) -> str:
+def _has_ended_as_told(settings: Settings, application: str, context: dg.AssetExecutionContext) -> bool:
+    """Whether somebody has terminated the run and its driver has ended well: then the step has done all of its work."""
+    run = context.instance.get_run_by_id(context.run.run_id)
+    if run is None or run.status != dg.DagsterRunStatus.CANCELING:
+        return False
+    try:
+        life = ControlDatabase(settings.control_database_url).application_status(application, of_driver=True)
+    except ControlDatabaseError:
+        return False
+    return life is not None and (life.owner, life.state) == (owner_of(run.run_id), "stopped")
+
+
+def why_it_ended(settings: Settings, application: str, owner: str) -> str:
     """One sentence about a driver that left no closing record, by what it left in the control database."""
     try:
-        life = ControlDatabase(settings.control_database_url).application_status(application)
+        life = ControlDatabase(settings.control_database_url).application_status(application, of_driver=True)
     except ControlDatabaseError as error:
         return f"the driver of {application} ended and {error}; its last lines above say why"
     if life is None or life.owner != owner:
         return f"the driver of {application} did not start; its last line above says why"
-    if life.ended_at_ms is None:
+    if life.ended_at_ms is None or life.state == "dead":
         return (f"the driver of {application} (process {life.pid}) was killed; the next run goes on from the last "
                 "commit")
     return life.error or f"the driver of {application} has ended and could not report it; its last lines above say why"

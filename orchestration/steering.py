@@ -24,9 +24,9 @@ TELL_EVERY_S = 5.0
 
 
 class RequestConfig(dg.Config):
-    """What the driver and its log are told."""
+    """What the driver and its log are told, beside the run that asks."""
 
-    reason: str = "asked for in Dagster"
+    reason: str = ""
 
 
 class RestoreConfig(RequestConfig):
@@ -119,7 +119,8 @@ def _ask(context: dg.OpExecutionContext, supervised: Supervised, settings: Setti
     context.log.info("%s: %s", supervised.id, answer)
     context.add_output_metadata({"answer": answer})
     context.log_event(dg.AssetObservation(supervised.ingest, description=answer,
-                                          metadata={"request": kind, "reason": reason, **(arguments or {})}))
+                                          metadata={"request": kind, **({"reason": reason} if reason else {}),
+                                                    **(arguments or {})}))
 
 
 def _follow_restore(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:

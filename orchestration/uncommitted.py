@@ -9,6 +9,7 @@ import dagster as dg
 from infra.control import ControlDatabase
 from infra.control.rows import RequestRow
 from orchestration.resources import WeirResource
+from orchestration.sizes import size_text
 from orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 10
@@ -21,7 +22,8 @@ def uncommitted_sensor(supervised: Supervised) -> dg.SensorDefinition:
     by = f"dagster sensor {name}"
 
     @dg.sensor(name=name, minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
-               description=f"Requests a commit at more than {thresholds.uncommitted_max_bytes:,} uncommitted bytes.")
+               description=f"Requests a commit when more than {size_text(thresholds.uncommitted_max_bytes)} of state "
+                           "are uncommitted.")
     def uncommitted(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         database = ControlDatabase(weir.settings().control_database_url)
         last = database.latest_request(supervised.id, "commit", by)
@@ -34,7 +36,7 @@ def uncommitted_sensor(supervised: Supervised) -> dg.SensorDefinition:
             # what a task reported before the last answer says nothing of what is uncommitted now
             since_ms = last.finished_at_ms or 0 if last else 0
             size = sum(task.uncommitted_bytes for task in status.tasks if task.updated_at_ms > since_ms)
-            text = f"{size:,} bytes uncommitted, {thresholds.uncommitted_max_bytes:,} are the limit"
+            text = f"{size_text(size)} uncommitted, the limit is {size_text(thresholds.uncommitted_max_bytes)}"
             is_cool = last is None or time.time() * 1000 - last.requested_at_ms >= thresholds.cooldown_s * 1000
             if size > thresholds.uncommitted_max_bytes and is_cool:
                 request = database.request(supervised.id, "commit", by=by, reason=text)

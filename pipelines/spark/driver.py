@@ -406,8 +406,9 @@ class Driver:
             return f"task {wanted} restores already"
         if task.committed is None and not self._coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")
+        why = f": {request.reason}" if request.reason else ""
         self._restore([Receipt(task=task.id, plan_hash="", status=ReceiptStatus.NEEDS_RESTORE,
-                               error=f"asked for by {request.requested_by}: {request.reason or 'no reason given'}")],
+                               error=f"asked for by {request.requested_by}{why}")],
                       from_snapshots=request.arguments.get("source") != "changelog")
         return f"task {wanted} restores"
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from infra.control import MetricRow
-from orchestration.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, news
+from orchestration.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, keep_partitions_in_step, news
 from pipelines.examples.flights import app
 from state.commit.files import write_file
 from tests.orchestration.flights import FLIGHTS, START_S
@@ -87,6 +87,15 @@ def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of
     instance.add_dynamic_partitions("flights_tasks", ["0_9"])
     committer.commit(commit_of(1))
     look()
+    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+
+
+def test_the_task_partitions_are_in_step_when_a_run_ends(settings, committer, commit_of, instance):
+    keep_partitions_in_step(FLIGHTS, settings.warehouse, instance)
+    assert instance.get_dynamic_partitions("flights_tasks") == [], "nothing is committed yet"
+    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    committer.commit(commit_of(1))
+    keep_partitions_in_step(FLIGHTS, settings.warehouse, instance)
     assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
 
 
