@@ -1,4 +1,4 @@
-"""An application of joins and cogroups over four topics, and of two more that are one stream; what they hold."""
+"""An application of joins and cogroups over five topics, and of two more that are one stream; what they hold."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from pipelines import (
     Suppressed,
     TimeWindows,
 )
+from pipelines.serdes.partitioner import murmur2
 
 PARTITIONS, RECORDS = 2, 320
 TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900, "joins-views-eu": 130,
-          "joins-views-us": 170}
+          "joins-views-us": 170, "joins-rebates": 500}
 """Milliseconds between records of each, so that none keeps pace with another."""
+REBATES_PARTITIONS = 3
+"""A join by foreign key needs no equal numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Customer:
 @dataclass(frozen=True)
 class Name:
     name: str
+
+
+@dataclass(frozen=True)
+class Rebate:
+    rebate: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ def program() -> Application:
         timedelta(seconds=2), timedelta(seconds=1)), store="settled").to_delta("settled")
     customers.outer_join(names).to_delta("profiles")
     customers.group_by("tier").count("tiers").to_delta("tiers")
+    rebates = builder.table("joins-rebates", key=String("grade"), value=Json(Rebate), store="rebates")
+    customers.join(rebates, foreign_key="tier", store="rebated").to_delta("rebated")
     orders.map_values(paid="amount").merge(payments).to_delta("amounts")
     orders.group_by_key().cogroup(owed).cogroup(payments.group_by_key(), settled).aggregate(
         "balances", int).to_stream().to_delta("balances")
@@ -90,10 +100,14 @@ def records(topic: str) -> Iterator[tuple[int, bytes, bytes | None, int]]:
     """Partition, key, value and timestamp; a tenth of the records come 3 s late, some values are null."""
     every_ms = TOPICS[topic]
     fields = {"joins-orders": "amount", "joins-payments": "paid", "joins-customers": "tier", "joins-names": "name",
-              "joins-views-eu": "ms", "joins-views-us": "ms"}
+              "joins-views-eu": "ms", "joins-views-us": "ms", "joins-rebates": "rebate"}
     for index in range(RECORDS * 70 // every_ms):
         lot = index * 2_654_435_761 % 997
         user, time_ms = lot % 40, 1_700_000_000_000 + index * every_ms - (3_000 if lot % 10 == 3 else 0)
         value = lot if every_ms < 200 else f"{fields[topic]}{lot % 3}"
         encoded = None if lot % 17 == 5 else json.dumps({fields[topic]: value}).encode()
-        yield user % PARTITIONS, b"user-%d" % user, encoded, time_ms
+        if topic == "joins-rebates":
+            tier = b"tier%d" % (index % 3)
+            yield int(murmur2([tier])[0] & 0x7FFFFFFF) % REBATES_PARTITIONS, tier, encoded, time_ms
+        else:
+            yield user % PARTITIONS, b"user-%d" % user, encoded, time_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -14,7 +15,7 @@ from infra.settings import Settings
 from pipelines.spark.runner import RunSummary, run
 from pipelines.testing import TopologyTestDriver
 from state.commit.tables import read_table
-from tests.integration.joins import PARTITIONS, TOPICS, app, records
+from tests.integration.joins import PARTITIONS, REBATES_PARTITIONS, TOPICS, app, records
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -30,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def summary(broker: str, place: Settings, spark) -> RunSummary:
     admin, producer = KafkaAdmin(broker), Producer({"bootstrap.servers": broker})
     for topic in TOPICS:
-        admin.create_topic(topic, PARTITIONS)
+        admin.create_topic(topic, REBATES_PARTITIONS if topic == "joins-rebates" else PARTITIONS)
         for partition, key, value, timestamp_ms in records(topic):
             producer.produce(topic, value, key, partition=partition, timestamp=timestamp_ms)
     producer.flush()
@@ -92,3 +93,13 @@ def test_counts_of_a_grouped_table_are_the_sums_over_the_test_drivers(summary, p
         totals[tier] += count
     found = {row["tier"]: row["count"] for row in read_table(place.warehouse / "joins" / "tiers").to_dicts()}
     assert found == totals
+
+
+def test_a_join_by_foreign_key_is_that_of_the_newest_rows(summary, place):
+    customers, rebates = ({key.decode(): value and json.loads(value) for _, key, value, _ in records(topic)}
+                          for topic in ("joins-customers", "joins-rebates"))
+    wanted = {user: (customer["tier"], rebate["rebate"]) for user, customer in customers.items()
+              if customer and (rebate := rebates[customer["tier"]])}
+    found = read_table(place.warehouse / "joins" / "rebated").to_dicts()
+    assert {row["user"]: (row["tier"], row["rebate"]) for row in found} == wanted
+    assert 5 < len(wanted) < len(customers)
