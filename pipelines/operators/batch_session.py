@@ -12,6 +12,8 @@ from state.engine.ordered import OrderedRows
 from state.engine.views import overlaid
 
 Row = tuple[bytes, bytes]
+FEW = 8
+"""Rows put by the batch that are passed by one by one."""
 
 
 class BatchSession:
@@ -82,6 +84,19 @@ class _Before:
 
     def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
               reverse: bool = False) -> Row | None:
+        held = self._held.get(store)
+        if held is None:
+            return self._session.first(store, lower, upper, reverse=reverse)
+        for _ in range(FEW):  # as a rule the batch has put little in between
+            found = self._session.first(store, lower, upper, reverse=reverse)
+            if found is None:
+                break
+            passed = held.between(*((found[0], upper) if reverse else (lower, found[0] + b"\0")), reverse)
+            if (row := next(((key, value) for key, value in passed if value is not None), None)) is not None:
+                return row
+            if found[0] not in held.rows:
+                return found
+            lower, upper = (lower, found[0]) if reverse else (found[0] + b"\0", upper)
         return next(self.scan(store, lower, upper, reverse=reverse), None)
 
     def count(self, store: str) -> int:

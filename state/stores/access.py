@@ -199,6 +199,12 @@ class Store:
                          if lower <= key and (upper is None or key < upper)), reverse=reverse)
         return iter([row for _, row in inside])
 
+    def _first(self, lower: bytes, upper: bytes, reverse: bool = False) -> HeldRow | None:
+        """The first row of a ``_range``."""
+        if len(lower) <= _BOUND_BYTES and len(upper) <= _BOUND_BYTES:
+            return self._view.first(self.spec.name, lower, upper, reverse=reverse)
+        return next(self._range(lower, upper, reverse), None)
+
 
 def successor(prefix: bytes) -> bytes | None:
     """The smallest key behind all that begin with ``prefix``; None when there is none."""

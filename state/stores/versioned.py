@@ -32,6 +32,13 @@ class _Version(NamedTuple):
     is_gone: bool
 
 
+class _Aged(NamedTuple):
+    """Keys that the store holds, with the times at which their versions began to grow old, and begin to now."""
+
+    before: list[tuple[bytes, int]]
+    now: list[tuple[bytes, int]]
+
+
 class VersionedRow(NamedTuple):
     """A row that holds in ``[valid_from_ms, valid_to_ms)``; None: until another comes."""
 
@@ -160,16 +167,14 @@ class VersionedStore(Store):
         """Put versions behind the newest ones of their keys, or in their places, all together."""
         keys: list[bytes] = []
         versions: list[tuple[int, int | None, _Version]] = []
+        aged = _Aged([], [])
         for body, (newest, new) in in_order.items():
             if newest is not None:
-                self._end(newest, None, new[0][0])
+                self._end(newest, None, new[0][0], aged)
             keys += [body + time_bytes(time_ms) for time_ms, _ in new]
             ends = [*(time_ms for time_ms, _ in new[1:]), None]
             versions += [(time_ms, end_ms, version) for (time_ms, version), end_ms in zip(new, ends, strict=True)]
-        held = self.columns.hold(keys)
-        self._index.put([(key, due_ms) for key, each in zip(held, versions, strict=True)
-                         if (due_ms := _due_ms(*each)) is not None])
-        self.columns.write_bytes(held, [version.value for _, _, version in versions])
+        self._write(keys, versions, aged)
 
     def _insert(self, body: bytes, time_ms: int, version: _Version) -> int:
         """Put a version that is in time."""
@@ -178,24 +183,31 @@ class VersionedStore(Store):
         oldest_ms = self._oldest_live_ms()
         if valid_to_ms is not None and oldest_ms is not None and valid_to_ms < oldest_ms:
             return valid_to_ms  # it would expire at once
-        (held,) = self.columns.hold([body + time_bytes(time_ms)])
+        aged = _Aged([], [])
         before = self._at(body, time_ms)
         if before is not None:
-            self._end(before, valid_to_ms, time_ms)
-        if (due_ms := _due_ms(time_ms, valid_to_ms, version)) is not None:
-            self._index.put([(held, due_ms)])
-        self.columns.write_bytes([held], [version.value])
+            self._end(before, valid_to_ms, time_ms, aged)
+        self._write([body + time_bytes(time_ms)], [(time_ms, valid_to_ms, version)], aged)
         return VALID_TO_UNDEFINED if valid_to_ms is None else valid_to_ms
 
-    def _end(self, old: HeldRow, valid_to_ms: int | None, time_ms: int) -> None:
+    def _end(self, old: HeldRow, valid_to_ms: int | None, time_ms: int, aged: _Aged) -> None:
         """Let a version that held until ``valid_to_ms`` end at ``time_ms``, where another begins or takes its place."""
-        (held,) = self.columns.hold([old[0]])
         since_ms, version = _time_of(old[0]), _Version(old[1], self._is_gone(old[1]))
         before_ms = _due_ms(since_ms, valid_to_ms, version)
         due_ms = None if since_ms == time_ms else _due_ms(since_ms, time_ms, version)
         if before_ms != due_ms:
-            self._index.remove([] if before_ms is None else [(held, before_ms)])
-            self._index.put([] if due_ms is None else [(held, due_ms)])
+            (held,) = self.columns.hold([old[0]])
+            aged.before.extend([] if before_ms is None else [(held, before_ms)])
+            aged.now.extend([] if due_ms is None else [(held, due_ms)])
+
+    def _write(self, keys: list[bytes], versions: list[tuple[int, int | None, _Version]], aged: _Aged) -> None:
+        """Put down versions, each with its begin and end, and when they and the ``aged`` ones grow old."""
+        held = self.columns.hold(keys)
+        due = [(key, due_ms) for key, version in zip(held, versions, strict=True)
+               if (due_ms := _due_ms(*version)) is not None]
+        self._index.remove(aged.before)
+        self._index.put(aged.now + due)
+        self.columns.write_bytes(held, [version.value for _, _, version in versions])
 
     def _admit(self, times_ms: pl.Series) -> pl.Series:
         """As in other stores, but a row just as old as the history is in time."""
@@ -239,7 +251,7 @@ class VersionedStore(Store):
         return self._first_of(body + time_bytes(time_ms + 1), body + BEHIND_TIMES, reverse=False)
 
     def _first_of(self, lower: bytes, upper: bytes, reverse: bool) -> HeldRow | None:
-        row = next(self._range(lower, upper, reverse), None)
+        row = self._first(lower, upper, reverse)
         return None if row is None else (self._whole(row[0]), row[1])
 
     def _is_gone(self, value: bytes) -> bool:
