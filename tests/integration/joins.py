@@ -75,6 +75,9 @@ def program() -> Application:
     customers = builder.table("joins-customers", key=String("user"), value=Json(Customer), store="customers")
     names = builder.table("joins-names", key=String("user"), value=Json(Name), store="names")
     orders.left_join(customers).to_delta("priced")
+    then = customers.to_stream().to_table("customers_then", history_retention=timedelta(seconds=10))
+    orders.left_join(then).to_delta("priced_then")
+    orders.left_join(then, grace=timedelta(seconds=2), store="unpriced").to_delta("priced_in_order")
     orders.outer_join(payments, windows=JoinWindows.of_time_difference_and_grace(
         timedelta(seconds=2), timedelta(seconds=1)), store="settled").to_delta("settled")
     customers.outer_join(names).to_delta("profiles")

@@ -19,7 +19,8 @@ from tests.integration.joins import PARTITIONS, REBATES_PARTITIONS, TOPICS, app,
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-FACTS, UPDATES = ("priced", "settled", "amounts", "balances", "spans", "views"), ("profiles",)
+FACTS = ("priced", "priced_then", "priced_in_order", "settled", "amounts", "balances", "spans", "views")
+UPDATES = ("profiles",)
 
 
 @pytest.fixture(scope="module")
