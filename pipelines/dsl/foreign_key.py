@@ -79,7 +79,7 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
         receive_name=receive_name, subscription_name=subscription_name))
     back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered))
     standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())
-    return graph.add(ResponseJoinNode(name=name, parent=back, others=(left,), record=record, joiner=joiner, kind=kind,
+    return graph.add(ResponseJoinNode(name=name, parent=back, others=(left,), record=record, send=send, joiner=joiner,
                                       standing=standing, resolver_name=resolver_name))
 
 

@@ -2,8 +2,8 @@
 
 ``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is. What
 travels between them is in the order in which it was sent: ``_partition`` and ``_offset`` of a message are the sending
-task's partition and how many it sent before. Of a batch only the newest message a primary key goes out, an older one
-could change nothing that stays (docs/adr/0006). How messages find their task is ``pipelines.topology.foreign_key``'s.
+task's partition and how many it sent before. A batch of updates counts as one: only the rows that stand behind it are
+told of, and met (docs/adr/0006). How messages find their task is ``pipelines.topology.foreign_key``'s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from state.stores.typed import TypedStore
 from state.types import StoreSpec
 
 HASH = "_hash"
-"""Of the left row that a message is about; null where that row is gone."""
+"""Of the left row that a message is about; null where that row is gone or, in an inner join, names nothing."""
 KEEPS, ASKS = "_keeps", "_asks"
 """Whether a subscription is to be kept (else it is to go), and whether an answer is wanted."""
 SENDER = "_sender"
@@ -34,12 +34,39 @@ AFTER_ALL_TURNS = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
+class Naming:
+    """What a left row names, and what tells it from other rows of its key."""
+
+    selector: SelectKey
+    foreign_key: tuple[str, ...]
+    """The right table's key columns."""
+    value: pl.Schema
+    """The left table's columns beside its key."""
+    is_left: bool
+    """Whether rows that name nothing have results."""
+
+    def foreign_keys(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
+        """Of each row, null where it is gone; the columns are called as the right table's key."""
+        is_there = ~rows.get_column("_deleted")
+        found = self.selector.process(rows.filter(is_there), epoch)
+        names = zip(self.foreign_key, self.selector.result.columns, strict=True)
+        at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
+        return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
+
+    def hashes(self, rows: pl.DataFrame, is_one: pl.Series) -> pl.Series:
+        """64 bits a row, the same in every process; null where ``is_one`` says that there is none to tell apart."""
+        packed = RowCodec(self.value).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
+        numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
+        return pl.Series(HASH, numbers, dtype=pl.Int64).set(~is_one, None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SubscriptionSend:
     """What the left table's updates say to the right one, under their foreign keys.
 
     A row asks for the right row of its foreign key and subscribes to it; one that had another foreign key takes that
-    subscription back. With ``is_left`` a row whose foreign key is null asks too, and so does one that has gone, to be
-    answered with nothing; else a null foreign key is counted in ``null_keys``.
+    subscription back. In a left join a row whose foreign key is null asks too, and so does one that has gone, to be
+    answered with nothing; in an inner one a null foreign key is counted in ``null_keys``.
 
     Columns: foreign key, primary key, ``_hash``, ``_keeps``, ``_asks``, ``_ts _partition _offset _deleted``.
     """
@@ -47,12 +74,7 @@ class SubscriptionSend:
     left: JoinedSide
     key: Mapping[str, str]
     """Of each key column of the left table its name in messages."""
-    value: pl.Schema
-    """The left table's columns beside its key."""
-    selector: SelectKey
-    foreign_key: tuple[str, ...]
-    """The right table's key columns."""
-    is_left: bool
+    naming: Naming
     clock: str
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -60,28 +82,20 @@ class SubscriptionSend:
         newest = self.left.in_order(rows, epoch).unique(own, keep="last", maintain_order=True)
         before = self.left.table.before(newest.select(own), epoch)
         was, now = (~frame.get_column("_deleted") for frame in (before, newest))
-        old, new = self._foreign_keys(before, epoch), self._foreign_keys(newest, epoch)
+        old, new = (self.naming.foreign_keys(frame, epoch) for frame in (before, newest))
         had, has = _is_key(old), _is_key(new)
         is_same = pl.DataFrame([old[name].eq_missing(new[name]).alias(name) for name in old.columns])
         leaves = had & ~is_same.select(pl.all_horizontal(pl.all())).to_series()
-        asks = was | now if self.is_left else has
-        if not self.is_left and (without := int((now & ~has).sum())):
+        asks = was | now if self.naming.is_left else has
+        if not self.naming.is_left and (without := int((now & ~has).sum())):
             epoch.counts["null_keys"] += without
         rest = pl.DataFrame([*(newest.get_column(name).alias(known) for name, known in self.key.items()),
-                             hashes(newest, self.value), newest.get_column("_ts"),
+                             self.naming.hashes(newest, now if self.naming.is_left else has), newest.get_column("_ts"),
                              pl.int_range(newest.height, eager=True).alias("_update")])
-        gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.is_left)).alias(ASKS))
+        gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS))
         come = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
         messages = pl.concat([gone.filter(leaves), come.filter(asks)]).sort("_update", maintain_order=True)
         return _as_sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock, epoch)
-
-    def _foreign_keys(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        """Of each row, null where it is gone; the columns are called as the right table's key."""
-        is_there = ~rows.get_column("_deleted")
-        found = self.selector.process(rows.filter(is_there), epoch)
-        names = zip(self.foreign_key, self.selector.result.columns, strict=True)
-        at = pl.select(pl.when(is_there).then(is_there.cum_sum() - 1)).to_series()
-        return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +141,14 @@ class SubscriptionJoin:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseJoin:
-    """Joins answers with the left rows that they are for. One for a row that has changed since is dropped: the change
-    has asked anew.
+    """Joins answers with the left rows that they are for. One for a row that is not the newest is dropped: that one has
+    asked too.
 
     An inner join forwards a tombstone only where a result stands.
     """
 
     left: JoinedSide
-    value: pl.Schema
+    naming: Naming
     joiner: Joiner
     kind: JoinKind
     standing: StoreSpec | None
@@ -144,10 +158,11 @@ class ResponseJoin:
         answers, updates = inputs
         if self.left.newest is not None:
             updates = self.left.newest.process(updates, epoch)
-        met = look_up(answers.select(*self.left.key, "_offset"), self.left.table, updates, epoch,
-                      is_written_first=True)
-        rows = answers.select(self.left.key).hstack(met.select(pl.exclude("_ts", "_partition", "_offset")))
-        is_current = answers.get_column(HASH).eq_missing(hashes(rows, self.value))
+        keys = answers.select(*self.left.key, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
+        met = look_up(keys, self.left.table, updates, epoch, is_written_first=True)
+        rows = answers.select(self.left.key).hstack(met.select(pl.exclude("_partition", "_offset")))
+        is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(self.naming.foreign_keys(rows, epoch))
+        is_current = answers.get_column(HASH).eq_missing(self.naming.hashes(rows, is_one))
         pairs = answers.drop(HASH, SENDER).hstack(
             [column for column in met.get_columns() if not column.name.startswith("_")])
         pairs = pairs.with_columns(met.get_column("_deleted").alias("_left_gone"),
@@ -170,13 +185,6 @@ class ResponseJoin:
         store.write([held[place] for place in come], newest[come])
         store.delete([held[place] for place in gone])
         return results.filter(~pl.col("_deleted") | before)
-
-
-def hashes(rows: pl.DataFrame, value: pl.Schema) -> pl.Series:
-    """A 64-bit hash of each row's ``value`` columns, null where the row is gone; the same in every process."""
-    packed = RowCodec(value).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
-    numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
-    return pl.Series(HASH, numbers, dtype=pl.Int64).set(rows.get_column("_deleted"), None)
 
 
 def _is_key(keys: pl.DataFrame) -> pl.Series:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pipelines.operators.changes import SelectChanges
 from pipelines.operators.cogroup import Cogroup
 from pipelines.operators.epoch import Operator, SeveralInputs
-from pipelines.operators.foreign_key import ResponseJoin, SubscriptionJoin, SubscriptionSend
+from pipelines.operators.foreign_key import Naming, ResponseJoin, SubscriptionJoin, SubscriptionSend
 from pipelines.operators.global_join import GlobalTableJoin
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.merge import Merge
@@ -50,11 +50,16 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
 def subscriptions_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:
     """The operator that a table's updates go through to a table that they join by foreign key."""
     assert node.parent is not None
+    return SubscriptionSend(left=_side_of(node.parent, operators), key=node.key, naming=_naming_of(node),
+                            clock=node.name)
+
+
+def _naming_of(node: SubscriptionSendNode) -> Naming:
+    assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
-    return SubscriptionSend(left=_side_of(node.parent, operators), key=node.key, value=record.beside_key,
-                            selector=selector, foreign_key=tuple(node.record.key_columns), is_left=node.kind == "left",
-                            clock=node.name)
+    return Naming(selector=selector, foreign_key=tuple(node.record.key_columns), value=record.beside_key,
+                  is_left=node.kind == "left")
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:
@@ -95,8 +100,8 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
                                     right_names=node.joiner.right_names, clock=node.name)
         case ResponseJoinNode():
             (left_table,) = node.others
-            return ResponseJoin(left=_side_of(left_table, operators), value=left_table.record.beside_key,
-                                joiner=node.joiner, kind=node.kind, standing=node.standing)
+            return ResponseJoin(left=_side_of(left_table, operators), naming=_naming_of(node.send), joiner=node.joiner,
+                                kind=node.send.kind, standing=node.standing)
         case TableTableJoinNode():
             left, right = sides_of(node, operators)
             return TableTableJoin(left=left, right=right, joiner=node.joiner, kind=node.kind,

@@ -110,8 +110,9 @@ class ResponseJoinNode(Node):
     """The joined table; its parents are the edge of the answers and the left table, which it compares them with. Two
     processors in Kafka Streams."""
 
+    send: SubscriptionSendNode
+    """Where the questions come from that are answered."""
     joiner: Joiner
-    kind: JoinKind
     standing: StoreSpec | None
     resolver_name: str
 
