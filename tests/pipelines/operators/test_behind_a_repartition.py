@@ -89,22 +89,22 @@ class Outcome:
 
 def run(topology: Topology, epochs: Epochs) -> Outcome:
     """Each epoch runs the tasks of both sub-topologies; rows between them go as their blobs do."""
-    (edge,) = topology.edges
     before, behind = topology.sub_topologies
     sources, targets = TaskProcessor(before), TaskProcessor(behind)
     sessions, clocks = [MemorySession() for _ in range(PARTITIONS)], [dict[str, int]() for _ in range(PARTITIONS)]
     offsets, outcome = Counter[int](), Outcome()
     for pieces in [*epochs, None]:
-        blobs = []
+        blobs = {edge.name: [pl.DataFrame(schema=edge.schema)] for edge in topology.edges}
         for partition, records in enumerate(pieces or ()):
             if records:
                 moved = sources.run({"events": frame(records, partition, offsets)}, MemorySession(), {}, 0)
-                blobs.append(moved.edges[edge.name])
-        rows = pl.concat(blobs).sort(ORDER) if blobs else pl.DataFrame(schema=edge.schema)
-        owners = edge.partition_of(rows, PARTITIONS)
+                for name, rows in moved.edges.items():
+                    blobs[name].append(rows)
+        rows_of = {name: pl.concat(frames).sort(ORDER) for name, frames in blobs.items()}
         for target in range(PARTITIONS):
-            output = targets.run({edge.name: rows.filter(owners == target)}, sessions[target], clocks[target], 0,
-                                 end_time_ms=None if pieces else END_MS)
+            inputs = {edge.name: rows_of[edge.name].filter(edge.partition_of(rows_of[edge.name], PARTITIONS) == target)
+                      for edge in topology.edges}
+            output = targets.run(inputs, sessions[target], clocks[target], 0, end_time_ms=None if pieces else END_MS)
             clocks[target] = dict(output.clocks)
             outcome.late_records += output.counts.get("late_records", 0)
             for table, found in output.sinks.items():
@@ -129,6 +129,8 @@ def milliseconds(moment: datetime) -> int:
 LONG = timedelta(milliseconds=1_000)
 COMMUTATIVE = {
     "keys": lambda grouped: grouped.agg("s", **ALL),
+    "cogroup": lambda grouped: grouped.cogroup(n=Count(), total=Sum("amount")).cogroup(
+        grouped, low=Min("amount"), high=Max("amount"), mean=Mean("amount")).agg("s"),
     "unlimited windows": lambda grouped: grouped.windowed_by(UnlimitedWindows.of()).agg("s", **ALL),
     "windows open to all": lambda grouped: grouped.windowed_by(TimeWindows.of_size_and_grace(
         timedelta(milliseconds=10), LONG).advance_by(timedelta(milliseconds=4))).agg("s", **ALL),

@@ -130,8 +130,6 @@ PROGRAMS = {
     "cogroup of branches of one stream": own_branches,
     "cogroup of one stream": lambda b: left(b).group_by_key().cogroup(longer).aggregate("s", str).to_delta("out"),
     "cogroup, held back": lambda b: by_functions(b).aggregate("s", str).suppress(HELD).to_stream().to_delta("out"),
-    "cogroup, repartitioned": lambda b: left(b).group_by_key().cogroup(longer).cogroup(
-        right(b).group_by("word"), doubled).aggregate("s", str).to_stream().to_delta("out"),
     "hopping cogroup": lambda b: by_functions(b).windowed_by(TEN.advance_by(timedelta(milliseconds=5))).aggregate(
         "s", str).to_stream().to_delta("out"),
     "final cogroup": lambda b: by_functions(b).windowed_by(TEN).aggregate("s", str).suppress(FINAL).to_delta("out"),
