@@ -22,6 +22,8 @@ class OrderedRows(Generic[V]):
     def __init__(self, rows: dict[bytes, V] | None = None) -> None:
         self.rows: dict[bytes, V] = rows if rows is not None else {}
         self._order: list[bytes] | None = None
+        self._is_in_order = False
+        """Whether ``rows`` themselves are in key order."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -36,6 +38,7 @@ class OrderedRows(Generic[V]):
                 for key in new:
                     insort(self._order, key)
         self.rows.update(zip(keys, values, strict=True))
+        self._is_in_order = False
 
     def remove(self, key: bytes) -> None:
         """An absent key is harmless."""
@@ -56,8 +59,11 @@ class OrderedRows(Generic[V]):
         return OrderedRows(dict(self.rows))
 
     def in_order(self) -> dict[bytes, V]:
-        """All rows by key, in key order."""
-        return {key: self.rows[key] for key in self._sorted()}
+        """All rows by key, in key order. Not to be changed, and good until the next write."""
+        if not self._is_in_order:
+            order = self._sorted()
+            self.rows, self._is_in_order = dict(zip(order, map(self.rows.__getitem__, order), strict=True)), True
+        return self.rows
 
     def _sorted(self) -> list[bytes]:
         if self._order is None:

@@ -6,7 +6,7 @@ Nothing here writes to a store; ``TransactionalStore.apply`` does, once the epoc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from state.engine.contract import StateReader
 from state.engine.ordered import OrderedRows
@@ -57,8 +57,8 @@ class EpochSession:
         if store not in self._written:
             return rows
         written = self._written[store].rows
-        before = self._before(store, list(written))
-        return rows + sum((value is not None) - (before[key] is not None) for key, value in written.items())
+        before = self._before(store, written)
+        return rows + list(map(before.__getitem__, written)).count(None) - list(written.values()).count(None)
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self._of(store).put_many(keys, values)
@@ -81,8 +81,7 @@ class EpochSession:
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values that the snapshot holds, aligned with ``keys``."""
-        before = self._before(store, keys)
-        return [before[key] for key in keys]
+        return list(map(self._before(store, keys).__getitem__, keys))
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Keys and values that the epoch has written so far and not deleted again (KIP-892)."""
@@ -101,10 +100,10 @@ class EpochSession:
             self._written[store] = OrderedRows()
         return self._written[store]
 
-    def _before(self, store: str, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
+    def _before(self, store: str, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
         """Everything read of the store so far, ``keys`` included."""
         read = self._read[store]
-        missing = sorted(key for key in keys if key not in read) if read else sorted(keys)
+        missing = sorted(set(keys).difference(read) if read else keys)
         if missing:
             read.update(zip(missing, self._open().get_many(store, missing), strict=True))
         return read

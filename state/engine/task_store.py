@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import lmdb
@@ -429,4 +430,4 @@ def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written:
         for key, value in written.items():
             if value is None:
                 txn.delete(key, db=database)
-    return sum(map(len, written)) + sum(len(value) for _, value in puts)
+    return sum(map(len, written)) + sum(map(len, map(itemgetter(1), puts)))
