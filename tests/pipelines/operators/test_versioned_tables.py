@@ -253,10 +253,10 @@ def test_a_stream_with_a_new_key_waits_behind_its_repartition_and_the_buffer_sta
     assert "buffer" not in text
 
 
-def joining(**options):
+def joining(history=HISTORY, of=None, **options):
     builder = StreamsBuilder()
-    history = options.pop("history", HISTORY)
-    table = rates_of(builder, history)
+    table = (of(builder, "rates", key=String("currency"), value=Int64("rate"), store="rates") if of
+             else rates_of(builder, history))
     return builder.stream("sales", key=String("currency"), value=Int64("amount")).join(table, **options)
 
 
@@ -272,6 +272,8 @@ def joining(**options):
     (lambda: joining(grace=ms(-1), store="waiting"), "must not be negative"),
     (lambda: joining(grace=ms(1)), "a versioned table with grace= and store="),
     (lambda: joining(store="waiting"), "a versioned table with grace= and store="),
+    (lambda: joining(grace=ms(1), key="currency", store="waiting", of=StreamsBuilder.global_table),
+     "a versioned table with grace= and store=, or a global table with key="),
     (lambda: rates_of(StreamsBuilder()).filter(col("rate") > 1).suppress(Suppressed.until_time_limit(
         ms(1), BufferConfig.unbounded())), "'rates' is versioned, and a suppression cannot hold back"),
 ])
