@@ -70,10 +70,8 @@ class Compaction:
                  on_step: Callable[[str], None] = lambda step: None) -> None:
         self._app_folder, self._application, self._is_whole = warehouse / application, application, is_whole
         self._on_progress, self._on_step = on_progress, on_step
-        log = DeltaTable(self._app_folder / COMMITS.name)
-        times = commit_times(log)
-        self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - tombstone_retention_ms)
-        self._claimed_at_ms = _claimed_at_ms(times)
+        self._tombstone_retention_ms = tombstone_retention_ms
+        self._deletions_through = self._claimed_at_ms = 0
 
     def tables(self) -> list[str]:
         """Changelogs, outputs and dead letters that exist, sorted; the commit log comes last in ``run``."""
@@ -85,8 +83,9 @@ class Compaction:
         """The tables as they are, each with the files it would have if every merge left one; changes nothing."""
         reports = []
         for name in tables:
-            before = file_actions(DeltaTable(self._app_folder / name))
-            merges = self._merges(name)
+            table = DeltaTable(self._app_folder / name)
+            before = file_actions(table)
+            merges = self._merges(table, before)
             left = before.height - sum(merge.files.height - 1 for merge in merges)
             reports.append(replace(_report(name, before, before, 0), files_after=left))
         return reports
@@ -98,6 +97,9 @@ class Compaction:
             TableBehindError, TableLostError: A table cannot be brought up to what the commit log promises.
         """
         log = self._app_folder / COMMITS.name
+        times = commit_times(DeltaTable(log))  # before the redo: a later claim may not have redone its appends yet
+        self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - self._tombstone_retention_ms)
+        self._claimed_at_ms = _claimed_at_ms(times)
         log_files = file_actions(DeltaTable(log))
         newest = newest_of(log, log_files)
         if newest is None:
@@ -114,7 +116,8 @@ class Compaction:
     def _compact(self, name: str) -> TableReport:
         folder = self._app_folder / name
         table = DeltaTable(folder)
-        before, merges = file_actions(table), self._merges(name)
+        before = file_actions(table)
+        merges = self._merges(table, before)
         keys = key_columns(table)
         spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema(), keys=tuple(keys),
                          partition_by=tuple(table.metadata().partition_columns))
@@ -148,16 +151,15 @@ class Compaction:
         replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))  # else another compaction just did
         self._on_step("files replaced")
 
-    def _merges(self, name: str) -> list[_Merge]:
-        table = AppendTable(self._app_folder / name, name, self._application)
-        files = table.files()
+    def _merges(self, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
         if files.is_empty():
             return []
-        if not key_columns(DeltaTable(table.folder)):
+        if not key_columns(table):
             return [_Merge(files=pack, partition={}) for pack in packs(files)]
         if "partition.segment" not in files.columns:
             return [_Merge(files=files, partition={})] if _has_news(files) else []
-        open_segment = (table.version & 0xFFFF_FFFF) // SEGMENT_EPOCHS
+        version = table.transaction_version(self._application) or 0
+        open_segment = (version & 0xFFFF_FFFF) // SEGMENT_EPOCHS
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < open_segment)
         return [_Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
                 for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())

@@ -12,6 +12,8 @@ from pipelines.examples.weather import Observation
 
 UNCOMMITTED_MAX_BYTES = 100
 STALLED_MAX_S = 3.0
+COOLDOWN_S = 2.0
+SPARE_FILES_MAX = 2
 
 builder = StreamsBuilder()
 (builder.stream("weather", key=String("origin"), value=Json(Observation))
@@ -21,5 +23,6 @@ app = Application("held", builder, commit_interval=timedelta(hours=1))
 defs = dg.Definitions.merge(
     weir_assets(app, "tests.orchestration.held:app",
                 thresholds=Thresholds(uncommitted_max_bytes=UNCOMMITTED_MAX_BYTES, stalled_max_s=STALLED_MAX_S,
-                                      lag_max_records=0)),
+                                      lag_max_records=0, lag_max_s=0.0, cooldown_s=COOLDOWN_S,
+                                      spare_files_max=SPARE_FILES_MAX)),
     dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}))

@@ -12,21 +12,24 @@ from pathlib import Path
 import dagster as dg
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+from polars.testing import assert_frame_equal
 
-from infra.control import ApplicationStatus, ControlDatabase
+from infra.control import ApplicationStatus, ControlDatabase, RequestRow
 from infra.kafka.broker import broker_for
 from infra.settings import Settings
 from orchestration.resources import WeirResource
 from pipelines.examples import load_weather
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
-from tests.orchestration.held import defs
+from tests.orchestration.held import COOLDOWN_S, SPARE_FILES_MAX, defs
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 
 OBSERVATIONS = 26_115
-START_LIMIT_S = 90.0
+START_LIMIT_S = 120.0
 END_LIMIT_S = 30.0
 RUN_ON = {"ops": {"held_ingest": {"config": {"until_caught_up": False}}}}
 TABLES = [key for key in defs.resolve_asset_graph().materializable_asset_keys if key.path[-1] != "ingest"]
@@ -60,12 +63,22 @@ class Ingest:
         return (status is not None and status.is_running and status.state == "running" and bool(status.tasks)
                 and sum(task.records_in for task in status.tasks) == self.records)
 
-    def produce(self) -> None:
-        """One more observation."""
+    def produce(self, *airports: str) -> list[Message]:
+        """One more observation each."""
+        produced: list[Message] = []
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2"})  # as the loader
-        producer.produce("weather", key=b"EWR", value=b'{"temp": 1.0}')
+        for airport in airports:
+            producer.produce("weather", key=airport.encode(), value=b'{"temp": 1.0}',
+                             on_delivery=lambda error, message: produced.append(message))
         assert producer.flush(END_LIMIT_S) == 0
-        self.records += 1
+        self.records += len(airports)
+        return produced
+
+    def commit(self, airport: str) -> None:
+        """One more observation, read and committed."""
+        self.produce(airport)
+        wait_for(self.has_read_all, END_LIMIT_S)
+        assert "committed" in self.job("held_commit_now")["answer"]
 
     def observed(self) -> set[str | None]:
         """The ingest's observations."""
@@ -82,13 +95,42 @@ class Ingest:
         assert status is not None
         return status
 
-    def tick(self, name: str) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
+    def tick(self, name: str) -> dg.SensorResult | dg.SkipReason:
         answer = SENSORS[name](dg.build_sensor_context(
             instance=self.instance, cursor=self.cursors.get(name), resources={"weir": WeirResource()}))
         self.cursors[name] = getattr(answer, "cursor", None) or self.cursors.get(name)
         for event in getattr(answer, "asset_events", None) or ():
             self.instance.report_runless_asset_event(event)
         return answer
+
+    def next_result(self, name: str) -> dg.SensorResult:
+        """Look until the sensor has something to tell or to start."""
+        until = time.monotonic() + END_LIMIT_S
+        while isinstance(answer := self.tick(name), dg.SkipReason) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert isinstance(answer, dg.SensorResult), answer.skip_message
+        return answer
+
+    def told_next(self, name: str) -> dict[str, int]:
+        """Look until the sensor tells something: what holds then, each with when it was told, in ms since 1970."""
+        cursor = self.next_result(name).cursor
+        assert cursor is not None
+        return json.loads(cursor)
+
+    def look_until_over(self, name: str) -> None:
+        wait_for(lambda: self.tick(name) and self.cursors[name] == "{}", END_LIMIT_S)
+        assert self.cursors[name] == "{}"
+
+    def last_request(self, sensor: str) -> RequestRow:
+        request = self.database.latest_request("held", "commit", f"dagster sensor {sensor}")
+        assert request is not None
+        return request
+
+    def delete_before(self, message: Message) -> None:
+        """As a topic's retention does."""
+        oldest = TopicPartition(message.topic(), message.partition(), message.offset())
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})  # ends its calls when nobody holds it
+        admin.delete_records([oldest])[oldest].result(END_LIMIT_S)
 
     def job(self, name: str, config: dict | None = None, **options) -> dict[str, object]:
         """Run a job; the metadata of its one step, as plain values."""
@@ -116,18 +158,20 @@ def ingest(tmp_path_factory) -> Iterator[Ingest]:
         patch.setenv("WEIR_SLOTS", "2")
         load_weather.load(bootstrap_servers)
         ingest = Ingest(settings, home, bootstrap_servers)
-        ingest.start(RUN_ON)
-        yield ingest
-        if ingest.run is not None and ingest.run.poll() is None:
-            ingest.run.send_signal(signal.SIGINT)
-            ingest.run.wait(END_LIMIT_S)
-        ingest.instance.dispose()
+        try:
+            ingest.start(RUN_ON)
+            yield ingest
+        finally:
+            if ingest.run is not None and ingest.run.poll() is None:
+                ingest.run.send_signal(signal.SIGINT)
+                ingest.run.wait(END_LIMIT_S)
+            ingest.instance.dispose()
 
 
 def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_observed(ingest):
     assert newest_commit(ingest.settings.warehouse, "held") is None
     asked = ingest.tick("held_uncommitted")
-    assert "bytes uncommitted" in asked.skip_message
+    assert "bytes uncommitted, the limit is 100 bytes" in asked.skip_message
     wait_for(lambda: newest_commit(ingest.settings.warehouse, "held") is not None, END_LIMIT_S)
     commit = newest_commit(ingest.settings.warehouse, "held")
     assert commit.reason == "request by dagster sensor held_uncommitted"
@@ -135,9 +179,78 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
     assert read_table(ingest.settings.warehouse / "held" / "airports")["observations"].sum() == OBSERVATIONS
     [record] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
     assert record.asset_observation.description == f"committed epoch {commit.epoch}"
-    assert "bytes uncommitted" in record.asset_observation.metadata["reason"].value
+    assert "bytes uncommitted, the limit is 100 bytes" in record.asset_observation.metadata["reason"].value
     ingest.tick("held_uncommitted")
     assert ingest.database.pending_requests("held") == [], "it asks for no more"
+    first = ingest.last_request("held_uncommitted")
+    ingest.produce("EWR", "JFK", "LGA")
+    wait_for(lambda: ingest.tick("held_uncommitted") and ingest.last_request("held_uncommitted") != first, END_LIMIT_S)
+    second = ingest.last_request("held_uncommitted")
+    assert second.id > first.id
+    assert second.requested_at_ms - first.requested_at_ms >= COOLDOWN_S * 1000
+
+
+def test_lag_is_told_in_records_and_seconds_again_after_the_cooldown_and_when_it_is_over(ingest):
+    ingest.job("held_pause")
+    wait_for(lambda: ingest.status().state == "paused", END_LIMIT_S)
+    assert isinstance(ingest.tick("held_health"), dg.SkipReason)
+    ingest.produce("EWR", "JFK")
+    told = ingest.told_next("held_health")
+    assert told.keys() == {"lag in records", "lag in seconds"}
+    assert "2 records wait, more than 0" in ingest.observed()
+    assert any("records/s, more than 0 s" in sentence for sentence in ingest.observed())
+    again = ingest.told_next("held_health")
+    assert again.keys() == told.keys()
+    assert min(again[what] - told[what] for what in told) >= COOLDOWN_S * 1000
+    ingest.job("held_resume")
+    ingest.look_until_over("held_health")
+    assert {"over: lag in records", "over: lag in seconds"} <= ingest.observed()
+
+
+def test_records_that_a_topic_is_about_to_delete_are_told_until_they_have_been_read_and_committed(ingest):
+    ingest.job("held_pause")
+    [message] = ingest.produce("EWR")
+    partition = f"weather-{message.partition()}"
+    assert isinstance(ingest.tick("held_retention"), dg.SkipReason)
+    ingest.delete_before(message)
+    told = ingest.told_next("held_retention")
+    assert told.keys() == {f"{partition} near retention"}
+    assert (f"{partition}: offset {message.offset()} comes next and {message.offset()} is the oldest kept, of 1: "
+            "read faster, or lengthen the topic's retention") in ingest.observed()
+    again = ingest.told_next("held_retention")
+    assert min(again[what] - told[what] for what in told) >= COOLDOWN_S * 1000
+    ingest.job("held_resume")
+    wait_for(ingest.has_read_all, END_LIMIT_S)
+    ingest.job("held_commit_now")
+    ingest.look_until_over("held_retention")
+    assert f"over: {partition} near retention" in ingest.observed()
+
+
+def test_files_that_commits_have_left_are_compacted_beside_the_running_ingest_and_again_after_the_cooldown(ingest):
+    table = ingest.settings.warehouse / "held" / "airports"
+
+    def files() -> int:
+        return len(DeltaTable(table).file_uris())
+
+    def due() -> tuple[dg.RunRequest, float]:
+        for _ in range(SPARE_FILES_MAX + 1):
+            ingest.commit("EWR")
+        answer = ingest.next_result("held_compaction_due")
+        [request] = answer.run_requests
+        return request, float(answer.cursor.split()[1])
+
+    request, first_s = due()
+    assert "files fewer, 2 are the limit" in request.tags["weir/reason"]
+    many, rows = files(), read_table(table).sort("origin")
+    tables = ingest.job("held_compaction", tags=request.tags)["tables"]
+    assert {record.data["table"] for record in tables.records} == {
+        "airports", "_changelog/by_airport", "_dead_letters", "_commits"}
+    assert files() == 1 < many
+    assert_frame_equal(read_table(table).sort("origin"), rows)
+    assert isinstance(ingest.tick("held_compaction_due"), dg.SkipReason), "there is nothing left to merge"
+    _, second_s = due()
+    assert second_s - first_s >= COOLDOWN_S
+    assert ingest.status().is_running
 
 
 def test_jobs_steer_the_running_ingest(ingest):
@@ -145,14 +258,7 @@ def test_jobs_steer_the_running_ingest(ingest):
     ingest.job("held_pause", {"held_ask_pause": {"config": {"reason": "the broker is being moved"}}})
     wait_for(lambda: ingest.status().state == "paused", END_LIMIT_S)
     assert ingest.status().state == "paused"
-    assert isinstance(ingest.tick("held_health"), dg.SkipReason)
-    ingest.produce()
-    wait_for(lambda: isinstance(ingest.tick("held_health"), dg.SensorResult), END_LIMIT_S)
-    assert "1 records wait, more than 0" in ingest.observed()
-    assert isinstance(ingest.tick("held_health"), dg.SkipReason), "it is told once"
     assert ingest.job("held_resume")["answer"] == "running"
-    wait_for(lambda: isinstance(ingest.tick("held_health"), dg.SensorResult), END_LIMIT_S)
-    assert "over: lag in records" in ingest.observed()
     before = newest_commit(ingest.settings.warehouse, "held")
     ingest.instance.add_dynamic_partitions("held_tasks", ["0_0", "0_1"])
     ingest.job("held_restore", {"held_ask_restore": {"config": {"from_changelog": True}}}, partition_key="0_1")
@@ -161,8 +267,7 @@ def test_jobs_steer_the_running_ingest(ingest):
     moved = [name for name, task in after.tasks.items() if task.instance != before.tasks[name].instance]
     assert [name.rpartition("_")[2] for name in moved] == ["1"]
     assert ingest.job("held_dead_letters")["dagster/row_count"] == 0
-    tables = ingest.job("held_compaction", {"held_compact": {"config": {"dry_run": True}}})["tables"]
-    assert {record.data["table"] for record in tables.records} == {"airports", "_changelog/by_airport", "_dead_letters"}
+    assert ingest.job("held_compaction", {"held_compact": {"config": {"dry_run": True}}})["is_dry_run"]
     verified = defs.resolve_job_def("held_verify").execute_in_process(instance=ingest.instance)
     [evaluation] = verified.get_asset_check_evaluations()
     assert evaluation.passed
@@ -176,7 +281,7 @@ def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_nex
     workers = [process for process in psutil.Process(life.pid).children(recursive=True) if "python" in process.name()]
     for worker in workers:
         worker.suspend()
-    ingest.produce()
+    ingest.produce("EWR")
     wait_for(lambda: isinstance(ingest.tick("held_stalled"), dg.SensorResult), END_LIMIT_S)
     [told] = ingest.instance.fetch_observations(dg.AssetKey(["held", "ingest"]), limit=1).records
     assert "the driver has said nothing" in told.asset_observation.description
@@ -187,8 +292,7 @@ def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_nex
     [ended] = [found for found in ingest.instance.get_runs() if life.owner.endswith(found.run_id)]
     assert ended.status == dg.DagsterRunStatus.FAILURE
     assert f"(process {life.pid}) was killed" in ingest.failure(ended.run_id)
-    request = ingest.tick("held_succession")
-    assert isinstance(request, dg.RunRequest)
+    [request] = ingest.tick("held_succession").run_requests
     ingest.start(request.run_config)
     assert newest_commit(ingest.settings.warehouse, "held").epoch == committed.epoch, "nothing was read again"
     assert ingest.status().generation == life.generation + 1
