@@ -1,5 +1,6 @@
 """Versioned tables to the record (KIP-889, KIP-914) and joins as of a time that wait for it (KIP-923)."""
 
+from collections import defaultdict
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -340,3 +341,44 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts
     batched = run(sub_topology, [order[start:end] for start, end in pairwise(bounds)])
     single = run(sub_topology, [[record] for record in order])
     assert batched == single
+
+
+def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
+    """Key, value, the table's value and time of what a left join with a grace gives, one record after another."""
+    versions, waiting, out = defaultdict(dict), [], []
+    table_time = stream_time = -1
+
+    def join(time_ms, key, _, value):
+        held = versions[key]
+        at = max((since for since in held if since <= time_ms), default=None)
+        is_known = at is not None and (at == max(held) or time_ms >= table_time - history_ms)
+        out.append((key, value, held[at] if is_known else None, time_ms))
+
+    for number, ((topic, key, time_ms, value), _) in enumerate(order):
+        if topic == "right":
+            if key is not None and time_ms >= table_time - history_ms:
+                table_time = max(table_time, time_ms)
+                versions[key][time_ms] = value
+        elif value is not None and key is None:
+            out.append((None, value, None, time_ms))
+        elif value is not None:
+            stream_time = max(stream_time, time_ms)
+            waiting.append((time_ms, key, number, value))
+            late = [each for each in waiting if each[0] < stream_time - grace_ms and each[2] == number]
+            for each in late or sorted(each for each in waiting if each[0] <= stream_time - grace_ms):
+                join(*each)
+                waiting.remove(each)
+    return out
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(records=RECORDS, grace_ms=st.integers(0, 12))
+def test_a_join_with_a_grace_gives_what_its_definition_gives(records, grace_ms):
+    sub_topology = build(lambda b: left(b).left_join(versioned(b), grace=ms(grace_ms), store="w").to_delta("out"))
+    order = picked(records, sub_topology.inputs)
+    rows = run(sub_topology, [order])["facts"].get("out", []) if order else []
+    found = [(row["user"], (row["amount"], row["word"]),
+              None if row["word_right"] is None else (row["amount_right"], row["word_right"]),
+              int(row["_ts"].timestamp() * 1000)) for row in rows]
+    assert found == by_definition(order, grace_ms, 12)
