@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-SERVICES := spark or broker or faults or dagster or browser
+SERVICES := spark or broker or dagster or browser
 PARALLEL := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ check: setup ## Linters and type checker
 	$(PYTHON) -m mypy
 
 quick: setup ## Tests that need no Spark, no broker and no patience: under a minute
-	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or slow)"
+	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow)"
 
 test: check ## All tests: those without services two at a time, then the others one by one
 	@tools/setup.sh --browser
