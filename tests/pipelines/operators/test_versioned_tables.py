@@ -286,8 +286,8 @@ def test_what_does_not_go_with_a_versioned_table_is_refused_with_the_way_out(des
 SHORT = ms(12)
 
 
-def versioned(builder: StreamsBuilder) -> KTable:
-    return builder.table("right", key=String("id"), value=Json(Event), store="t", history_retention=SHORT)
+def versioned(builder: StreamsBuilder, history: timedelta = SHORT) -> KTable:
+    return builder.table("right", key=String("id"), value=Json(Event), store="t", history_retention=history)
 
 
 def own_table(builder: StreamsBuilder) -> None:
@@ -373,12 +373,16 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(records=RECORDS, grace_ms=st.integers(0, 12))
-def test_a_join_with_a_grace_gives_what_its_definition_gives(records, grace_ms):
-    sub_topology = build(lambda b: left(b).left_join(versioned(b), grace=ms(grace_ms), store="w").to_delta("out"))
+@given(records=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.just("a"), st.integers(0, 15),
+                                  st.tuples(st.integers(0, 9), st.just("x"))), min_size=5, max_size=20) | RECORDS,
+       history_ms=st.integers(1, 9), grace_ms=st.integers(0, 9))
+def test_a_join_with_a_grace_gives_what_its_definition_gives(records, history_ms, grace_ms):
+    grace_ms = min(grace_ms, history_ms)
+    sub_topology = build(lambda b: left(b).left_join(versioned(b, ms(history_ms)), grace=ms(grace_ms),
+                                                     store="w").to_delta("out"))
     order = picked(records, sub_topology.inputs)
     rows = run(sub_topology, [order])["facts"].get("out", []) if order else []
     found = [(row["user"], (row["amount"], row["word"]),
               None if row["word_right"] is None else (row["amount_right"], row["word_right"]),
               int(row["_ts"].timestamp() * 1000)) for row in rows]
-    assert found == by_definition(order, grace_ms, 12)
+    assert found == by_definition(order, grace_ms, history_ms)
