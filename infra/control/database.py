@@ -47,6 +47,8 @@ from infra.settings import mask_url
 
 _POLL_S = 0.05
 _PRUNE_EVERY_MS = 60_000
+_TABLES_LOCK = 0x77656972
+"""PostgreSQL's advisory lock under which the tables are made: "weir"."""
 
 
 class ControlDatabaseError(Exception):
@@ -321,6 +323,8 @@ class ControlDatabase:
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
+            if self._file is None:  # of two that make tables at once, PostgreSQL fails one, whatever it checks first
+                connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
             Base.metadata.create_all(connection)
             version = connection.execute(select(Format.version)).scalar_one_or_none()
             if version is None:

@@ -7,8 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from infra.control import (
@@ -104,6 +106,26 @@ def test_a_heartbeat_after_a_take_over_says_that_the_lease_is_lost(database):
     database.release(second)
     status = database.application_status("app")
     assert (status.state, status.is_running, status.generation) == ("stopped", False, 4)
+
+
+def test_many_may_make_the_tables_at_once(request, tmp_path):
+    """Each a process of its own in life: here none knows what another has made."""
+    server = request.getfixturevalue("postgresql")
+    name = f"fresh_{os.getpid()}"
+    with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    urls = [server.replace("/postgres?", f"/{name}?"), f"sqlite:///{tmp_path / 'fresh.sqlite'}"]
+    for url in urls:
+        assert url != server
+        with ThreadPoolExecutor(8) as pool:
+            barrier = threading.Barrier(8)
+
+            def look(url: str = url, barrier: threading.Barrier = barrier) -> list[str]:
+                database = ControlDatabase(url)
+                barrier.wait()
+                return database.applications()
+
+            assert [each.result() for each in [pool.submit(look) for _ in range(8)]] == [[]] * 8
 
 
 def test_of_many_that_acquire_at_once_one_gets_the_lease(database):
