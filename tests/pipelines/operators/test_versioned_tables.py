@@ -330,7 +330,7 @@ RECORDS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     sub_topology = build(PROGRAMS[name])
@@ -372,7 +372,7 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.just("a"), st.integers(0, 15),
                                   st.tuples(st.integers(0, 9), st.just("x"))), min_size=5, max_size=20) | RECORDS,
        history_ms=st.integers(1, 9), grace_ms=st.integers(0, 9))
