@@ -34,9 +34,10 @@ SIGN = "_sign"
 
 @dataclass(frozen=True, kw_only=True)
 class SelectChanges:
-    """The rows that a table's updates take out and put in, under their new keys, with the updates' time and place.
+    """The rows that a table's updates take out and put in, under their new keys, with the updates' time.
 
-    A row whose new key is null is left out.
+    A row whose new key is null is left out. The others stay in this order on their way to the groups (``Epoch.sent``):
+    no row goes before it has come, though the update has an older time.
     """
 
     table: TableView
@@ -44,6 +45,7 @@ class SelectChanges:
     selector: SelectKey
     newest: NewestRows | None
     """Of a versioned table: what came out of order changes no group."""
+    clock: str
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         if self.newest is not None:
@@ -58,7 +60,7 @@ class SelectChanges:
         change = pl.when(pl.col("_update").is_in(same.implode())).then(REPLACED).otherwise(REMOVED)
         parts = [gone.with_columns(change.cast(pl.Int8).alias(CHANGE)),
                  come.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE))]
-        return pl.concat(parts).sort("_update", maintain_order=True).drop("_update")
+        return epoch.sent(pl.concat(parts).sort("_update", maintain_order=True).drop("_update"), self.clock)
 
     def _selected(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = self.selector.process(rows.filter(~pl.col("_deleted")), epoch)

@@ -53,6 +53,14 @@ class Epoch:
         self.clocks[clock] = int(stream_time[-1])
         return stream_time
 
+    def sent(self, rows: pl.DataFrame, clock: str) -> pl.DataFrame:
+        """``rows`` with the place that keeps their order on the way to other tasks, whatever their times: this task's
+        partition, and how many it sent before, counted in ``clock``."""
+        first = self.clocks.get(clock, 0)
+        self.clocks[clock] = first + rows.height
+        return rows.with_columns(pl.lit(self.partition, pl.Int32).alias("_partition"),
+                                 pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("_offset"))
+
 
 class Operator(Protocol):
     """Rows in, rows out, in processing order; rows keep ``_ts _partition _offset _deleted``.

@@ -1,9 +1,9 @@
 """Joins of tables by foreign key (KIP-213): rows of the left table subscribe to rows of the right one and are answered.
 
 ``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is. What
-travels between them is in the order in which it was sent: ``_partition`` and ``_offset`` of a message are the sending
-task's partition and how many it sent before. A batch of updates counts as one: only the rows that stand behind it are
-told of, and met (docs/adr/0006). How messages find their task is ``pipelines.topology.foreign_key``'s.
+travels between them stays in the order in which it was sent (``Epoch.sent``). A batch of updates counts as one: only
+the rows that stand behind it are told of, and met (docs/adr/0006). How messages find their task is
+``pipelines.topology.foreign_key``'s.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SubscriptionSend:
         gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS))
         come = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
         messages = pl.concat([gone.filter(leaves), come.filter(asks)]).sort("_update", maintain_order=True)
-        return _as_sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock, epoch)
+        return epoch.sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class SubscriptionJoin:
             *renamed(met, keys, self.right_names), asked.get_column(HASH), asked.get_column(SENDER),
             times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
             gone.alias("_deleted")])
-        return _as_sent(answers, self.clock, epoch)
+        return epoch.sent(answers, self.clock)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +190,3 @@ class ResponseJoin:
 def _is_key(keys: pl.DataFrame) -> pl.Series:
     """Which keys are not null."""
     return keys.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
-
-
-def _as_sent(messages: pl.DataFrame, clock: str, epoch: Epoch) -> pl.DataFrame:
-    """``messages`` with the place that keeps their order, counted on in ``clock``."""
-    first = epoch.clocks.get(clock, 0)
-    epoch.clocks[clock] = first + messages.height
-    return messages.with_columns(pl.lit(epoch.partition, pl.Int32).alias("_partition"),
-                                 pl.int_range(first, first + messages.height, dtype=pl.Int64).alias("_offset"))

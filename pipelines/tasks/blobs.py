@@ -31,16 +31,16 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
                    rows=frame.height, size_bytes=path.stat().st_size)
 
 
-def read_blobs(folder: Path, blobs: Sequence[BlobRef], messages: Collection[str] = ()) -> dict[str, pl.DataFrame]:
+def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str] = ()) -> dict[str, pl.DataFrame]:
     """By edge, the rows of all blobs merged by timestamp, source partition and offset.
 
-    Those of the edges ``messages`` keep the order in which each task sent them.
+    Those of the edges ``in_order`` keep the order in which each task sent them.
     """
     by_edge: dict[str, list[pl.DataFrame]] = {}
     for blob in blobs:
         by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
     merged = {edge: pl.concat(frames) for edge, frames in by_edge.items()}
-    return {edge: in_sending_order(rows) if edge in messages else rows.sort(ORDER, maintain_order=True)
+    return {edge: in_sending_order(rows) if edge in in_order else rows.sort(ORDER, maintain_order=True)
             for edge, rows in merged.items()}
 
 

@@ -251,8 +251,8 @@ class EpochRunner:
         return receipt
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
-        messages = {edge.name for edge in sub_topology.edges_in if edge.node.is_message}
-        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs, messages), positions={}, times_ms={},
+        in_order = {edge.name for edge in sub_topology.edges_in if edge.node.keeps_order}
+        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs, in_order), positions={}, times_ms={},
                       dead=[], stopped_at=None)
         sources = {source.topic: source for source in sub_topology.sources}
         raws: dict[str, FetchedRecords] = {}

@@ -44,7 +44,7 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
     return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector,
-                         newest=newest_rows_of(node.parent, operators))
+                         newest=newest_rows_of(node.parent, operators), clock=node.name)
 
 
 def subscriptions_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:

@@ -43,10 +43,13 @@ class SubscriptionSendNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class MessageRepartitionNode(RepartitionNode):
-    """An edge whose rows stay in the order in which each task sent them: ``_partition`` and ``_offset`` are those of
-    the message. It leads to tasks that are there for a table, and does not decide how many those are."""
+    """An edge to tasks that are there for a table: it does not decide how many those are."""
 
     is_explicit: bool = True
+
+    @property
+    def keeps_order(self) -> bool:
+        return True
 
     @property
     def is_message(self) -> bool:

@@ -203,9 +203,13 @@ class RepartitionNode(Node):
         return source_schema(self.record.columns)
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether its rows stay in the order in which each task sent them (``Epoch.sent``), whatever their times."""
+        return False
+
+    @property
     def is_message(self) -> bool:
-        """Whether its rows stay in the order in which each task sent them, whatever their times, and go to tasks that
-        other inputs have."""
+        """Whether its rows go to tasks that are there for other inputs."""
         return False
 
     def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:

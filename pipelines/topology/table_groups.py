@@ -33,6 +33,10 @@ class ChangeSelectNode(Node):
 class ChangeRepartitionNode(RepartitionNode):
     """Moves them to the tasks that own the groups."""
 
+    @property
+    def keeps_order(self) -> bool:
+        return True
+
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return (f"{self.name}-sink",)
 

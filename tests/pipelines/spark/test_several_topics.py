@@ -57,6 +57,17 @@ def test_without_waiting_a_topic_overtakes_another(tmp_path):
     assert written(run).index("0@500") < written(run).index("1@49")
 
 
+def test_a_row_leaves_its_group_after_it_has_come_though_that_has_an_older_time(tmp_path):
+    def program(builder):
+        towns = builder.table("towns", key=String("town"), value=String("country"), store="towns")
+        towns.group_by("country").count("towns_of").to_delta("out")
+
+    run = place(tmp_path, program, {("towns", 0): [(b"rome", b"it", 10), (b"rome", b"fr", 5)]})
+    run.run()
+    found = read_table(run.warehouse / "several" / "out")
+    assert dict(found.select("country", "count").rows()) == {"it": 0, "fr": 1}
+
+
 def test_rows_behind_a_repartition_wait_for_older_records_of_a_topic(tmp_path):
     def program(builder):
         moved = stream(builder, "moved").select_key(lambda_key).repartition("moves")
