@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
@@ -11,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from pipelines import Application, Json, StreamsBuilder, String
+from pipelines import Application, Count, Json, StreamsBuilder, String
 from pipelines.serdes.partitioner import murmur2
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
@@ -82,6 +83,22 @@ def test_the_tables_are_joined_when_all_is_read(place):
     assert summary.records_in == sum(map(len, place.topics.rows.values()))
     assert found(place) == expected(place)
     assert len(found(place)[0]) > 5
+
+
+@pytest.mark.slow
+def test_a_table_joins_what_is_counted_of_itself(place):
+    builder = StreamsBuilder()
+    orders = builder.table("orders", key=String("id"), value=Json(Order), store="orders")
+    per_customer = orders.group_by("customer").agg("per_customer", n=Count())
+    orders.left_join(per_customer, foreign_key="customer").to_delta("counted")
+    del place.topics.rows["customers", 0], place.topics.rows["customers", 1], place.topics.rows["customers", 2]
+    place.application = Application("shop", builder, commit_interval=timedelta(milliseconds=20))
+    place.run()
+    newest = {key: value and json.loads(value) for rows in place.topics.rows.values() for key, value, _ in rows}
+    named = {key.decode(): order["customer"] for key, order in newest.items() if order}
+    counts = Counter(name for name in named.values() if name)
+    found = read_table(place.warehouse / "shop" / "counted").to_dicts()
+    assert {row["id"]: row["n"] for row in found} == {key: counts[name] or None for key, name in named.items()}
 
 
 @pytest.mark.slow
