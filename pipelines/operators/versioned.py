@@ -74,8 +74,8 @@ def look_up_as_of(asked: pl.DataFrame, table: TableView, store: StoreSpec, updat
     asks = asks.with_columns(newest_ts.gather(asks.get_column("_id")).fill_null(BEFORE_ALL_TIMES).alias("_newest"))
     older = asks.filter(pl.col(AS_OF) < pl.col("_newest")).select("_id", AS_OF).unique(maintain_order=True)
     then = table.before(distinct[older.get_column("_id")].with_columns(older.get_column(AS_OF)), epoch)
-    places = older.with_columns((newest.height + pl.int_range(pl.len())).alias("_place"))
-    asks = asks.join(places, on=["_id", AS_OF], how="left", maintain_order="left")
+    older = older.with_columns((newest.height + pl.int_range(pl.len())).alias("_place"))
+    asks = asks.join(older, on=["_id", AS_OF], how="left", maintain_order="left")
     asks = asks.with_columns(pl.coalesce("_place", "_id").cast(pl.Int64).alias("_place"))
     found = pl.concat([newest, then, updates.select(newest.columns)])
     if updates.height:
@@ -84,11 +84,11 @@ def look_up_as_of(asked: pl.DataFrame, table: TableView, store: StoreSpec, updat
                                is_written_first=is_written_first)
     clock = _clock_at(asks.get_column("_offset"), updates, epoch.clocks_before.get(store.name, BEFORE_ALL_TIMES),
                       is_written_first=is_written_first)
-    met = found.select(pl.all().gather(asks.get_column("_place")))
+    places = asks.get_column("_place")
     is_forgotten = (asks.get_column(AS_OF) < clock - store.retention_ms) & (
-        met.get_column("_ts") < asks.get_column("_newest"))
-    gone = met.get_column("_deleted").fill_null(True) | is_forgotten.fill_null(False)
-    return met.drop(keys).with_columns(gone.alias("_deleted"))
+        found.get_column("_ts").gather(places) < asks.get_column("_newest"))
+    met = found.drop(keys).select(pl.all().gather(places.set(is_forgotten.fill_null(False), None)))
+    return met.with_columns(pl.col("_deleted").fill_null(True))
 
 
 def _at_their_turns(asks: pl.DataFrame, times: pl.Series, first: int, turns: pl.Series, ids: pl.Series, *,

@@ -83,11 +83,11 @@ def test_an_inner_join_drops_what_meets_no_row_of_its_time_and_updates_bring_not
 def test_beyond_the_history_only_a_row_that_is_still_the_newest_is_met():
     with driven(lambda sales, rates: sales.left_join(rates)) as (rates, sales, out, _):
         pipe(rates, (1, 10), (2, 20))
-        rates.pipe_input("b", 7, timestamp_ms=119)
-        pipe(sales, (100, 19))
+        rates.pipe_input("b", 7, timestamp_ms=115)
+        pipe(sales, (100, 14), (101, 15))
         rates.pipe_input("b", 7, timestamp_ms=120)
-        pipe(sales, (101, 19), (102, 20), (103, 21))
-        assert joined(out) == [(100, 1), (101, None), (102, 2), (103, 2)]
+        pipe(sales, (102, 19), (103, 20), (104, 21))
+        assert joined(out) == [(100, None), (101, 1), (102, None), (103, 2), (104, 2)]
 
 
 def test_a_row_older_than_the_history_is_neither_kept_nor_forwarded_but_counted():
