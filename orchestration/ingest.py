@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
     UnresolvedAssetJobDefinition as AssetJob,
 )
@@ -16,7 +17,7 @@ from dagster._core.errors import DagsterPipesExecutionError  # has no public nam
 from infra.control import ControlDatabase, ControlDatabaseError
 from infra.process import end_with
 from infra.settings import Settings
-from orchestration.commits import keep_partitions_in_step
+from orchestration.commits import keep_partitions_in_step, news
 from orchestration.owner import owner_of
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
@@ -64,9 +65,11 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         except DagsterPipesExecutionError:
             closing = None
         except dg.DagsterExecutionInterruptedError:
-            if not _has_ended_as_told(settings, supervised.id, context):
+            results = _results_as_told(supervised, settings, context)
+            if not results:
                 raise
             context.log.info("the run was terminated: its driver has committed and ended")
+            yield from results
             return
         if closing is None:
             raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
@@ -87,16 +90,34 @@ def continuous_job(supervised: Supervised) -> AssetJob:
         config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}})
 
 
-def _has_ended_as_told(settings: Settings, application: str, context: dg.AssetExecutionContext) -> bool:
-    """Whether somebody has terminated the run and its driver has ended well: then the step has done all of its work."""
+def _results_as_told(supervised: Supervised, settings: Settings, context: dg.AssetExecutionContext
+                     ) -> list[dg.MaterializeResult]:
+    """What the driver of a run that somebody has terminated left, once it has ended well; else nothing.
+
+    Pipes gives no reports of a driver that it has interrupted, so they are made of the commit here.
+    """
+    from orchestration.committed import pace_metadata
+    from state.commit.protocol import newest_commit
+
     run = context.instance.get_run_by_id(context.run.run_id)
     if run is None or run.status != dg.DagsterRunStatus.CANCELING:
-        return False
+        return []
     try:
-        life = ControlDatabase(settings.control_database_url).application_status(application, of_driver=True)
+        life = ControlDatabase(settings.control_database_url).application_status(supervised.id, of_driver=True)
     except ControlDatabaseError:
-        return False
-    return life is not None and (life.owner, life.state) == (owner_of(run.run_id), "stopped")
+        return []
+    newest = newest_commit(settings.warehouse, supervised.id)
+    if newest is None or life is None or (life.owner, life.state) != (owner_of(run.run_id), "stopped"):
+        return []
+    events = news(supervised, newest, context.instance, settings.warehouse,
+                  pace=pace_metadata(settings, supervised.id))
+    return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
+
+
+def _result(event: dg.AssetMaterialization) -> dg.MaterializeResult:
+    version = (event.tags or {}).get(DATA_VERSION_TAG)
+    return dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata,
+                                data_version=dg.DataVersion(version) if version is not None else None)
 
 
 def why_it_ended(settings: Settings, application: str, owner: str) -> str:

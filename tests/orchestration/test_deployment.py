@@ -153,9 +153,9 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
         patch.setenv("WEIR_SLOTS", "2")
         settings = Settings.load()
         with broker_for(settings) as bootstrap_servers:
-            load_weather.load(bootstrap_servers)
             deployment = Deployment(tmp_path / "home", settings, postgresql.format("dagster"), pytestconfig.rootpath)
             try:
+                load_weather.load(bootstrap_servers)  # while the servers start
                 yield deployment
             finally:
                 deployment.close()
@@ -190,6 +190,10 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     deployment.ask(TERMINATE, run=second.run_id)
     assert wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), START_LIMIT_S, "it is canceled"
                     ) < TERMINATED_LIMIT_S
+    failures = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert [entry.get_dagster_event().step_failure_data.error_display_string for entry in failures] == []
+    reports = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    assert ["weather", "ingest"] in [entry.get_dagster_event().asset_key.path for entry in reports]
     ended = deployment.status()
     assert (ended.state, ended.error, ended.has_process) == ("stopped", None, False)
     assert not psutil.wait_procs(below, timeout=5)[1]
