@@ -148,6 +148,8 @@ class StateReader:
         columns = key_columns(spec, key)
         if sub_topology.keyed_edges:
             edge = sub_topology.keyed_edges[0]
+            if edge.met is not None:
+                connect_serdes([edge.met.key_serde], self._schema_registry)
             row = pl.DataFrame([columns], schema=edge.node.record.key.columns)
             partition = int(edge.partition_of(row, count)[0])
         else:

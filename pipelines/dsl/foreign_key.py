@@ -23,7 +23,6 @@ from pipelines.topology.foreign_key import (
     SubscriptionJoinNode,
     SubscriptionRepartitionNode,
     SubscriptionSendNode,
-    key_serde_of,
 )
 from pipelines.topology.joins import bases
 from pipelines.topology.nodes import Node, RecordType
@@ -72,8 +71,7 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
 
     send = graph.add(SubscriptionSendNode(name=send_name, parent=left, record=asked, selector=selector,
                                           selected=selected, key=key, kind=kind))
-    sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked,
-                                                 key_serde=key_serde_of(right)))
+    sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked))
     join = graph.add(SubscriptionJoinNode(
         name=join_name, parent=sent, others=(right,), record=answered, store=kept, key=key, joiner=joiner,
         receive_name=receive_name, subscription_name=subscription_name))

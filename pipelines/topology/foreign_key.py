@@ -6,7 +6,7 @@ in a circle by design. What the nodes do is ``pipelines.operators.foreign_key``'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -15,9 +15,8 @@ from pipelines.operators.foreign_key import SENDER
 from pipelines.operators.functions import UserFunction
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.serdes.serde import Serde
 from pipelines.topology.joins import bases
-from pipelines.topology.nodes import Node, RecordType, RepartitionNode, SourceNode
+from pipelines.topology.nodes import Node, RecordType, RepartitionNode
 from state.types import StoreSpec
 
 
@@ -63,20 +62,13 @@ class MessageRepartitionNode(RepartitionNode):
 class SubscriptionRepartitionNode(MessageRepartitionNode):
     """Takes subscriptions to the tasks that own their foreign keys; a null one to any."""
 
-    key_serde: Serde | None
-    """That of the right table's topic, whose producers chose the partitions; None behind a repartition."""
-
-    def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
-        if self.key_serde is None:
-            return super().key_bytes(keys)
-        return [self.key_serde.encode(key) or b"" for key in self.record.key.to_objects(keys)]
-
 
 @dataclass(eq=False, kw_only=True)
 class ResponseRepartitionNode(MessageRepartitionNode):
     """Takes answers back to the tasks that asked."""
 
-    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
+    def partition_of(self, rows: pl.DataFrame, count: int,
+                     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]) -> pl.Series:
         return rows.get_column(SENDER) % count
 
 
@@ -133,13 +125,3 @@ class ResponseJoinNode(Node):
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return (self.resolver_name,)
-
-
-def key_serde_of(table: Node) -> Serde | None:
-    """The key serde of the topic whose partitions a table's keys are in; None where Weir has chosen them."""
-    node: Node | None = table
-    while node is not None and not isinstance(node, RepartitionNode):
-        if isinstance(node, SourceNode):
-            return node.key_serde
-        node = node.others[0] if isinstance(node, ResponseJoinNode) else node.parent
-    return None

@@ -6,7 +6,7 @@ Each node has the name that Kafka Streams would give it. Splitting nodes into su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -18,7 +18,7 @@ from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
 from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
-from pipelines.serdes.partitioner import key_bytes, partition_of
+from pipelines.serdes.partitioner import partition_of
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import Serde
 from pipelines.serdes.source import source_schema
@@ -212,19 +212,16 @@ class RepartitionNode(Node):
         """Whether its rows go to tasks that are there for other inputs."""
         return False
 
-    def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
-        """What decides the partition of each key."""
-        return key_bytes(keys)
-
-    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
-        """The target partition of each row, by Kafka's default partitioner over the key's bytes."""
+    def partition_of(self, rows: pl.DataFrame, count: int,
+                     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]) -> pl.Series:
+        """The target partition of each row, by Kafka's default partitioner over the bytes of its key."""
         keys = list(self.record.key.columns)
         absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
         if not absent.any():
-            return partition_of(rows, keys, count, self.key_bytes)
+            return partition_of(rows, keys, count, bytes_of)
         present = (~absent).arg_true()
         return (rows.get_column("_partition") % count).cast(pl.Int32).scatter(
-            present, partition_of(rows[present], keys, count, self.key_bytes))
+            present, partition_of(rows[present], keys, count, bytes_of))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from pipelines.errors import CoPartitioningError, TopologyError
+from pipelines.serdes.partitioner import key_bytes
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.serde import Serde
 from pipelines.topology.describe import describe
@@ -43,6 +44,8 @@ class Edge:
     """Index of the sub-topology that writes."""
     target: int
     node: RepartitionNode
+    met: SourceNode | None
+    """The topic whose keys meet its own in the tasks that it leads to; None where it meets other edges at most."""
 
     @property
     def schema(self) -> pl.Schema:
@@ -50,8 +53,9 @@ class Edge:
         return self.node.schema
 
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
-        """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key."""
-        return self.node.partition_of(rows, count)
+        """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key, as it is
+        written in the topic that is met."""
+        return self.node.partition_of(rows, count, key_bytes if self.met is None else partial(_as_in, self.met))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -283,15 +287,31 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
             groups.append((entrances, members))
             heads += [node for node in nodes if isinstance(node, RepartitionNode) and node in members]
     groups = _writers_first(groups)
-    edges = tuple(Edge(name=node.name, source=source, target=target, node=node)
+    edges = tuple(Edge(name=node.name, source=source, target=target, node=node, met=_met(node, members_of_target))
                   for source, (_, members) in enumerate(groups) for node in nodes
                   if isinstance(node, RepartitionNode) and node in members
-                  for target, (entrances, _) in enumerate(groups) if node in entrances)
+                  for target, (entrances, members_of_target) in enumerate(groups) if node in entrances)
     return tuple(
         SubTopology(index=index, nodes=tuple(node for node in nodes if node in members),
                     edges_in=tuple(edge for edge in edges if edge.target == index),
                     edges_out=tuple(edge for edge in edges if edge.source == index))
         for index, (_, members) in enumerate(groups)), edges
+
+
+def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
+    """The first topic whose keys come together with those of ``entrance``, be it by way of others."""
+    meetings = [{name for parent in node.parents for name in _inputs_of(parent)} for node in members if node.others]
+    known = {entrance.name}
+    while found := set().union(*(names for names in meetings if names & known)) - known:
+        known |= found
+    sources = {node.topic: node for node in members if isinstance(node, SourceNode)}
+    return next((sources[name] for name in sorted(known) if name in sources), None)
+
+
+def _as_in(source: SourceNode, keys: pl.DataFrame) -> list[bytes]:
+    """Keys as the producers of a topic write them."""
+    items = source.key.to_objects(keys.rename(dict(zip(keys.columns, source.key.columns, strict=True))))
+    return [source.key_serde.encode(item) or b"" for item in items]
 
 
 def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:

@@ -246,9 +246,9 @@ def test_subscriptions_go_where_the_producers_of_the_right_topic_put_the_key():
     parts = builder.table("parts", key=Int32("part"), value=Json(Customer), store="parts")
     lines = builder.table("lines", key=String("id"), value=Json(Order), store="lines")
     lines.join(parts, foreign_key="amount").to_delta("out")
-    node = next(edge.node for edge in builder.build().edges if edge.target == 0)
+    edge = next(edge for edge in builder.build().edges if edge.target == 0)
     rows = pl.DataFrame({"part": [1, 2, 3, 70_000]}).with_columns(_partition=pl.lit(0, pl.Int32))
-    assert node.partition_of(rows, 7).to_list() == [
+    assert edge.partition_of(rows, 7).to_list() == [
         int(murmur2([key.to_bytes(4)])[0] & 0x7FFFFFFF) % 7 for key in (1, 2, 3, 70_000)]
 
 

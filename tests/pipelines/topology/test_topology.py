@@ -8,10 +8,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from polars import col
 
 from pipelines import (
     BufferConfig,
     Count,
+    Delimited,
+    Int32,
     Json,
     Mean,
     StreamsBuilder,
@@ -20,6 +23,7 @@ from pipelines import (
     TimeWindows,
     TopologyError,
 )
+from pipelines.serdes.partitioner import murmur2
 from pipelines.topology import Topology
 from state.types import StoreKind, TaskId
 
@@ -223,3 +227,40 @@ def test_edges_spread_rows_by_kafkas_partitioner():
     edge = program().edges[0]
     rows = pl.DataFrame({"page": ["abc", "foobar", "abc"]})
     assert edge.partition_of(rows, 4).to_list() == [479470107 % 4, (-790332482 & 0x7FFFFFFF) % 4, 479470107 % 4]
+
+
+@dataclass(frozen=True)
+class Page:
+    number: int
+
+
+@pytest.mark.parametrize(("key", "dtype", "written"), [
+    (Int32("number"), pl.Int32, lambda number: number.to_bytes(4)),
+    (Json(Page), pl.Int64, b'{"number":%d}'.__mod__),
+    (Delimited(Page, "."), pl.Int64, b"%d".__mod__),
+], ids=["Int32", "Json", "Delimited"])
+@pytest.mark.parametrize("meets", ["join", "table join", "cogroup", "by way of another edge"])
+def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the_key(key, dtype, written, meets):
+    """A join would find nothing, and say nothing, if Weir and the producers wrote keys in two ways."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click)).select_key(number=col("ms").cast(dtype))
+    pages = builder.stream("pages", key=key, value=Json(Click))
+    match meets:
+        case "join":
+            clicks.join(pages.to_table("titles")).to_delta("out")
+        case "table join":
+            clicks.to_table("newest").join(pages.to_table("titles")).to_delta("out")
+        case "cogroup":
+            both = clicks.group_by_key().cogroup(n=Count()).cogroup(pages.group_by_key(), m=Count())
+            both.agg("both").to_delta("out")
+        case _:
+            more = builder.stream("more", key=String("user"), value=Json(Click)).select_key(number=col("ms").cast(dtype))
+            newest = clicks.to_table("newest")
+            newest.join(pages.to_table("titles")).to_delta("out")
+            newest.join(more.to_table("newer")).to_delta("more_out")
+    edges = builder.build().edges
+    assert edges
+    for edge in edges:
+        rows = pl.DataFrame({"number": [1, 2, 3, 70_000]}, schema={"number": dtype})
+        assert edge.partition_of(rows, 7).to_list() == [
+            int(murmur2([written(number)])[0] & 0x7FFFFFFF) % 7 for number in (1, 2, 3, 70_000)]
