@@ -76,11 +76,13 @@ class JoinBuffer:
         if due.is_empty():
             return None
         key = self.store.key.names()[1:-1]
+        due = due.sort("_at", *key, "_seq")  # long keys are not in order in the store
         return due.select(*key, *self.store.value, "_ts").hstack(
             NOWHERE[[0] * due.height]).with_columns(_deleted=pl.lit(False))
 
     def _take_due(self, store: TypedStore, stream_time_ms: int) -> pl.DataFrame:
         """Take out what has waited for long enough, in the order in which it goes."""
         keys, rows = store.scan(b"", PRESENT + time_bytes(stream_time_ms - self.grace_ms + 1))
+        due = store.decode(keys).hstack(rows)
         store.delete(keys)
-        return store.decode(keys).hstack(rows)
+        return due

@@ -192,6 +192,15 @@ def test_records_of_one_key_and_time_all_wait_and_go_in_the_order_of_arrival():
         assert joined(out) == [(100, 1), (101, 1), (100, 1)]
 
 
+def test_records_wait_under_keys_of_any_length():
+    long = "k" * 600
+    with driven(graced(10, "left_join")) as (rates, sales, out, _):
+        rates.pipe_input(long, 1, timestamp_ms=0)
+        for key, amount, time_ms in ((long, 100, 20), (f"{long}2", 101, 20), (long, 102, 30)):
+            sales.pipe_input(key, amount, timestamp_ms=time_ms)
+        assert joined(out) == [(100, 1), (101, None)]
+
+
 def test_a_record_beyond_the_grace_joins_at_once_and_one_at_its_edge_goes_with_what_is_due():
     with driven(graced(10)) as (rates, sales, out, _):
         pipe(rates, (1, 0))
@@ -224,7 +233,7 @@ def test_without_key_or_value_nothing_waits(join, rows, null_keys):
 def test_silence_lets_waiting_records_go():
     builder = StreamsBuilder()
     rates = rates_of(builder)
-    builder.stream("sales", key=String("currency"), value=Int64("amount"), idle_after=ms(500)).join(
+    builder.stream("sales", key=String("currency"), value=Int64("amount"), idle_after=ms(500)).left_join(
         rates, grace=ms(10), store="waiting").to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         sales, out = driver.create_input_topic("sales"), driver.create_output_table("out")
@@ -234,6 +243,10 @@ def test_silence_lets_waiting_records_go():
         assert joined(out) == [(101, 1)]
         driver.advance_wall_clock_time(ms(1))
         assert joined(out) == [(100, 1)]
+        for amount in range(4):
+            sales.pipe_input("k" * 600, amount, timestamp_ms=30)
+        driver.advance_wall_clock_time(ms(520))
+        assert [row["amount"] for row in out.read_rows()] == [0, 1, 2, 3], "long keys keep their order"
 
 
 def test_a_stream_with_a_new_key_waits_behind_its_repartition_and_the_buffer_stands_with_the_join():
