@@ -25,8 +25,10 @@ from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode
 from pipelines.topology.nodes import (
     AggregateNode,
+    MapNode,
     Node,
     RepartitionNode,
+    SelectKeyNode,
     SourceNode,
     SuppressNode,
     TableSinkNode,
@@ -268,13 +270,16 @@ def _check_names(nodes: Iterable[Node]) -> None:
                 raise TopologyError(f"the {what} {name!r} is declared {names.count(name)} times; {way_out}")
 
 
-def _inputs_of(node: Node) -> set[str]:
-    """The topics and edges whose rows reach ``node`` in memory."""
+def _inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
+    """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key`` only those that no map or new
+    key on the way may have given another one."""
+    if under_own_key and isinstance(node, MapNode | SelectKeyNode):
+        return set()
     if isinstance(node, SourceNode):
         return {node.topic}
     if isinstance(node, RepartitionNode):
         return {node.name}
-    return {name for parent in node.parents for name in _inputs_of(parent)}
+    return {name for parent in node.parents for name in _inputs_of(parent, under_own_key=under_own_key)}
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
@@ -300,7 +305,8 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
 
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
     """The first topic whose keys come together with those of ``entrance``, be it by way of others."""
-    meetings = [{name for parent in node.parents for name in _inputs_of(parent)} for node in members if node.others]
+    meetings = [{name for parent in node.parents for name in _inputs_of(parent, under_own_key=True)}
+                for node in members if node.others]
     known = {entrance.name}
     while found := set().union(*(names for names in meetings if names & known)) - known:
         known |= found

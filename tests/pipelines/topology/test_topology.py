@@ -234,12 +234,18 @@ class Page:
     number: int
 
 
+@dataclass(frozen=True)
+class Time:
+    ms: int | None
+
+
 @pytest.mark.parametrize(("key", "dtype", "written"), [
     (Int32("number"), pl.Int32, lambda number: number.to_bytes(4)),
     (Json(Page), pl.Int64, b'{"number":%d}'.__mod__),
     (Delimited(Page, "."), pl.Int64, b"%d".__mod__),
 ], ids=["Int32", "Json", "Delimited"])
-@pytest.mark.parametrize("meets", ["join", "table join", "cogroup", "by way of another edge"])
+@pytest.mark.parametrize("meets", ["join", "table join", "cogroup", "before a merge under a new key",
+                                   "by way of another edge"])
 def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the_key(key, dtype, written, meets):
     """A join would find nothing, and say nothing, if Weir and the producers wrote keys in two ways."""
     builder = StreamsBuilder()
@@ -253,6 +259,9 @@ def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the
         case "cogroup":
             both = clicks.group_by_key().cogroup(n=Count()).cogroup(pages.group_by_key(), m=Count())
             both.agg("both").to_delta("out")
+        case "before a merge under a new key":
+            titled = clicks.join(pages.to_table("titles")).select_key(user="page").map_values(ms="ms")
+            titled.merge(builder.stream("by_user", key=String("user"), value=Json(Time))).to_delta("out")
         case _:
             more = builder.stream("more", key=String("user"), value=Json(Click)).select_key(number=col("ms").cast(dtype))
             newest = clicks.to_table("newest")
