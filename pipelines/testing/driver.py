@@ -35,6 +35,7 @@ from pipelines.testing.stores import (
     ReadOnlyWindowStore,
 )
 from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_ms
+from pipelines.topology.foreign_key import ResponseJoinNode
 from pipelines.topology.nodes import RecordType
 from pipelines.topology.topology import SubTopology
 from state.engine.memory import MemoryStore
@@ -160,7 +161,7 @@ class TopologyTestDriver:
             self._run(task, {})
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
-        """Raises ``LookupError`` when no key-value store has that name."""
+        """Raises ``LookupError`` when no key-value store has that name, or a join keeps it for itself."""
         return ReadOnlyKeyValueStore(*self._view(name, StoreKind.KEY_VALUE))
 
     def get_window_store(self, name: str) -> ReadOnlyWindowStore:
@@ -218,6 +219,9 @@ class TopologyTestDriver:
             for node in task.sub_topology.nodes:
                 for store in node.stores:
                     if store.name == name and store.kind is kind:
+                        if node.is_join or isinstance(node, ResponseJoinNode):
+                            raise LookupError(f"the store {name!r} holds what the join {node.name} keeps for itself; "
+                                              "read what the join forwards")
                         return partial(self._read, task, store), node.record
         known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
         raise LookupError(f"there is no {kind.replace('_', '-')} store {name!r}; there is {', '.join(known) or 'none'}")

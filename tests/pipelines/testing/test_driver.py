@@ -12,6 +12,7 @@ from pipelines import (
     Application,
     BadInputError,
     Count,
+    JoinWindows,
     Json,
     Last,
     SessionWindows,
@@ -89,6 +90,24 @@ def test_times_are_aware_and_given_once():
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1))
         with pytest.raises(ValueError, match="not both"):
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1, tzinfo=UTC), timestamp_ms=1)
+
+
+def test_what_joins_keep_for_themselves_is_refused():
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
+    views = builder.stream("views", key=String("user"), value=Json(Click))
+    near = JoinWindows.of_time_difference_with_no_grace(timedelta(minutes=1))
+    clicks.join(views, windows=near, store="near").to_delta("both")
+    newest, seen = clicks.to_table("newest"), views.to_table("seen")
+    newest.join(seen, foreign_key="page", store="named").to_stream().to_delta("out")
+    application = Application("test", builder)
+    stores = {spec.name for each in application.topology.sub_topologies for spec in each.stores} - {"newest", "seen"}
+    assert stores == {"near-this-join-store", "near-other-join-store", "named-subscription-store", "named-result-store"}
+    with TopologyTestDriver(application) as driver:
+        for store in stores:
+            with pytest.raises(LookupError, match=f"'{store}' holds what the join .* keeps for itself"):
+                driver.get_key_value_store(store)
+        assert driver.get_key_value_store("newest").all() == []
 
 
 def test_nothing_touches_the_disk(monkeypatch, tmp_path):

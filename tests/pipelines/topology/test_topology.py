@@ -263,7 +263,8 @@ def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the
             titled = clicks.join(pages.to_table("titles")).select_key(user="page").map_values(ms="ms")
             titled.merge(builder.stream("by_user", key=String("user"), value=Json(Time))).to_delta("out")
         case _:
-            more = builder.stream("more", key=String("user"), value=Json(Click)).select_key(number=col("ms").cast(dtype))
+            more = builder.stream("more", key=String("user"), value=Json(Click))
+            more = more.select_key(number=col("ms").cast(dtype))
             newest = clicks.to_table("newest")
             newest.join(pages.to_table("titles")).to_delta("out")
             newest.join(more.to_table("newer")).to_delta("more_out")
