@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -106,6 +107,9 @@ def load_application(name: str) -> Application:
                                        "install its package") from None
         raise ApplicationLoadError(f"module {module_name!r} imports {error.name!r}, which is not installed; install "
                                    "it in this environment") from error
+    except (AttributeError, ImportError, NameError, SyntaxError, TypeError, ValueError) as error:
+        raise ApplicationLoadError(f"module {module_name!r} cannot be loaded: {_place(error)}"
+                                   f"{type(error).__name__}: {error}; correct the program") from error
     if not hasattr(module, attribute):
         found = [key for key, value in vars(module).items() if isinstance(value, Application)]
         way_out = f"it has {', '.join(found)}" if found else "define it as Application(...) at module level"
@@ -115,3 +119,9 @@ def load_application(name: str) -> Application:
         raise ApplicationLoadError(f"{name} is a {type(application).__name__}, not an Application; name the object "
                                    "made by Application(...)")
     return application
+
+
+def _place(error: Exception) -> str:
+    """The line of a module at which importing it failed; a syntax error says its own."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
+    return "" if isinstance(error, SyntaxError) or not lines else f"{lines[-1].filename}, line {lines[-1].lineno}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -19,6 +20,8 @@ from pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtract
 from pipelines.serdes.windowed import WindowedSerde
 from pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
 from pipelines.topology.topology import Topology
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class StreamsBuilder:
@@ -42,7 +45,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: A schema does not fit, or the topic is read already.
         """
-        topics = [topic] if isinstance(topic, str) else list(topic)
+        topics = list(topic) if isinstance(topic, Sequence) and not isinstance(topic, str) else [topic]
         if not topics:
             raise TopologyError("the stream has no topic; name at least one")
         if len(topics) == 1:
@@ -91,12 +94,27 @@ class StreamsBuilder:
 
     def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None,
                 idle_after: timedelta | None, *, is_global: bool = False, name: str = "") -> SourceNode:
+        _check_topic(topic, key, value)
         name = name or self._graph.new_name("KSTREAM-SOURCE-")
         record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
                                     is_windowed=isinstance(key, WindowedSerde))
         source = SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
                             timestamp=_checked(topic, record, timestamp), idle_after_ms=idle_ms(idle_after))
         return source if is_global else self._graph.add(source)
+
+
+def _check_topic(topic: str, key: Serde, value: Serde) -> None:
+    """Raises ``TopologyError`` for what is no topic of Kafka's, or no serde."""
+    if not isinstance(topic, str):
+        raise TopologyError(f"the topic is {topic!r}; name it, as \"orders\": topics are not found by a pattern, and "
+                            "stream alone reads several, as a list")
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise TopologyError(f"the topic name {topic!r} is none that Kafka takes; use up to 249 letters, digits, dots, "
+                            "dashes and underscores, for topics are not found by a pattern")
+    for part, serde in (("key", key), ("value", value)):
+        if isinstance(serde, type) or not hasattr(serde, "row_type"):
+            raise TopologyError(f"topic {topic!r}: {part} is {serde!r}; pass a serde, as String(\"name\") or "
+                                "Json(YourDataclass)")
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:

@@ -143,7 +143,8 @@ class CogroupedKStream(_Cogrouped):
                 fold the records.
         """
         if not isinstance(grouped, KGroupedStream):
-            raise TopologyError(f"cogroup got {grouped!r}; pass a grouped stream, as stream.group_by_key()")
+            raise TopologyError(f"cogroup got a {type(grouped).__name__}; pass a grouped stream, as "
+                                "stream.group_by_key()")
         if (aggregator is None) == (not aggregates):
             raise TopologyError("cogroup takes one function (key, value, aggregate), or named aggregates as n=Count()")
         check_aggregates(aggregates)

@@ -172,9 +172,9 @@ class KStream:
             node = add_stream_table_join(graph, left, other._node, joiner, name=name, is_left=kind == "left",
                                          grace=grace, store=store)
         else:
-            raise TopologyError(f"a stream cannot join {other!r} this way; pass a stream with windows= and store=, a "
-                                "table without them, a versioned table with grace= and store=, or a global table with "
-                                "key=")
+            raise TopologyError(f"a stream cannot join a {type(other).__name__} this way; pass a stream with "
+                                "windows= and store=, a table without them, a versioned table with grace= and store=, "
+                                "or a global table with key=")
         return KStream(graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:

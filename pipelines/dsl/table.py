@@ -80,6 +80,9 @@ class KTable:
 
     def _join(self, other: KTable, joiner: JoinFunction | None, kind: JoinKind,
               foreign_key: ForeignKey | None = None, store: str | None = None) -> KTable:
+        if not isinstance(other, KTable):
+            raise TopologyError(f"a table cannot join a {type(other).__name__}; pass a table, as builder.table(...) or "
+                                'stream.to_table("name")')
         if foreign_key is not None:
             return KTable(self._graph, add_foreign_key_join(self._graph, self._node, other._node, joiner, kind,
                                                             foreign_key, store))

@@ -20,7 +20,9 @@ NO_END_MS = 253_402_300_799_999
 
 
 def to_ms(duration: timedelta, name: str) -> int:
-    """Whole milliseconds of ``duration``; raises ``TopologyError`` when there are none or some are lost."""
+    """Whole milliseconds of ``duration``; raises ``TopologyError`` when it is none, or some of it would be lost."""
+    if not isinstance(duration, timedelta):
+        raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, as timedelta(minutes=10)")
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if rest:
         raise TopologyError(f"{name} is {duration}, which is not a whole number of milliseconds; round it")

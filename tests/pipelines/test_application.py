@@ -38,13 +38,17 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
     ("made.nothing:app", "no module 'made.nothing'"),
     ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),
     ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
-    ("made.broken:app", "imports 'not_there_at_all'")])
+    ("made.broken:app", "imports 'not_there_at_all'"),
+    ("made.typo:app", r"'made.typo' cannot be loaded: .*typo.py, line 2: AttributeError: .*'of_size'; correct the"),
+    ("made.cut:app", r"'made.cut' cannot be loaded: SyntaxError: .*cut.py, line 1\); correct the program")])
 def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message):
     package = tmp_path / "made"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "empty.py").write_text("")
     (package / "broken.py").write_text("import not_there_at_all")
+    (package / "typo.py").write_text("from pipelines import TimeWindows\nTimeWindows.of_size(1)")
+    (package / "cut.py").write_text("app = (")
     (package / "good.py").write_text("from tests.pipelines.test_application import builder\n"
                                      "from pipelines import Application\napp, other = Application('a', builder()), 3")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,5 +1,6 @@
 """What cannot run is refused while the topology is built, in one sentence with the way out."""
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -103,7 +104,16 @@ def clicks(builder=None, value=Click, key="user"):
     (lambda: clicks().join(clicks().group_by_key().windowed_by(WINDOWS).count("s")), "are not kept, so a join cannot"),
     (lambda: clicks().join(clicks().to_table("s", ttl=timedelta(hours=1))), "cannot look them up"),
     (lambda: clicks().join(clicks().to_table("s"), windows=timedelta(1)), "cannot join .* this way"),
+    (lambda: clicks().join(clicks().to_table("s"), grace=timedelta(1)), "cannot join a KTable this way"),
+    (lambda: clicks().to_table("s").join(clicks()), "a table cannot join a KStream; pass a table"),
     (lambda: StreamsBuilder().build(), "reads nothing"),
+    (lambda: StreamsBuilder().stream(re.compile("c.*"), key=String(), value=String()), "not found by a pattern"),
+    (lambda: StreamsBuilder().stream("c-*", key=String(), value=String()), "'c-[*]' is none that Kafka takes"),
+    (lambda: StreamsBuilder().stream(["c", None], key=String(), value=String()), "the topic is None; name it"),
+    (lambda: StreamsBuilder().table(["c", "d"], key=String(), value=String(), store="s"), "stream alone reads several"),
+    (lambda: StreamsBuilder().stream("c", key=str, value=String()), "key is <class 'str'>; pass a serde"),
+    (lambda: StreamsBuilder().stream("c", key=String(), value=String), "value is <class .*String'>; pass a serde"),
+    (lambda: TimeWindows.of_size_and_grace(3600, 60), "window size is 3600; pass a datetime.timedelta"),
 ])
 def test_a_mistake_is_named(describe, message):
     with pytest.raises(TopologyError, match=message) as error:
