@@ -21,6 +21,7 @@ from pipelines.application import Application
 from pipelines.errors import QueryError
 from pipelines.serdes.partitioner import murmur2
 from pipelines.serdes.registry import connect_serdes
+from pipelines.serdes.row_type import RowType
 from pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateReader as Snapshot
@@ -150,11 +151,10 @@ class StateReader:
             edge = sub_topology.keyed_edges[0]
             if edge.met is not None:
                 connect_serdes([edge.met.key_serde], self._schema_registry)
-            row = pl.DataFrame([columns], schema=edge.node.record.key.columns)
-            partition = int(edge.partition_of(row, count)[0])
+            partition = int(edge.partition_of(_entering(columns, spec, edge.node.record.key), count)[0])
         else:
             source = sub_topology.sources[0]
-            (item,) = source.key.to_objects(pl.DataFrame([columns], schema=source.key.columns))
+            (item,) = source.key.to_objects(_entering(columns, spec, source.key))
             connect_serdes([source.key_serde], self._schema_registry)
             encoded = source.key_serde.encode(item)
             partition = int(murmur2([encoded or b""])[0] & 0x7FFFFFFF) % count
@@ -217,6 +217,12 @@ def key_columns(spec: StoreSpec, key: Key) -> dict[str, Any]:
     if isinstance(plain, Mapping):
         return dict(plain)
     return dict(zip(names, plain if isinstance(plain, tuple) else (plain,), strict=True))
+
+
+def _entering(columns: Mapping[str, Any], spec: StoreSpec, entrance: RowType) -> pl.DataFrame:
+    """A store's key, or the first columns of it, as the topic or edge names it that it comes by."""
+    values = [columns[name] for name in spec.key if name in columns and not name.startswith("_")]
+    return pl.DataFrame([values[:len(entrance.columns)]], schema=entrance.columns, orient="row")
 
 
 def _plain(key: Key) -> Key:

@@ -100,6 +100,30 @@ def test_the_task_that_holds_a_key_is_known(place):
 
 
 @dataclass(frozen=True)
+class Town:
+    mayor: str
+
+
+def test_the_task_of_a_key_does_not_depend_on_what_a_store_calls_its_columns(monkeypatch):
+    monkeypatch.setattr(StateReader, "tasks", lambda reader, store: [f"{store}_{number}" for number in range(64)])
+    builder = StreamsBuilder()
+    sold = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
+    sold.to_table("newest").join(towns).to_delta("joined")
+    moved = builder.stream("moves", key=String("id"), value=Json(Town)).group_by("mayor")
+    both = builder.stream("votes", key=String("name"), value=Json(Sale)).group_by_key().cogroup(votes=Count())
+    both.cogroup(moved, moves=Count()).agg("both").to_delta("both")
+    owned = builder.table("owned", key=String("id"), value=Json(Town), store="owned")
+    owned.join(builder.table("mayors", key=String("person"), value=Json(Sale), store="mayors"), foreign_key="mayor",
+               store="ruled").to_stream().to_delta("ruled")
+    reader = StateReader("nowhere", Application("sales", builder))
+    found = [reader.task_of(store, "Ulm") for store in ("newest", "towns", "both", "mayors", "ruled-result-store")]
+    found.append(reader.task_of("ruled-subscription-store", ("Ulm", "7")))
+    partition = int(murmur2([b"Ulm"])[0] & 0x7FFFFFFF) % 64
+    assert {task.rpartition("_")[2] for task in found} == {str(partition)}
+
+
+@dataclass(frozen=True)
 class Shop:
     town: str
     number: int
