@@ -71,6 +71,7 @@ for name, command, example in (
 kafka = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog="Example: weir kafka start",
                     help="The embedded Kafka broker of the folder.")
 kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
+kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")(control.kafka_create)
 kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
 app.add_typer(kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")

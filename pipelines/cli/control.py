@@ -153,6 +153,22 @@ def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None
     console.print(f"Kafka is up at {bootstrap_servers}; `weir kafka stop` ends it", markup=False, soft_wrap=True)
 
 
+def kafka_create(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+                 partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 4,
+                 directory: DirOption = None, debug: DebugOption = False) -> None:
+    """Create a topic in the embedded broker, which makes none on its own. What is there stays as it is."""
+    from infra.kafka.admin import KafkaAdmin
+    from infra.kafka.broker import EmbeddedBroker
+
+    settings = load_settings(directory)
+    with notices.status("starting Kafka"), EmbeddedBroker(settings.kafka_dir).used() as bootstrap_servers:
+        admin = KafkaAdmin(bootstrap_servers)
+        is_new = admin.create_topic(topic, partitions)
+        count = admin.partition_count(topic)
+    console.print(f"topic {topic!r} {'is created' if is_new else 'is there already'}, with {count} partitions at "
+                  f"{bootstrap_servers}", markup=False, soft_wrap=True)
+
+
 def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
     """End the embedded broker of the folder, or let it end with the last command that uses it."""
     from infra.kafka.broker import EmbeddedBroker

@@ -1,5 +1,6 @@
 """The command line as a newcomer meets it: help with examples, one-sentence errors, exit codes."""
 
+import contextlib
 import json
 import re
 
@@ -11,7 +12,7 @@ from pipelines.cli.app import app
 
 COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",),
             ("commit",), ("pause",), ("resume",), ("stop",), ("compact",), ("snapshot",), ("restore",), ("verify",),
-            ("stacks",), ("bench",), ("kafka", "start"), ("kafka", "stop"),
+            ("stacks",), ("bench",), ("kafka", "start"), ("kafka", "create"), ("kafka", "stop"),
             ("migrate", "from-group"), ("migrate", "from-checkpoints"), ("migrate", "from-spark"),
             ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints"),
             ("backfill", "run"), ("backfill", "swap"), ("backfill", "discard"), ("backfill", "list")]
@@ -103,3 +104,15 @@ def test_status_of_an_empty_folder_is_an_empty_list(weir):
 
 def test_a_wrong_command_is_a_usage_error(weir):
     assert weir("strat").exit_code == 2
+
+
+@pytest.mark.broker
+def test_a_topic_is_created_in_the_embedded_broker_once(weir, broker, topic, monkeypatch):
+    monkeypatch.setattr("infra.kafka.broker.EmbeddedBroker.used", lambda embedded: contextlib.nullcontext(broker))
+    name = topic(3)
+    assert f"topic '{name}' is there already, with 3 partitions at {broker}" in weir("kafka", "create", name).output
+    created = weir("kafka", "create", f"{name}-new", "--partitions", "2")
+    assert f"topic '{name}-new' is created, with 2 partitions at {broker}" in created.output
+    refused = weir("kafka", "create", "no topic")
+    assert refused.exit_code == 1
+    assert "(topic 'no topic'): Topic name is invalid" in refused.output
