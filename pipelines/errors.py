@@ -19,7 +19,7 @@ class CoPartitioningError(TopologyError):
     def __str__(self) -> str:
         topics = ", ".join(f"{topic} has {count}" for topic, count in sorted(self.counts.items()))
         return (f"sub-topology {self.sub_topology!r} reads topics with different partition counts ({topics}); "
-                "give them the same number of partitions and the same partitioner")
+                "give them the same number of partitions and the same partitioner, or repartition the streams")
 
 
 class ApplicationLoadError(Exception):

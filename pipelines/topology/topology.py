@@ -98,9 +98,10 @@ class SubTopology:
 
     @cached_property
     def co_partitioned(self) -> tuple[set[str], ...]:
-        """Of each join, the topics and edges whose equal keys have to meet in one task."""
+        """The topics and edges whose equal keys have to meet in one task: those of each join, and those that lead into
+        one store."""
         return tuple({name for parent in node.parents for name in _inputs_of(parent)}
-                     for node in self.nodes if node.is_join)
+                     for node in self.nodes if node.is_join or node.stores)
 
     @cached_property
     def stored_shape(self) -> list[Any]:

@@ -12,6 +12,7 @@ from polars import col
 
 from pipelines import (
     BufferConfig,
+    CoPartitioningError,
     Count,
     Delimited,
     Int32,
@@ -227,6 +228,22 @@ def test_edges_spread_rows_by_kafkas_partitioner():
     edge = program().edges[0]
     rows = pl.DataFrame({"page": ["abc", "foobar", "abc"]})
     assert edge.partition_of(rows, 4).to_list() == [479470107 % 4, (-790332482 & 0x7FFFFFFF) % 4, 479470107 % 4]
+
+
+def test_topics_that_lead_into_one_store_need_equal_partition_counts():
+    """Else a key would have a row in each of two tasks; what keeps nothing reads topics of any widths."""
+    counts = {"clicks": 2, "views": 3}
+
+    def program(keep) -> Topology:
+        builder = StreamsBuilder()
+        keep(builder.stream(["clicks", "views"], key=String("user"), value=Json(Click)))
+        return builder.build()
+
+    assert program(lambda stream: stream.to_delta("all")).partition_counts(counts) == {0: 3}
+    repartitioned = program(lambda stream: stream.repartition("both").group_by_key().agg("n", n=Count()))
+    assert repartitioned.partition_counts(counts) == {0: 3, 1: 3}
+    with pytest.raises(CoPartitioningError, match="clicks has 2, views has 3"):
+        program(lambda stream: stream.group_by_key().agg("n", n=Count())).partition_counts(counts)
 
 
 @dataclass(frozen=True)
