@@ -38,6 +38,19 @@ class BadInputError(Exception):
                 'producer or the declared schema, or set on_error="dead_letter" to put such records aside')
 
 
+class PartitionerError(Exception):
+    """Keys of a topic lie in other partitions than those where repartitioned rows look for them."""
+
+    def __init__(self, topic: str, partition: int, elsewhere: int, keys: int) -> None:
+        super().__init__(topic, partition, elsewhere, keys)
+        self.topic, self.partition, self.elsewhere, self.keys = topic, partition, elsewhere, keys
+
+    def __str__(self) -> str:
+        return (f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong into "
+                "other partitions by Kafka's default partitioner, so that repartitioned rows would not meet them; "
+                "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)")
+
+
 class QueryError(Exception):
     """A query of a store cannot be answered: wrong store or kind, no state here, or a position not reached."""
 

@@ -65,7 +65,8 @@ class UnknownTopicError(KafkaAdminError):
 
     def __str__(self) -> str:
         what = f"topic {self.topic!r}" if self.partition is None else f"partition {self.partition} of {self.topic!r}"
-        return f"{what} does not exist at {self.bootstrap_servers}; create it, or correct the name"
+        return (f"{what} does not exist at {self.bootstrap_servers}; create it (in the folder's own broker: weir kafka "
+                "create), or correct the name")
 
 
 class KafkaAdmin:

@@ -67,7 +67,7 @@ def write_slice(folder: Path, source: SourceNode, partition: int, partitions: in
             .filter(pl.col("_time_ms").is_between(files.from_ms, files.end_ms, closed="left"))
             .select(*(pl.col(name).cast(dtype) for name, dtype in source.record.columns.items()), "_time_ms", "_gone")
             .collect())
-    rows = rows.filter(partition_of(rows, list(source.key.columns), partitions) == partition)
+    rows = rows.filter(partition_of(rows, list(source.key.columns), partitions, source.key_bytes) == partition)
     rows = rows.sort("_time_ms", maintain_order=True)
     keys = KeyType(source.key, is_windowed=False).to_objects(rows)
     values = source.value.to_objects(rows, rows["_gone"])

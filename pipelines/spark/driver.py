@@ -427,7 +427,7 @@ class Driver:
                 return ends
             except BrokerUnreachableError as error:
                 if str(error) != self._message:
-                    log.warning("%s; trying again", error)
+                    log.warning("%s; trying again until stopped", error)
                 self._message = str(error)
                 self._answer_requests()
                 self._take_up_restored()

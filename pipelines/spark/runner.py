@@ -173,9 +173,9 @@ class Brokers:
                 counts = self._admin.partition_counts(topics)
             except BrokerUnreachableError as error:
                 if str(error) != said:
-                    log.warning("%s; trying again", error)
+                    log.warning("%s; trying again until stopped", error)
                 said = str(error)
-                on_wait(f"{error}; trying again")
+                on_wait(f"{error}; trying again until stopped")
                 self._revive()
                 stop.wait(RETRY_S)
                 continue

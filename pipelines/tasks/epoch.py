@@ -24,6 +24,7 @@ from pipelines.tasks.blobs import read_blobs, write_blob
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from pipelines.tasks.output import EpochOutput, joined
+from pipelines.tasks.placement import check_placement
 from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
 from pipelines.tasks.processor import TaskProcessor
 from pipelines.tasks.turns import takeable, turns
@@ -262,6 +263,8 @@ class EpochRunner:
             raw = self._reader(wanted.topic, wanted.partition).read(
                 wanted.start, wanted.end, max_bytes=plan.max_bytes,
                 until_time_ms=until_ms if source.timestamp.is_records_own else None)
+            if wanted.topic in sub_topology.sought_topics:
+                check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
             decoded = decode_source(source, raw, now_ms=plan.now_ms,
                                     partition_time_ms=clocks.get(partition_clock(wanted.topic), UNKNOWN_MS))
             frame, position = decoded.frame, raw.next_offset

@@ -127,6 +127,11 @@ class SourceNode(Node):
     def value(self) -> RowType:
         return self.record.value
 
+    def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
+        """Keys as the topic's producers write them; the columns match its own by position."""
+        items = self.key.to_objects(keys.rename(dict(zip(keys.columns, self.key.columns, strict=True))))
+        return [self.key_serde.encode(item) or b"" for item in items]
+
 
 @dataclass(eq=False, kw_only=True)
 class FilterNode(Node):

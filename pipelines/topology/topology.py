@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from pipelines.serdes.partitioner import key_bytes
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.serde import Serde
 from pipelines.topology.describe import describe
+from pipelines.topology.foreign_key import ResponseRepartitionNode
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode
 from pipelines.topology.nodes import (
@@ -57,7 +58,7 @@ class Edge:
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
         """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key, as it is
         written in the topic that is met."""
-        return self.node.partition_of(rows, count, key_bytes if self.met is None else partial(_as_in, self.met))
+        return self.node.partition_of(rows, count, key_bytes if self.met is None else self.met.key_bytes)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -102,6 +103,13 @@ class SubTopology:
         one store."""
         return tuple({name for parent in node.parents for name in _inputs_of(parent)}
                      for node in self.nodes if node.is_join or node.stores)
+
+    @cached_property
+    def sought_topics(self) -> frozenset[str]:
+        """Those whose keys rows behind a repartition look for, in the partitions of Kafka's default partitioner."""
+        by_key = {edge.name for edge in self.edges_in if not isinstance(edge.node, ResponseRepartitionNode)}
+        return frozenset(source.topic for source in self.sources for together in self.co_partitioned
+                         if source.topic in together and together & by_key)
 
     @cached_property
     def stored_shape(self) -> list[Any]:
@@ -313,12 +321,6 @@ def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | Non
         known |= found
     sources = {node.topic: node for node in members if isinstance(node, SourceNode)}
     return next((sources[name] for name in sorted(known) if name in sources), None)
-
-
-def _as_in(source: SourceNode, keys: pl.DataFrame) -> list[bytes]:
-    """Keys as the producers of a topic write them."""
-    items = source.key.to_objects(keys.rename(dict(zip(keys.columns, source.key.columns, strict=True))))
-    return [source.key_serde.encode(item) or b"" for item in items]
 
 
 def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:

@@ -12,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from pipelines import Application, Count, Json, StreamsBuilder, String
+from pipelines import Application, Count, Json, PartitionerError, StreamsBuilder, String
 from pipelines.serdes.partitioner import murmur2
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
@@ -83,6 +83,15 @@ def test_the_tables_are_joined_when_all_is_read(place):
     assert summary.records_in == sum(map(len, place.topics.rows.values()))
     assert found(place) == expected(place)
     assert len(found(place)[0]) > 5
+
+
+@pytest.mark.slow
+def test_a_topic_of_another_partitioner_is_refused_before_rows_go_past_each_other(place):
+    one, *others = (place.topics.rows["customers", number] for number in range(CUSTOMERS))
+    place.topics.rows["customers", 0], place.topics.rows["customers", 1] = one + others[0] + others[1], []
+    place.topics.rows["customers", 2] = []
+    with pytest.raises(PartitionerError, match=r"topic 'customers', partition 0: \d of 4 keys .* murmur2_random"):
+        place.run()
 
 
 @pytest.mark.slow
