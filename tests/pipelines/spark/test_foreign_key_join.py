@@ -12,8 +12,9 @@ from threading import Event
 
 import pytest
 
-from pipelines import Application, Count, Json, PartitionerError, StreamsBuilder, String
+from pipelines import Application, Count, Json, StreamsBuilder, String
 from pipelines.serdes.partitioner import murmur2
+from pipelines.spark.errors import TaskFailedError
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
@@ -87,10 +88,9 @@ def test_the_tables_are_joined_when_all_is_read(place):
 
 @pytest.mark.slow
 def test_a_topic_of_another_partitioner_is_refused_before_rows_go_past_each_other(place):
-    one, *others = (place.topics.rows["customers", number] for number in range(CUSTOMERS))
-    place.topics.rows["customers", 0], place.topics.rows["customers", 1] = one + others[0] + others[1], []
-    place.topics.rows["customers", 2] = []
-    with pytest.raises(PartitionerError, match=r"topic 'customers', partition 0: \d of 4 keys .* murmur2_random"):
+    place.topics.rows |= {("customers", number): [] for number in range(CUSTOMERS)}
+    place.topics.rows["customers", 0] = [(b"user-%d" % index, b'{"tier": "1"}', index) for index in range(9)]
+    with pytest.raises(TaskFailedError, match=r"PartitionerError: topic 'customers', partition 0: \d of 9 keys .* murmur2_random"):
         place.run()
 
 
