@@ -119,14 +119,20 @@ class Deployment:
         return run
 
     def close(self) -> None:
-        for server in (self.daemon, self.webserver):
+        """End the servers and what they have started; of Dagster's code servers one hangs now and then as it ends."""
+        servers = (self.daemon, self.webserver)
+        for server in servers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.left += psutil.Process(server.pid).children(recursive=True)
             server.send_signal(signal.SIGINT)
-        for server in (self.daemon, self.webserver):
+        for server in servers:
             server.wait(60)
         for process in self.left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
-        psutil.wait_procs(self.left, timeout=30)
+        for process in psutil.wait_procs(self.left, timeout=20)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self.instance.dispose()
 
 
