@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pipelines.topology.cogroups import CogroupNode
 from pipelines.topology.foreign_key import (
-    MessageRepartitionNode,
     ResponseJoinNode,
     ResponseRepartitionNode,
     SubscriptionJoinNode,
@@ -15,7 +14,7 @@ from pipelines.topology.foreign_key import (
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
-from pipelines.topology.table_groups import ChangeRepartitionNode
+from pipelines.topology.table_groups import OrderedRepartitionNode
 
 if TYPE_CHECKING:
     from pipelines.topology.topology import SubTopology
@@ -67,7 +66,7 @@ def _node(node: Node) -> list[str]:
         return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", _after(node)]
     if isinstance(node, ResponseRepartitionNode) and isinstance(node.parent, SubscriptionJoinNode):
         before = f"{node.parent.subscription_name}, {node.parent.name}"
-    if isinstance(node, (ChangeRepartitionNode, MessageRepartitionNode)):
+    if isinstance(node, OrderedRepartitionNode):
         return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [f"    Processor: {node.name}-filter (stores: [])", f"      --> {node.name}-sink", f"      <-- {before}",

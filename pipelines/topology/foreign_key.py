@@ -12,50 +12,34 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.operators.foreign_key import SENDER
-from pipelines.operators.functions import UserFunction
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.topology.joins import bases
-from pipelines.topology.nodes import Node, RecordType, RepartitionNode
+from pipelines.topology.nodes import Node, RecordType
+from pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
 from state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class SubscriptionSendNode(Node):
+class SubscriptionSendNode(UpdatesSelectNode):
     """Makes subscriptions of the left table's updates; its record has the right table's key."""
 
-    selector: Mapping[str, pl.Expr] | UserFunction
     selected: RecordType
     """The foreign key as the selector names it."""
     key: Mapping[str, str]
     """Of each key column of the left table its name in subscriptions."""
     kind: JoinKind
 
-    @property
-    def foreign_stores(self) -> tuple[StoreSpec, ...]:
-        return tuple(base.store for parent in self.parents for base in bases(parent))
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        return ()
-
 
 @dataclass(eq=False, kw_only=True)
-class MessageRepartitionNode(RepartitionNode):
+class MessageRepartitionNode(OrderedRepartitionNode):
     """An edge to tasks that are there for a table: it does not decide how many those are."""
 
     is_explicit: bool = True
 
     @property
-    def keeps_order(self) -> bool:
-        return True
-
-    @property
     def is_message(self) -> bool:
         return True
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (f"{self.name}-sink",)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,8 +15,8 @@ from state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class ChangeSelectNode(Node):
-    """Makes rows that come and go, under the groups' keys, of a table's updates."""
+class UpdatesSelectNode(Node):
+    """Makes rows for the tasks of other keys of a table's updates, for which it looks into the table."""
 
     selector: Mapping[str, pl.Expr] | UserFunction
 
@@ -30,8 +30,13 @@ class ChangeSelectNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class ChangeRepartitionNode(RepartitionNode):
-    """Moves them to the tasks that own the groups."""
+class ChangeSelectNode(UpdatesSelectNode):
+    """Makes rows that come and go, under the groups' keys, of a table's updates."""
+
+
+@dataclass(eq=False, kw_only=True)
+class OrderedRepartitionNode(RepartitionNode):
+    """An edge whose rows stay in the order in which each task sent them."""
 
     @property
     def keeps_order(self) -> bool:
@@ -39,6 +44,11 @@ class ChangeRepartitionNode(RepartitionNode):
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return (f"{self.name}-sink",)
+
+
+@dataclass(eq=False, kw_only=True)
+class ChangeRepartitionNode(OrderedRepartitionNode):
+    """Moves them to the tasks that own the groups."""
 
     @property
     def schema(self) -> pl.Schema:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +23,7 @@ from pipelines import (
     TopologyError,
 )
 from pipelines.testing import TopologyTestDriver
-from tests.pipelines.operators.two_topics import CUTS, Event, build, left, picked, run
+from tests.pipelines.operators.two_topics import CUTS, Event, assert_cuts_do_not_show, build, left, picked, run
 
 HISTORY = timedelta(milliseconds=100)
 
@@ -346,14 +345,7 @@ RECORDS = st.lists(
 @settings(max_examples=12, deadline=None)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
-    sub_topology = build(PROGRAMS[name])
-    order = picked(records, sub_topology.inputs)
-    if not order:
-        return
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
-    batched = run(sub_topology, [order[start:end] for start, end in pairwise(bounds)])
-    single = run(sub_topology, [[record] for record in order])
-    assert batched == single
+    assert_cuts_do_not_show(PROGRAMS[name], records, cuts)
 
 
 def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 from hypothesis import strategies as st
@@ -93,3 +94,15 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     return dict(facts={name: rows for name, rows in facts.items() if rows}, edges=edges, clocks=clocks,
                 stores={name: rows for name, rows in session.rows.items() if rows},
                 counts={name: count for name, count in counts.items() if count})
+
+
+def assert_cuts_do_not_show(program: Callable[[StreamsBuilder], None], records: Sequence[Row], cuts: set[int]) -> None:
+    """Batches that end at ``cuts`` give what the records give one by one."""
+    sub_topology = build(program)
+    order = picked(records, sub_topology.inputs)
+    if not order:
+        return
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
+    batched = run(sub_topology, [order[start:end] for start, end in pairwise(bounds)])
+    single = run(sub_topology, [[record] for record in order])
+    assert batched == single
