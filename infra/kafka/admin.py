@@ -145,20 +145,6 @@ class KafkaAdmin:
         self._wait_for_leaders(topic, partitions)
         return True
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its records.
-
-        Raises:
-            UnknownTopicError: It does not exist.
-            BrokerUnreachableError: No broker answered in time.
-        """
-        future = self._client.delete_topics([topic], operation_timeout=self.time_limit_s,
-                                            request_timeout=self.time_limit_s)[topic]
-        try:
-            future.result(self.time_limit_s + 1)
-        except (KafkaException, FutureTimeoutError) as error:
-            raise self._translated(error, topic) from None
-
     def end_offsets(self, partitions: Sequence[tuple[str, int]], *,
                     is_committed: bool = True) -> dict[tuple[str, int], int]:
         """The offset after the last record of each (topic, partition), in one round of requests.
