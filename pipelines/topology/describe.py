@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:
     """Every sub-topology with its nodes, successors (``-->``) and predecessors (``<--``)."""
-    lines = ["Topologies:"]
+    lines: list[str] = []
     tables = list(global_tables)
     for number, table in enumerate(tables):
-        lines += [f"   Sub-topology: {number} for global store (will not generate tasks)",
+        lines += [f"  Sub-topology: {number} for global store (will not generate tasks)",
                   f"    Source: {table.source.name} (topics: [{table.source.topic}])", f"      --> {table.name}",
                   f"    Processor: {table.name} (stores: [{table.store.name}])", "      --> none",
                   f"      <-- {table.source.name}"]
     for sub_topology in sub_topologies:
-        lines.append(f"   Sub-topology: {len(tables) + sub_topology.index}")
+        lines.append(f"  Sub-topology: {len(tables) + sub_topology.index}")
         for edge in sub_topology.edges_in:
             lines += [f"    Source: {edge.name}-source (topics: [{edge.name}])", _after(edge.node)]
         for node in sub_topology.nodes:
             lines += _node(node)
         lines.append("")
-    return "\n".join(lines)
+    return "Topologies:\n " + "\n".join(lines)  # as there, the first heading stands one blank further in
 
 
 def _node(node: Node) -> list[str]:

@@ -213,7 +213,7 @@ Topologies:
     Sink: visits-repartition-sink (topic: visits-repartition)
       <-- visits-repartition-filter
 
-   Sub-topology: 1
+  Sub-topology: 1
     Source: visits-repartition-source (topics: [visits-repartition])
       --> COGROUPKSTREAM-AGGREGATE-0000000006
     Source: KSTREAM-SOURCE-0000000000 (topics: [clicks])

@@ -112,7 +112,7 @@ Topologies:
     Processor: KTABLE-SOURCE-0000000001 (stores: [products])
       --> none
       <-- KSTREAM-SOURCE-0000000000
-   Sub-topology: 1
+  Sub-topology: 1
     Source: KSTREAM-SOURCE-0000000002 (topics: [sales])
       --> KSTREAM-LEFTJOIN-0000000003
     Processor: KSTREAM-LEFTJOIN-0000000003 (stores: [])

@@ -128,7 +128,7 @@ Topologies:
     Sink: billed-repartition-sink (topic: billed-repartition)
       <-- billed-repartition-filter
 
-   Sub-topology: 1
+  Sub-topology: 1
     Source: billed-repartition-source (topics: [billed-repartition])
       --> billed
     Source: KSTREAM-SOURCE-0000000001 (topics: [customers])

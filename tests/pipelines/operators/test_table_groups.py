@@ -139,7 +139,7 @@ Topologies:
     Sink: counts-repartition-sink (topic: counts-repartition)
       <-- KTABLE-SELECT-0000000002
 
-   Sub-topology: 1
+  Sub-topology: 1
     Source: counts-repartition-source (topics: [counts-repartition])
       --> KTABLE-AGGREGATE-0000000005
     Processor: KTABLE-AGGREGATE-0000000005 (stores: [counts])
