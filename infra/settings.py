@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 CONFIG_FILE = "weir.toml"
 PREFIX = "WEIR_"
+_ENVIRONMENT = "the environment"
 _TABLES = ("kafka", "spark", "schema_registry")
 _PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 _SECRET_PARTS = ("password", "secret", "token", "sasl.", "ssl.key", "oauthbearer", "jaas", "credential",
@@ -87,8 +88,8 @@ class Settings(BaseModel):
             flags["dir"] = os.fspath(dir)
         for origin, pairs in (
             (CONFIG_FILE, _file_pairs(Path(CONFIG_FILE))),
-            ("environment variable", _environment_pairs(os.environ)),
-            ("flag", flags.items()),
+            (_ENVIRONMENT, _environment_pairs(os.environ)),
+            ("a flag", flags.items()),
         ):
             for key, value in pairs:
                 table, _, name = key.partition(".")
@@ -105,8 +106,10 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0])
-            raise SettingsError(f"{origins.get(field, CONFIG_FILE)}: setting {field!r} cannot be "
-                                f"{first['input']!r}: {first['msg'].lower()}") from None
+            origin = origins.get(field, CONFIG_FILE)
+            wanted = first["msg"].partition(",")[0].lower().replace("input should", "it should")
+            raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {first['input']!r}: "
+                                f"{wanted}") from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name in type(self).model_fields:
@@ -207,8 +210,12 @@ def _require_known(field: str, key: str, origin: str) -> None:
     choices = [*known, *(f"{table}.<property>" for table in _TABLES)]
     near = difflib.get_close_matches(field, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "known settings are " + ", ".join(choices)
-    shown = f"{PREFIX}{key.upper()}" if origin == "environment variable" else key
-    raise SettingsError(f"{origin}: unknown setting {shown!r}; {hint}")
+    raise SettingsError(f"unknown setting {_shown(key, origin)!r} in {origin}; {hint}")
+
+
+def _shown(key: str, origin: str) -> str:
+    """A setting as its origin spells it."""
+    return f"{PREFIX}{key.upper()}" if origin == _ENVIRONMENT else key
 
 
 def _text(value: Any) -> str:

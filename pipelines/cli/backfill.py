@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from infra.settings import Settings
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
-DAY = ["%Y-%m-%d"]
 
 
 def run(application: AppArgument,
-        first: Annotated[datetime, typer.Argument(metavar="FIRST", formats=DAY, help="The first day, UTC.")],
-        end: Annotated[datetime | None, typer.Argument(
-            metavar="END", formats=DAY, show_default="the day after FIRST", help="The day after the last.")] = None,
+        first: Annotated[str, typer.Argument(metavar="FIRST", help="The first day, UTC, as 2013-01-08.")],
+        end: Annotated[str | None, typer.Argument(
+            metavar="END", show_default="the day after FIRST", help="The day after the last.")] = None,
         swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
         margin_hours: Annotated[float | None, typer.Option(
             "--margin-hours", min=0, show_default="the longest window and its grace",
@@ -54,7 +53,8 @@ def run(application: AppArgument,
     from pipelines.cli.progress import TerminalWarnings, following
     from pipelines.cli.registry import registered_reference
 
-    days = Days(first=first.date(), end=(end or first + timedelta(days=1)).date())
+    first_day = _day("FIRST", first)
+    days = Days(first=first_day, end=first_day + timedelta(days=1) if end is None else _day("END", end))
     if days.end <= days.first:
         raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
     overrides = parse_assignments(assignments or [])
@@ -89,6 +89,13 @@ def swap(application: AppArgument, backfill: IdArgument, directory: DirOption = 
     """
     console.print(f"{application}: {_swap_in(load_settings(directory), application, backfill)}", markup=False,
                   soft_wrap=True)
+
+
+def _day(name: str, text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"{name} is a day, as 2013-01-08, and {text!r} is none") from None
 
 
 def _paths(reference: str, sources: list[str]) -> dict[str, str]:

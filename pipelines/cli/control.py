@@ -16,6 +16,7 @@ from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOpt
 from pipelines.cli.render import console, notices
 
 if TYPE_CHECKING:
+    from infra.control import ControlDatabase
     from infra.control.rows import RequestKind
     from infra.settings import Settings
 
@@ -32,13 +33,16 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
     ``by`` is who asks, the user of this process when left out.
 
     Raises:
-        CommandError: No driver runs, it did not answer within a minute, or it could not do what was asked.
+        CommandError: The ``task`` that ``arguments`` name is not there, no driver runs, it did not answer within a
+            minute, or it could not do what was asked.
     """
     from infra.control import ControlDatabase, this_host
     from pipelines.cli.registry import require
 
     require(settings, application)
     database = ControlDatabase(settings.control_database_url)
+    if arguments and "task" in arguments:
+        _require_task(settings, database, application, arguments["task"])
     if not database.is_running(application):
         raise CommandError(f"{application} is not running; start it with `weir run MODULE:APP`")
     request = database.request(application, kind, by=by or f"{getpass.getuser()}@{this_host()}", reason=reason,
@@ -60,6 +64,19 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
     if answer.state == "failed":
         raise CommandError(f"{kind} of {application} failed: {answer.result}")
     return answer.result
+
+
+def _require_task(settings: Settings, database: ControlDatabase, application: str, task: str) -> None:
+    """A task goes by its id or by its name in the commit log; while none has reported yet, the driver decides."""
+    from state.commit.protocol import newest_commit
+
+    status = database.application_status(application)
+    ids = [row.task for row in status.tasks] if status else []
+    if not ids or task in ids:
+        return
+    newest = newest_commit(settings.warehouse, application)
+    if newest is None or task not in newest.tasks:
+        raise CommandError(f"{application} has no task {task!r}; its tasks are {', '.join(ids)}")
 
 
 def commit(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:

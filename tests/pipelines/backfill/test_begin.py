@@ -209,6 +209,15 @@ def test_days_that_end_before_they_begin_are_refused(settings):
     assert refused.exit_code == 1
 
 
+@pytest.mark.parametrize(("days", "message"), [
+    (["2024-02-30"], "FIRST is a day, as 2013-01-08, and '2024-02-30' is none"),
+    (["2024-05-03", "tomorrow"], "END is a day, as 2013-01-08, and 'tomorrow' is none")])
+def test_what_is_no_day_is_refused_in_one_sentence(settings, days, message):
+    refused = command(settings, "run", "clicking", *days)
+    assert refused.stderr.strip() == f"weir: {message}"
+    assert refused.exit_code == 1
+
+
 def test_a_day_alone_ends_with_the_next():
     assert str(Days(first=date(2024, 5, 3), end=date(2024, 5, 4))) == "2024-05-03"
     assert Days.of_ms(DAYS.start_ms, DAYS.end_ms) == DAYS

@@ -1,11 +1,11 @@
-"""Requests to a driver that ends before it answers: nobody follows them later."""
+"""Requests that nobody can follow are refused, and those that a driver did not live to answer nobody follows later."""
 
 import subprocess
 from threading import Thread
 
 import pytest
 
-from infra.control import ControlDatabase, this_host
+from infra.control import ControlDatabase, TaskStatusRow, this_host
 from infra.settings import Settings
 from pipelines.cli import control
 from pipelines.cli.control import ask
@@ -49,3 +49,14 @@ def test_a_pause_that_was_told_to_have_failed_does_not_pause_the_next_driver(set
     with pytest.raises(CommandError, match="ended before it could pause"):
         ask(settings, "shop", "pause")
     assert driver.pending_requests("shop") == []
+
+
+@pytest.mark.parametrize(("task", "message"), [
+    ("0_9", "shop has no task '0_9'; its tasks are 0_0, 0_1"), ("0_1", "shop is not running")])
+def test_a_task_that_is_not_there_is_refused_before_it_counts_whether_a_driver_runs(settings, task, message):
+    database = ControlDatabase(settings.control_database_url)
+    lease = database.acquire_lease("shop", owner="weir run", pid=1, host=this_host(), ttl_s=60)
+    database.report_tasks("shop", [TaskStatusRow(task=name, slot=0, status="running") for name in ("0_0", "0_1")])
+    database.release(lease)
+    with pytest.raises(CommandError, match=message):
+        ask(settings, "shop", "restore", {"task": task, "source": "snapshot"})
