@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from deltalake import DeltaTable
 from state.changelog.merging import merged_updates, packs
 from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
 from state.commit.delta_log import replace_files
-from state.commit.files import write_file
+from state.commit.files import MERGED, write_file
 from state.commit.log import COMMITS, commit_times, newest_of
 from state.commit.protocol import redo_appends
 from state.commit.rollup import roll_up
@@ -139,11 +140,11 @@ class Compaction:
                 is_old = pl.col("_deleted") & (pl.col("_epoch") <= self._deletions_through)
                 forgotten = max(forgotten, *rows.filter(is_old)["_epoch"], 0)
                 if (kept := rows.filter(~is_old)).height:
-                    added.append(write_file(self._app_folder, spec, kept, merge.partition))
+                    added.append(write_file(self._app_folder, spec, kept, merge.partition, is_merged=True))
         else:
             rows = pl.read_parquet([folder / path for path in merge.files["path"]], columns=columns,
                                    hive_partitioning=False)
-            added.append(write_file(self._app_folder, spec, rows, merge.partition))
+            added.append(write_file(self._app_folder, spec, rows, merge.partition, is_merged=True))
         self._on_step("rows written")
         if forgotten:
             _raise_horizon(folder, forgotten)
@@ -158,16 +159,19 @@ class Compaction:
             return [_Merge(files=pack, partition={}) for pack in packs(files)]
         if "partition.segment" not in files.columns:
             return [_Merge(files=files, partition={})] if _has_news(files) else []
-        version = table.transaction_version(self._application) or 0
-        open_segment = (version & 0xFFFF_FFFF) // SEGMENT_EPOCHS
-        closed = files if self._is_whole else files.filter(pl.col("partition.segment") < open_segment)
+        closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))
         return [_Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
                 for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())
                 if _has_news(of_task)]
 
+    def _open_segment(self, table: DeltaTable) -> int:
+        """The first segment that the newest driver may still write to: its epochs are above those committed."""
+        return ((table.transaction_version(self._application) or 0) & 0xFFFF_FFFF) // SEGMENT_EPOCHS
+
     def _clean(self, name: str, before: pl.DataFrame) -> TableReport:
         table = AppendTable(self._app_folder / name, name, self._application)
         deleted = vacuum(table.folder, self._claimed_at_ms)
+        _remove_empty_segments(table.folder, self._open_segment(DeltaTable(table.folder)))
         after = table.files()
         if after.height < before.height:
             table.checkpoint()
@@ -176,8 +180,23 @@ class Compaction:
 
 
 def _has_news(files: pl.DataFrame) -> bool:
-    """Whether there are files of single epochs, as appends bring them, to merge with others."""
-    return files.height > 1 and files.filter(pl.col("min._epoch") == pl.col("max._epoch")).height > 0
+    """Whether there are files of single epochs, as appends bring them, to merge with others.
+
+    A large table is several files once merged, and one of those may hold a single epoch as well: its name tells.
+    """
+    is_appended = (pl.col("min._epoch") == pl.col("max._epoch")) & ~pl.col("path").str.contains(f"(^|/){MERGED}")
+    return files.height > 1 and files.filter(is_appended).height > 0
+
+
+def _remove_empty_segments(folder: Path, open_segment: int) -> None:
+    """Remove a changelog's folders of closed segments that vacuum has emptied; nobody writes there any more.
+
+    What is merged lands in folders that hold files of the table. Those of tasks stay: new segments come into them.
+    """
+    for segment in folder.glob("task=*/segment=*"):
+        if int(segment.name.removeprefix("segment=")) < open_segment:
+            with suppress(OSError):  # not empty
+                segment.rmdir()
 
 
 def _raise_horizon(folder: Path, epoch: int) -> None:

@@ -19,6 +19,9 @@ import polars as pl
 from state.engine.environment import sync_folder
 from state.types import FileEntry, TableSpec
 
+MERGED = "merged-"
+"""How the names of files begin that compaction has written; those of an epoch have no such word."""
+
 _STATS_TEXT_CHARACTERS = 32
 
 
@@ -28,7 +31,7 @@ def stored_schema(spec: TableSpec) -> pl.Schema:
 
 
 def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
-               partition_values: Mapping[str, str] | None = None) -> FileEntry:
+               partition_values: Mapping[str, str] | None = None, *, is_merged: bool = False) -> FileEntry:
     """Write rows into a new file of a table's folder and sync it, and its folder, to disk.
 
     ``frame`` has the table's columns in any order; partition columns may be left out, their values come from
@@ -48,7 +51,7 @@ def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
     table = app_folder / spec.name
     folder = table.joinpath(*(f"{name}={quote(values[name], safe='')}" for name in spec.partition_by))
     _make_folders(folder)
-    path = folder / f"{uuid.uuid4().hex}.parquet"
+    path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
     rows.write_parquet(path, compression="zstd", compression_level=1)
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state.changelog.compaction import Compaction, TableReport
+from state.changelog.merging import merged_updates
 from state.changelog.restore import restore_task
 from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
 from state.commit.files import write_file
@@ -141,11 +143,52 @@ def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
             for name, report in reports.items() if name in NAMES} == {
         "facts": (30, 1, 30, 30), "totals": (60, 1, 240, 34), "_changelog/totals": (60, 2, 240, 34)}
     assert (reports["_commits"].files_before, reports["_commits"].files_after) == (31, 2)
-    again = twins.compact()
-    assert all(report.files_before == report.files_after for report in again.values())
     twins.commit(3)
     assert twins.compact()["_changelog/totals"].files_after == 2
     twins.check()
+
+
+def files_of(twins: Twins) -> dict[str, set[str]]:
+    return {name: set(file_actions(DeltaTable(twins.app / name))["path"]) for name in (*NAMES, "_commits")}
+
+
+def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hold_one_epoch(twins, monkeypatch):
+    """A table of many keys is several files once merged; here of so many that the keys of one epoch fill some."""
+    monkeypatch.setattr("state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
+    twins.commit(2)
+    twins.compact()
+    before = files_of(twins)
+    files = file_actions(DeltaTable(twins.app / TOTALS.name))
+    assert files.filter(pl.col("min._epoch") == pl.col("max._epoch")).height > 1
+    twins.compact(is_whole=False)
+    assert all(report.files_after == report.files_before for report in twins.compact().values())
+    assert files_of(twins) == before
+    twins.commit()
+    twins.compact()
+    assert before[TOTALS.name].isdisjoint(files_of(twins)[TOTALS.name]), "news is merged with what was there"
+    twins.check()
+
+
+def test_folders_of_closed_segments_go_once_they_are_empty(tmp_path):
+    twins = Twins(tmp_path, step=SEGMENT_EPOCHS // 2)
+    twins.commit(6)  # segments 0 to 3, the last one open
+    changelog = twins.app / CHANGES.name
+    twins.compact()
+    twins.check()
+    folders = sorted(path.relative_to(changelog) for path in changelog.glob("task=*/segment=*"))
+    assert [folder.name for folder in folders] == [f"segment={number}" for number in range(4)] * 2
+    live = files_of(twins)[CHANGES.name]
+    for path in changelog.glob("task=*/segment=*/*.parquet"):  # as vacuum does a day after
+        if path.relative_to(changelog).as_posix() not in live:
+            path.unlink()
+    for task in TASKS:
+        (changelog / f"task={task}" / "segment=4").mkdir()  # a driver's, about to write its first file of it
+    twins.compact()
+    assert sorted(path.relative_to(changelog).as_posix() for path in changelog.glob("task=*/segment=*")) == [
+        f"task={task}/segment={number}" for task in TASKS for number in (3, 4)]
+    twins.commit()
+    twins.check()
+    twins.close()
 
 
 @pytest.mark.slow
