@@ -6,6 +6,7 @@ The loop is ``pipelines.spark.driver``; this module only puts the parts together
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -43,6 +44,8 @@ log = logging.getLogger("weir.driver")
 RETRY_S = 1.0
 ANSWER_LIMIT_S = 4.0
 """How long one question to the brokers may take: a stop waits for it."""
+FIRST_ANSWER_LIMIT_S = 120.0
+"""How long a run until caught up waits for brokers that have not answered yet; one that goes on waits until stopped."""
 
 
 def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
@@ -59,6 +62,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
 
     Raises:
         UnknownTopicError: A source topic does not exist.
+        BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
         BadRecordError, TaskFailedError: A task cannot go on; everything before is committed.
@@ -71,7 +75,8 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
     with lease(control), ExitStack() as stack:
         report = _reporting(settings, application, on_progress, stack)
-        counts = brokers.partition_counts(stop, lambda message: report(_starting(application, message)))
+        counts = brokers.partition_counts(stop, lambda message: report(_starting(application, message)),
+                                          FIRST_ANSWER_LIMIT_S if until_caught_up else None)
         if counts is None:
             return _stopped_early(application)
         partition_counts = application.topology.partition_counts(counts)
@@ -159,23 +164,29 @@ class Brokers:
         self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
         self._application = application
 
-    def partition_counts(self, stop: Event, on_wait: Callable[[str], None]) -> dict[str, int] | None:
-        """Partitions of each source topic, waiting for brokers that are away; None when told to stop meanwhile.
+    def partition_counts(self, stop: Event, on_wait: Callable[[str], None],
+                         limit_s: float | None) -> dict[str, int] | None:
+        """Partitions of each source topic, waiting for brokers that are away, with ``limit_s`` for so long; None when
+        told to stop meanwhile.
 
         Raises:
             UnknownTopicError: A topic does not exist.
+            BrokerUnreachableError: The time is over.
         """
         topology = self._application.topology
         topics = sorted([*topology.topics(), *(table.source.topic for table in topology.global_tables)])
-        said = ""
+        said, began = "", time.monotonic()
+        until = "until stopped" if limit_s is None else f"for {limit_s:g} s"
         while not stop.is_set():
             try:
                 counts = self._admin.partition_counts(topics)
             except BrokerUnreachableError as error:
+                if limit_s is not None and time.monotonic() - began >= limit_s:
+                    raise BrokerUnreachableError(error.bootstrap_servers, f"{error.reason}, {until}") from None
                 if str(error) != said:
-                    log.warning("%s; trying again until stopped", error)
+                    log.warning("%s; trying again %s", error, until)
                 said = str(error)
-                on_wait(f"{error}; trying again until stopped")
+                on_wait(f"{error}; trying again {until}")
                 self._revive()
                 stop.wait(RETRY_S)
                 continue

@@ -1,0 +1,46 @@
+"""How a run begins where no broker answers: at a real address that nobody listens to, before Spark is started."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from infra.control import ControlDatabase
+from infra.kafka.admin import BrokerUnreachableError
+from infra.settings import Settings
+from pipelines.spark import runner
+
+NOBODY = "127.0.0.1:1"
+REFERENCE = "tests.integration.applications:reads_nowhere"
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "FIRST_ANSWER_LIMIT_S", 0.2)
+    monkeypatch.setattr(runner, "ANSWER_LIMIT_S", 0.05)
+    monkeypatch.setattr(runner, "RETRY_S", 0.01)
+    return Settings(dir=tmp_path, bootstrap_servers=NOBODY)
+
+
+def test_a_run_until_caught_up_gives_up_on_brokers_that_have_never_answered(settings):
+    messages = []
+    with pytest.raises(BrokerUnreachableError, match=r"no answer from Kafka at 127.0.0.1:1 \(.*, for 0.2 s\); check"):
+        runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, until_caught_up=True,
+                   on_progress=lambda progress: messages.append(progress.message))
+    assert messages
+    assert all(message.endswith("; trying again for 0.2 s") for message in messages)
+    assert ControlDatabase(settings.control_database_url).application_status("reads-nowhere").state == "failed"
+    assert not settings.warehouse.exists(), "nothing was claimed"
+
+
+def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
+    messages, stop = [], Event()
+
+    def hear(progress):
+        messages.append(progress.message)
+        if len(messages) == 10:  # each answer took 0.05 s: the limit of the other kind is over
+            stop.set()
+
+    assert runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, stop=stop, on_progress=hear).reason == "stopped"
+    assert all(message.endswith("; trying again until stopped") for message in messages)
