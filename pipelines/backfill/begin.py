@@ -9,11 +9,21 @@ from pipelines.application import Application
 from pipelines.backfill.errors import NoDayOutputsError, OpenWindowsError, SourceFilesError
 from pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from pipelines.backfill.outputs import DayOutputs, day_outputs
-from pipelines.backfill.ranges import Cluster, cut_of, kafka_ranges, partitions_of
-from pipelines.backfill.shadow import Backfill, Days, Shadow, new_id
+from pipelines.backfill.ranges import (
+    Cluster,
+    committed,
+    cut_of,
+    kafka_ranges,
+    partitions_of,
+    require_beginnings,
+    whole_ranges,
+)
+from pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
+from pipelines.tasks.tables import application_tables
 from pipelines.topology.nodes import AggregateNode
 from state.commit.protocol import newest_commit
 from state.commit.record import CommitRecord
+from state.commit.tables import require_fit
 
 
 def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster, days: Days, *,
@@ -54,6 +64,23 @@ def begin_from_files(application: Application, warehouse: Path, state_dir: Path,
     return _begun(warehouse, state_dir, Backfill(
         id=new_id(days), application=application.id, days=days, source=source, ranges=partitions_of(application, cut),
         cut_epoch=cut.epoch, outputs=outputs.swapped, left_out=outputs.left_out, files=files, end_time_ms=end_time_ms))
+
+
+def begin_everything(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster) -> Shadow:
+    """Begin a backfill of the whole history, stores included (docs/backfill.md, 12).
+
+    Raises:
+        NoCutError: The application has committed nothing, or a topic does not exist.
+        BeginningLostError: A topic has lost its first records.
+        TableSchemaError: A table of the application has other columns than the program writes.
+    """
+    cut = committed(application, newest_commit(warehouse, application.id))
+    for spec in application_tables(application.topology):
+        require_fit(warehouse / application.id, spec)
+    ranges = whole_ranges(application, cluster, cut)
+    require_beginnings(application, cluster, ranges)
+    return _begun(warehouse, state_dir, Backfill(id=new_id(EVERYTHING), application=application.id, days=EVERYTHING,
+                                                 source="Kafka", ranges=ranges, cut_epoch=cut.epoch))
 
 
 def require_closed(application: Application, cut: CommitRecord, days: Days, end_time_ms: int) -> None:

@@ -33,6 +33,19 @@ class HistoryLostError(BackfillError):
                 "--margin-hours")
 
 
+class BeginningLostError(BackfillError):
+    """A topic has lost its beginning, without which stores and totals would be other ones."""
+
+    def __init__(self, application: str, topic: str, partition: int, oldest: int) -> None:
+        super().__init__(application, topic, partition, oldest)
+        self.application, self.topic, self.partition, self.oldest = application, topic, partition, oldest
+
+    def __str__(self) -> str:
+        return (f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: what came before "
+                f"has fallen out of retention, and the stores and totals of {self.application!r} would be those of the "
+                "rest; backfill days that are still there, or give the program another id and run it over what is left")
+
+
 class NoCutError(BackfillError):
     """The live application's newest commit cannot be the cut."""
 

@@ -1,4 +1,5 @@
-"""Which offsets a backfill reads: from the days' first record, less a margin, to the cut (docs/backfill.md, 2, 3)."""
+"""Which offsets a backfill reads: to the cut, from the days' first record, less a margin, or from the beginning
+(docs/backfill.md, 2, 3, 12)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pipelines.application import Application
-from pipelines.backfill.errors import HistoryLostError, NoCutError
+from pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
 from state.commit.record import CommitRecord
 
 TopicPartition = tuple[str, int]
@@ -19,6 +20,12 @@ class Cluster(Protocol):
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
+
+    def partition_counts(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """Of those topics that exist."""
+        ...
+
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
         """The first offset of each whose record is of ``time_ms`` or later; None where there is none."""
         ...
@@ -30,14 +37,20 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     Raises:
         NoCutError: There is none, or it does not know a topic, or rows between sub-topologies are under way in it.
     """
-    if newest is None:
-        raise NoCutError(application.id, "it has committed nothing; run it first")
+    newest = committed(application, newest)
     known = {topic for task in newest.tasks.values() for topic in task.positions}
     if new := sorted(set(application.topology.topics()) - known):
         raise NoCutError(application.id, f"its newest commit does not know topic {new[0]!r}; run this program first")
     if newest.pending_blobs:
         raise NoCutError(application.id, "rows between its sub-topologies wait for tasks that restore; try again when "
                          "these have, which `weir status` shows")
+    return newest
+
+
+def committed(application: Application, newest: CommitRecord | None) -> CommitRecord:
+    """The live application's newest commit; raises ``NoCutError`` when there is none."""
+    if newest is None:
+        raise NoCutError(application.id, "it has committed nothing; run it first")
     return newest
 
 
@@ -74,3 +87,28 @@ def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, 
             raise HistoryLostError(application.id, topic, partition, oldest[topic, partition])
         ranges.setdefault(topic, {})[partition] = (start, end)
     return ranges
+
+
+def whole_ranges(application: Application, cluster: Cluster, cut: CommitRecord) -> Ranges:
+    """Of each topic partition the offsets from 0 to the cut; of topics that it does not know, to their end.
+
+    Raises:
+        NoCutError: A topic does not exist.
+    """
+    ranges = partitions_of(application, cut)
+    new = sorted(set(application.topology.topics()) - ranges.keys())
+    counts = cluster.partition_counts(new) if new else {}
+    if missing := [topic for topic in new if topic not in counts]:
+        raise NoCutError(application.id, f"there is no topic {missing[0]!r}; create it first")
+    ends = cluster.end_offsets([(topic, partition) for topic in new for partition in range(counts[topic])])
+    for (topic, partition), end in ends.items():
+        ranges.setdefault(topic, {})[partition] = (0, end)
+    return ranges
+
+
+def require_beginnings(application: Application, cluster: Cluster, ranges: Ranges) -> None:
+    """Raise ``BeginningLostError`` when a partition has lost its first records."""
+    wanted = [(topic, partition) for topic, partitions in sorted(ranges.items()) for partition in sorted(partitions)]
+    for (topic, partition), oldest in cluster.beginning_offsets(wanted).items():
+        if oldest > 0:
+            raise BeginningLostError(application.id, topic, partition, oldest)

@@ -52,8 +52,14 @@ class Days:
         return _midnight_ms(self.end)
 
     def __str__(self) -> str:
+        if self == EVERYTHING:
+            return "everything"
         last = self.end - timedelta(days=1)
         return f"{self.first}" if last == self.first else f"{self.first} to {last}"
+
+
+EVERYTHING = Days(first=date.min, end=date.max)
+"""The whole history, rows of whatever time, and the stores."""
 
 
 def _midnight_ms(day: date) -> int:
@@ -76,8 +82,9 @@ class Backfill:
     end_time_ms: int | None = None
     """To where stream time moves behind the last record, which closes the windows; None to leave open what is open."""
     cut_epoch: int
-    outputs: tuple[DayOutput, ...]
-    left_out: Mapping[str, str]
+    outputs: tuple[DayOutput, ...] = ()
+    """What is swapped of days; of everything that is all the program has."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     """When it began, by the wall clock."""
 
@@ -93,7 +100,8 @@ class Completion:
 
 def new_id(days: Days) -> str:
     """A name that no backfill has had."""
-    return f"{days.first:%Y%m%d}-{days.end:%Y%m%d}-{uuid.uuid4().hex[:6]}"
+    name = str(days) if days == EVERYTHING else f"{days.first:%Y%m%d}-{days.end:%Y%m%d}"
+    return f"{name}-{uuid.uuid4().hex[:6]}"
 
 
 def shadow_application(application: Application, backfill: str) -> Application:

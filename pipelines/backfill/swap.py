@@ -19,15 +19,17 @@ from pipelines.backfill.errors import UnknownBackfillError
 from pipelines.backfill.outputs import DayOutput
 from pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
 from pipelines.tasks.tables import application_tables
+from state.changelog.merging import merged_updates
 from state.commit.files import write_file
 from state.commit.protocol import Committer
 from state.commit.record import TableSwap
-from state.commit.tables import file_actions, key_columns, standing_rows
+from state.commit.tables import file_actions, key_columns
 from state.engine.environment import replace_file
 from state.errors import SwapRefusedError
 from state.types import FileEntry, TableSpec
 
 HELD_ROWS = 1_000_000
+ALL = pl.lit(True)
 _PREPARED = "swap.json"
 
 
@@ -129,17 +131,30 @@ def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[Fi
     is_of_days = pl.col(output.column).dt.timestamp("ms").is_between(
         backfill.days.start_ms, backfill.days.end_ms, closed="left")
     epoch = pl.lit(backfill.cut_epoch, pl.Int64()).alias("_epoch")
-    for rows in _in_parts(made, shadow.folder / output.table, is_of_days):
+    for rows in standing_parts(shadow.folder / output.table, is_of_days):
         yield write_file(app_folder, spec, rows.with_columns(epoch))
 
 
-def _in_parts(table: DeltaTable, folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
-    """The rows that stand and fulfil ``condition``, which goes by key columns alone in a table of updates."""
-    keys, files, held = key_columns(table), file_actions(table), list[pl.DataFrame]()
-    for path in files["path"] if files.height else ():
+def standing_parts(folder: Path, condition: pl.Expr = ALL) -> Iterator[pl.DataFrame]:
+    """The rows of a table that stand and fulfil ``condition``, which goes by key columns alone in a table of updates.
+
+    In frames that bound what is in memory; none is empty.
+    """
+    table = DeltaTable(folder)
+    keys, files, columns = key_columns(table), file_actions(table), [field.name for field in table.schema().fields]
+    if files.is_empty():
+        return
+    parts = (_facts(folder, files, condition) if not keys else (
+        rows.filter(~pl.col("_deleted")) for rows in merged_updates(folder, files, columns, keys, where=condition)))
+    yield from (rows for rows in parts if rows.height)
+
+
+def _facts(folder: Path, files: pl.DataFrame, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+    held = list[pl.DataFrame]()
+    for path in files["path"]:
         held.append(pl.read_parquet(folder / path, hive_partitioning=False).filter(condition))
-        if not keys and sum(part.height for part in held) >= HELD_ROWS:
+        if sum(part.height for part in held) >= HELD_ROWS:
             yield pl.concat(held)
             held = []
-    if held and (rows := standing_rows(pl.concat(held), keys)).height:
-        yield rows
+    if held:
+        yield pl.concat(held)

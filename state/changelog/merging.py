@@ -19,11 +19,11 @@ PACKED_BYTES = 32 << 20
 
 
 def merged_updates(folder: Path, files: pl.DataFrame, columns: Sequence[str], keys: Sequence[str],
-                   held_rows: int = HELD_ROWS) -> Iterator[pl.DataFrame]:
+                   held_rows: int = HELD_ROWS, where: pl.Expr | None = None) -> Iterator[pl.DataFrame]:
     """The newest row of each key over all ``files``, in frames of different keys, each of about ``held_rows`` at most.
 
-    ``files`` has the rows of ``file_actions``. Whenever the keys met so far are too many, half of them, by hash, are
-    left to a later pass over the files.
+    ``files`` has the rows of ``file_actions``, one at least; ``where`` says of which keys. Whenever the keys met so far
+    are too many, half of them, by hash, are left to a later pass over the files.
     """
     passes = [(0, 1)]
     while passes:
@@ -31,7 +31,8 @@ def merged_updates(folder: Path, files: pl.DataFrame, columns: Sequence[str], ke
         held: list[pl.DataFrame] = []
         for paths in _batches(folder, files, held_rows):
             rows = pl.read_parquet(paths, columns=list(columns), hive_partitioning=False)
-            merged = newest_of_each_key(pl.concat([*held, _of_residue(rows, keys, residue, modulus)]), keys)
+            rows = _of_residue(rows if where is None else rows.filter(where), keys, residue, modulus)
+            merged = newest_of_each_key(pl.concat([*held, rows]), keys)
             while merged.height > held_rows:
                 passes.append((residue + modulus, 2 * modulus))
                 modulus *= 2

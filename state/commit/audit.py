@@ -77,9 +77,12 @@ def newest_commits(warehouse: Path, application: str, epochs: int) -> CommitWind
 def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
     """Where offsets go back, or where more or fewer records were read than the offsets moved by.
 
-    A task whose counts begin anew was given up by a start that accepted it; it is not compared.
+    A task whose counts begin anew was given up by a start that accepted it; it is not compared. Nor is the commit that
+    swaps a backfill of everything in, which has the backfill's counts.
     """
     for before, after in pairwise((*([window.base] if window.base else []), *window.commits)):
+        if any(note.is_whole and note.epoch == after.epoch for note in after.swapped):
+            continue
         for task in after.tasks.keys() & before.tasks.keys():
             one, two = before.tasks[task], after.tasks[task]
             read = two.totals.get("records_in", 0) - one.totals.get("records_in", 0)

@@ -60,12 +60,13 @@ class CommittedTopology:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSwap:
-    """Rows of an output table for some days, in place of those that it has (docs/backfill.md)."""
+    """Rows of an output table for some days, or for ever, in place of those that it has (docs/backfill.md)."""
 
     backfill: str
     table: str
-    column: str
-    """The time that says to which day a row belongs: ``window_start`` or ``_ts``."""
+    column: str | None
+    """The time that says to which day a row belongs: ``window_start`` or ``_ts``; None for all rows, without regard to
+    their time."""
     start_ms: int
     end_ms: int
     """The days are ``[start_ms, end_ms)``."""
@@ -86,6 +87,8 @@ class SwapNote:
     cut_epoch: int
     epoch: int
     """Of the commit that swapped it in."""
+    is_whole: bool = False
+    """Whether it replaced everything, stores, positions and counts too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the swap of some days takes out of a table: files whose rows all go, and others that are written anew without.
+"""What a swap takes out of a table: files whose rows all go, and others that are written anew without.
 
 It is found in the table as it is when the swap is carried out, since compaction may have put others in the place of the
 files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to ``pipelines.backfill``, its
@@ -65,7 +65,8 @@ def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
         return ()
     first = record.swaps[0]
     return (SwapNote(backfill=first.backfill, start_ms=first.start_ms, end_ms=first.end_ms, cut_epoch=first.cut_epoch,
-                     tables=tuple(swap.table for swap in record.swaps), epoch=record.epoch),)
+                     tables=tuple(swap.table for swap in record.swaps), epoch=record.epoch,
+                     is_whole=first.column is None),)
 
 
 def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
@@ -86,22 +87,30 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
 
 
 def _goes(swap: TableSwap) -> pl.Expr:
-    return (_ms(pl.col(swap.column)).is_between(swap.start_ms, swap.end_ms, closed="left")
-            & (pl.col("_epoch") <= swap.cut_epoch)).fill_null(False)
+    is_old = (pl.col("_epoch") <= swap.cut_epoch).fill_null(False)
+    if swap.column is None:
+        return is_old
+    return is_old & _ms(pl.col(swap.column)).is_between(swap.start_ms, swap.end_ms, closed="left").fill_null(False)
 
 
 def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
     """Whether a file may hold rows that go; one without statistics may."""
+    may_be_old = (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True)
+    if swap.column is None:
+        return may_be_old
     low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
-    return ((_ms(low) < swap.end_ms).fill_null(True) & (_ms(high) >= swap.start_ms).fill_null(True)
-            & (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True))
+    return (may_be_old & (_ms(low) < swap.end_ms).fill_null(True)
+            & (_ms(high) >= swap.start_ms).fill_null(True))
 
 
 def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
     """Whether by its statistics all rows of a file go."""
+    is_old = (_bound(files, "max", "_epoch") <= swap.cut_epoch).fill_null(False)
+    if swap.column is None:
+        return is_old
     low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
-    return ((_ms(low) >= swap.start_ms) & (_ms(high) < swap.end_ms) & (_bound(files, "null_count", swap.column) == 0)
-            & (_bound(files, "max", "_epoch") <= swap.cut_epoch)).fill_null(False)
+    return (is_old & ((_ms(low) >= swap.start_ms) & (_ms(high) < swap.end_ms)
+                      & (_bound(files, "null_count", swap.column) == 0)).fill_null(False))
 
 
 def _bound(files: pl.DataFrame, which: str, column: str) -> pl.Expr:

@@ -10,12 +10,13 @@ from threading import Event
 import polars as pl
 
 from pipelines.application import Application
-from pipelines.backfill.begin import begin_from_files, begin_from_kafka
+from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from pipelines.backfill.files import SliceReader, write_slice
-from pipelines.backfill.ranges import Ranges
+from pipelines.backfill.ranges import Ranges, whole_ranges
 from pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
 from pipelines.spark.planner import TopicPartition
 from pipelines.tasks.epoch import TaskSettings
+from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
 
@@ -29,6 +30,12 @@ class Cluster:
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, self.oldest)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self.topics.end_offsets(partitions)
+
+    def partition_counts(self, topics: Sequence[str]) -> Mapping[str, int]:
+        return {topic: count for topic, count in self.topics.partition_counts().items() if topic in topics}
 
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
         return {wanted: next((offset for offset, row in enumerate(self.topics.rows[wanted])
@@ -81,10 +88,23 @@ def begun(place: Place, days: Days, program: Application | None = None, **option
                             Cluster(place.topics), days, **options)
 
 
+def begun_whole(place: Place, program: Application | None = None, oldest: int = 0) -> Shadow:
+    """A shadow of everything that has not run."""
+    return begin_everything(program or place.application, place.warehouse, place.folder / "shadows",
+                            Cluster(place.topics, oldest))
+
+
+def run_on(place: Place, shadow: Shadow, program: Application | None = None,
+           on_step: Callable[[str], None] = lambda step: None) -> Shadow:
+    """Run a shadow of everything to where the live application is now."""
+    live, program = newest_commit(place.warehouse, place.application.id), program or place.application
+    return run_shadow(place, shadow, program, on_step, whole_ranges(program, Cluster(place.topics), live))
+
+
 def run_shadow(place: Place, shadow: Shadow, program: Application | None = None,
-               on_step: Callable[[str], None] = lambda step: None) -> Shadow:
+               on_step: Callable[[str], None] = lambda step: None, ranges: Ranges | None = None) -> Shadow:
     """Run it to its end and complete it."""
-    topics = RangedTopics(place.topics.rows, shadow.backfill.ranges)
+    topics = RangedTopics(place.topics.rows, ranges or shadow.backfill.ranges)
     there = ShadowPlace(shadow_application(program or place.application, shadow.id), topics, place.folder,
                         max_records=place.max_records, shadow=shadow)
     summary = there.run(on_step)

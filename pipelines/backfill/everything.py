@@ -1,0 +1,147 @@
+"""Swapping a backfill of everything in: its outputs and stores in the place of the live ones, in one commit, while the
+application is at rest (docs/backfill.md, 12 to 17).
+
+No store is moved: the commit names a state that no local store holds, so each task restores from its changelog at the
+next start. How such a backfill begins is ``begin``; days are ``swap``'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.application import Application
+from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.ranges import TopicPartition
+from pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
+from pipelines.backfill.swap import reason_of, standing_parts
+from pipelines.tasks.dead_letters import DEAD_LETTERS
+from pipelines.tasks.tables import application_tables
+from pipelines.topology import Topology
+from state.changelog.forgetting import forget_tasks
+from state.changelog.replacing import replaced_rows
+from state.commit.files import write_file
+from state.commit.protocol import Committer, newest_commit
+from state.commit.record import CommitRecord, TableSwap, TaskCommit
+from state.engine.instances import new_instance
+from state.errors import SwapRefusedError
+from state.types import FileEntry, StateId
+
+
+def is_behind(application: Application, live: CommitRecord, made: CommitRecord | None) -> bool:
+    """Whether a shadow whose newest commit is ``made`` has still to read what the live application has."""
+    known = {} if made is None else _offsets(application, made)
+    return any(known.get(place, 0) < offset for place, offset in _offsets(application, live).items())
+
+
+def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
+                    on_step: Callable[[str], None] = lambda step: None) -> int:
+    """Swap a complete backfill of everything in by a commit of its own; returns the commit's epoch.
+
+    One that is swapped in already is left as it is. No driver may run; one that does all the same is fenced.
+
+    Raises:
+        UnknownBackfillError: There is none of that id, or it is not complete.
+        SwapRefusedError: It stands elsewhere than the application, or another program made it; nothing was changed.
+        FencedError: A driver was started meanwhile; nothing was changed.
+        TableSchemaError: A table has other columns than the program writes.
+    """
+    topology, app_folder = application.topology, warehouse / application.id
+    tables = application_tables(topology)
+    committer, of_shadow = (Committer(place, name, tables, fingerprint=topology.fingerprint, on_step=step)
+                            for place, name, step in ((warehouse, application.id, on_step),
+                                                      (shadow.warehouse, shadow.id, lambda step: None)))
+    try:
+        made = _made(application, shadow)
+        claim = committer.claim()
+        remove_swapped(app_folder, claim.newest)
+        if (note := committer.note_of(shadow.id)) is not None:
+            return note.epoch
+        if made is None:
+            raise UnknownBackfillError(application.id, shadow.id, "there is none (any more), or it is not complete")
+        made, live = of_shadow.claim().newest, claim.newest
+        assert made is not None
+        assert live is not None  # as the backfill began
+        _require_same_place(application, shadow, live, made)
+        on_step("claimed")
+        state = StateId(claim.generation, live.epoch + 1)
+        swaps = tuple(_table_swaps(topology, app_folder, shadow, live.epoch))
+        on_step("swap files written")
+        changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
+        on_step("changelogs written")
+        committer.commit(CommitRecord(
+            kind="commit", generation=state.generation, epoch=state.epoch, at_ms=time.time_ns() // 1_000_000,
+            fingerprint=made.fingerprint, reason=reason_of(shadow.id), topology=made.topology, files=changes,
+            swaps=swaps, tasks=_tasks(live, made, state, changes)))
+        shadow.remove()
+    finally:
+        committer.close()
+        of_shadow.close()
+    return state.epoch
+
+
+def _made(application: Application, shadow: Shadow) -> CommitRecord | None:
+    """The newest commit of a shadow that is complete, looked at before anything is claimed."""
+    if shadow.completion is None or (made := newest_commit(shadow.warehouse, shadow.id)) is None:
+        return None
+    if made.fingerprint != application.topology.fingerprint:
+        raise SwapRefusedError(application.id, shadow.id, "the program has another topology now than the one that made "
+                               "it; run the backfill again, or bring the program back")
+    return made
+
+
+def _require_same_place(application: Application, shadow: Shadow, live: CommitRecord, made: CommitRecord) -> None:
+    here, there = _offsets(application, live), _offsets(application, made)
+    for (topic, partition), offset in sorted(here.items()):
+        if there.get((topic, partition)) != offset:
+            raise SwapRefusedError(
+                application.id, shadow.id, f"the application stands at offset {offset} of topic {topic!r}, partition "
+                f"{partition}, and it at {there.get((topic, partition), 0)}; swap it again, or run the backfill again "
+                "where the application was reset")
+    for who, record in (("the application", live), ("it", made)):
+        if record.pending_blobs:
+            raise SwapRefusedError(application.id, shadow.id, f"rows between sub-topologies of {who} are still under "
+                                   "way; run the application as it was with --until-caught-up, then swap again")
+
+
+def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartition, int]:
+    """Where a commit stands in the topics that the program reads."""
+    topics = set(application.topology.topics())
+    return {(topic, partition): offset for task in record.tasks.values()
+            for topic, offsets in task.positions.items() if topic in topics for partition, offset in offsets.items()}
+
+
+def _table_swaps(topology: Topology, app_folder: Path, shadow: Shadow, cut_epoch: int) -> Iterator[TableSwap]:
+    epoch = pl.lit(cut_epoch, pl.Int64()).alias("_epoch")
+    for spec in (*topology.table_specs(), DEAD_LETTERS):
+        files = tuple(write_file(app_folder, spec, rows.with_columns(epoch))
+                      for rows in standing_parts(shadow.folder / spec.name))
+        yield TableSwap(backfill=shadow.id, table=spec.name, column=None, start_ms=EVERYTHING.start_ms,
+                        end_ms=EVERYTHING.end_ms, cut_epoch=cut_epoch, files=files)
+
+
+def _changelog_files(topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord,
+                     epoch: int) -> Iterator[FileEntry]:
+    """What makes the changelogs say what the shadow's do."""
+    for task in made.tasks:
+        for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
+            file = replaced_rows(app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch,
+                                 epoch=epoch)
+            if file is not None:
+                yield file
+    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch)
+
+
+def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterable[FileEntry]) -> dict[str, TaskCommit]:
+    """The shadow's tasks, at a state that no local store holds."""
+    rows = Counter[str]()
+    for file in files:
+        rows[file.partition_values["task"]] += file.rows
+    return {name: replace(task, state=state, snapshot=None, rows_since_snapshot=rows[name],
+                          instance=live.tasks[name].instance if name in live.tasks else new_instance())
+            for name, task in made.tasks.items()}

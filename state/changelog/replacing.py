@@ -1,0 +1,41 @@
+"""What a task's changelog gains so that it says what that of another application folder does.
+
+Nothing is taken out of it: earlier epochs stay as history, and whoever follows it hears of what is gone. Deleting all
+that stands for tasks which nobody goes on with is ``state.changelog.forgetting``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from state.changelog.reading import TaskChangelog
+from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from state.commit.files import write_file
+from state.types import FileEntry, StoreSpec
+
+
+def replaced_rows(app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int,
+                  source_through: int, epoch: int) -> FileEntry | None:
+    """Write, for a commit of ``epoch``, the rows that stand for ``task`` in the changelog of the application at
+    ``source_folder`` and the deletion of those that stand in that at ``app_folder`` alone; None where there are none.
+
+    What stands there is as of ``source_through``, here as of ``through``; both must be in the tables. Memory is bounded
+    by one store of one task.
+    """
+    made = _standing(source_folder, spec, task, source_through)
+    gone = _standing(app_folder, spec, task, through).join(made, on=list(spec.key), how="anti", nulls_equal=True)
+    nothing = [pl.lit(None, dtype).alias(name) for name, dtype in made.schema.items()
+               if name not in (*spec.key, "_epoch", "_deleted")]
+    rows = pl.concat([made, gone.with_columns(*nothing, _deleted=pl.lit(True))])
+    if rows.is_empty():
+        return None
+    return write_file(app_folder, changelog_spec(spec), rows.with_columns(_epoch=pl.lit(epoch, pl.Int64())),
+                      {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
+
+
+def _standing(app_folder: Path, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
+    """Columns as those of ``TaskChangelog.newest_rows``, with ``_ts`` as the table has it."""
+    rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()
+    return rows.filter(~pl.col("_deleted")).with_columns(pl.col("_ts").cast(pl.Datetime("ms", "UTC")))
