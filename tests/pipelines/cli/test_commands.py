@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -16,6 +17,7 @@ COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",
             ("migrate", "from-group"), ("migrate", "from-checkpoints"), ("migrate", "from-spark"),
             ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints"),
             ("backfill", "run"), ("backfill", "swap"), ("backfill", "discard"), ("backfill", "list")]
+README = Path(__file__).parents[3] / "README.md"
 STEERING = ("commit", "pause", "resume", "stop")
 
 
@@ -37,6 +39,14 @@ def flat(text: str) -> str:
 def test_every_command_of_the_tree_is_in_the_list():
     names = set(get_command(app).commands)
     assert names == {path[0] for path in COMMANDS}
+
+
+def test_every_command_stands_in_the_readme():
+    block = README.read_text().partition("## Operating it\n```\n")[2].partition("```")[0]
+    lines = re.findall(r"weir ([a-z|]+)(?: ([a-z|]+))?", block)
+    shown = {(name, *rest) for names, more in lines for name in names.split("|")
+             for rest in ([(each,) for each in more.split("|")] if name == "kafka" else [()])}
+    assert shown == {path if path[0] == "kafka" else path[:1] for path in COMMANDS}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
