@@ -19,8 +19,8 @@ from infra.settings import Settings
 from orchestration.owner import owner_of
 from orchestration.worker import logged
 from pipelines.backfill.shadow import Days
+from pipelines.cli.drive import stop_on_signals
 from pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
-from pipelines.cli.registry import load_reference
 
 
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
@@ -40,8 +40,8 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         "seconds": round(completion.seconds, 3), "cut_epoch": shadow.backfill.cut_epoch,
         "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"}}
     if pipes.get_extra("swap"):
-        metadata["swap"] = swap_in(settings, load_reference(reference), shadow.id, by=owner,
-                                   reason=f"backfill of {days}")
+        with stop_on_signals():  # which come too late now
+            metadata["swap"] = swap_in(settings, reference, shadow.id, by=owner, reason=f"backfill of {days}")
         pipes.log.info(metadata["swap"])
     return metadata
 

@@ -1,4 +1,5 @@
-"""``weir backfill``: days of an application's outputs computed anew from history, and swapped in or discarded."""
+"""``weir backfill``: days of an application's outputs, or all of it with its stores, computed anew from history, and
+swapped in or discarded."""
 
 from __future__ import annotations
 
@@ -24,14 +25,19 @@ from pipelines.cli.render import console, notices, print_json, print_table
 
 if TYPE_CHECKING:
     from infra.settings import Settings
+    from pipelines.backfill.shadow import Days
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
 
 
 def run(application: AppArgument,
-        first: Annotated[str, typer.Argument(metavar="FIRST", help="The first day, UTC, as 2013-01-08.")],
+        first: Annotated[str | None, typer.Argument(
+            metavar="FIRST", show_default=False, help="The first day, UTC, as 2013-01-08.")] = None,
         end: Annotated[str | None, typer.Argument(
             metavar="END", show_default="the day after FIRST", help="The day after the last.")] = None,
+        everything: Annotated[bool, typer.Option(
+            "--everything", help="In place of days the whole history, running totals and stores included; swapped in "
+            "while the application is at rest.")] = False,
         swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
         margin_hours: Annotated[float | None, typer.Option(
             "--margin-hours", min=0, show_default="the longest window and its grace",
@@ -48,19 +54,15 @@ def run(application: AppArgument,
 
     The program is the registered one, as it is now. Ctrl-C ends it and leaves nothing.
     """
-    from pipelines.backfill.shadow import Days
     from pipelines.cli.drive_backfill import BackfillInput, make_backfill
     from pipelines.cli.progress import TerminalWarnings, following
     from pipelines.cli.registry import registered_reference
 
-    first_day = _day("FIRST", first)
-    days = Days(first=first_day, end=first_day + timedelta(days=1) if end is None else _day("END", end))
-    if days.end <= days.first:
-        raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
-    overrides = parse_assignments(assignments or [])
-    if bootstrap_servers:
-        overrides["bootstrap_servers"] = bootstrap_servers
-    settings = load_settings(directory, overrides)
+    if everything and (first is not None or sources or margin_hours is not None):
+        raise CommandError("--everything reads the topics from their beginning; leave days, --from and --margin-hours "
+                           "out, or leave out --everything")
+    days = _days(first, end, everything=everything)
+    settings = _settings(directory, assignments, bootstrap_servers)
     reference = registered_reference(settings, application)
     source = BackfillInput(paths=_paths(reference, sources or []), time_column=time_column,
                            margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
@@ -76,19 +78,40 @@ def run(application: AppArgument,
     for table, reason in shadow.backfill.left_out.items():
         console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
     if swap:
-        console.print(f"{application}: {_swap_in(settings, application, shadow.id)}", markup=False, soft_wrap=True)
+        _swap_in(settings, application, shadow.id)
     else:
         notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
 
 
-def swap(application: AppArgument, backfill: IdArgument, directory: DirOption = None,
-         debug: DebugOption = False) -> None:
+def swap(application: AppArgument, backfill: IdArgument, bootstrap_servers: ServersOption = None,
+         assignments: SetOption = None, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Put a complete backfill in the place of what the outputs hold for its days, in one commit.
 
-    The application's driver does it if one runs, else this command.
+    The application's driver does it if one runs, else this command. One of everything wants the application stopped;
+    it first reads what has come since it was made.
     """
-    console.print(f"{application}: {_swap_in(load_settings(directory), application, backfill)}", markup=False,
-                  soft_wrap=True)
+    _swap_in(_settings(directory, assignments, bootstrap_servers), application, backfill)
+
+
+def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_servers: str | None) -> Settings:
+    overrides = parse_assignments(assignments or [])
+    if bootstrap_servers:
+        overrides["bootstrap_servers"] = bootstrap_servers
+    return load_settings(directory, overrides)
+
+
+def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
+    from pipelines.backfill.shadow import EVERYTHING, Days
+
+    if everything:
+        return EVERYTHING
+    if first is None:
+        raise CommandError("name the FIRST day, as 2013-01-08, or give --everything")
+    first_day = _day("FIRST", first)
+    days = Days(first=first_day, end=first_day + timedelta(days=1) if end is None else _day("END", end))
+    if days.end <= days.first:
+        raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
+    return days
 
 
 def _day(name: str, text: str) -> date:
@@ -113,11 +136,15 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
     return found
 
 
-def _swap_in(settings: Settings, application: str, backfill: str) -> str:
+def _swap_in(settings: Settings, application: str, backfill: str) -> None:
     from pipelines.cli.drive_backfill import swap_in
-    from pipelines.cli.registry import registered_application
+    from pipelines.cli.progress import TerminalWarnings, following
+    from pipelines.cli.registry import registered_reference
 
-    return swap_in(settings, registered_application(settings, application), backfill)
+    with following(f"swap of {backfill}") as on_progress:
+        done = swap_in(settings, registered_reference(settings, application), backfill, on_progress=on_progress,
+                       console=TerminalWarnings())
+    console.print(f"{application}: {done}", markup=False, soft_wrap=True)
 
 
 def discard(application: AppArgument,
@@ -163,7 +190,8 @@ def show(application: AppArgument, as_json: JsonOption = False, directory: DirOp
 
 backfill = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",
                        epilog="Example: weir backfill run flights 2013-01-08 2013-01-15 --swap",
-                       help="Compute days of an application's outputs anew from history, and swap them in.")
+                       help="Compute days of an application's outputs, or all of it, anew from history, and swap "
+                            "that in.")
 for name, command, example in (
     ("run", run, "flights 2013-01-08 2013-01-15 --swap"),
     ("swap", swap, "flights 20130108-20130115-3f9a1c"),

@@ -8,23 +8,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Literal
 
 from infra.control import ControlDatabase, ControlDatabaseError, this_host
 from infra.control.rows import AT_REST
 from infra.settings import Settings
-from pipelines.application import Application
-from pipelines.backfill.begin import begin_from_files, begin_from_kafka
+from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from pipelines.backfill.errors import UnknownBackfillError
+from pipelines.backfill.everything import is_behind, swap_everything
 from pipelines.backfill.files import TIME_COLUMN
-from pipelines.backfill.shadow import Completion, Days, Shadow, shadows
+from pipelines.backfill.ranges import committed, whole_ranges
+from pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow, shadows
 from pipelines.backfill.swap import prepare, swap_at_rest
 from pipelines.cli.control import ask
 from pipelines.cli.log_files import log_file, logging_to
 from pipelines.cli.options import CommandError
 from pipelines.cli.registry import load_reference, require
+from state.commit.log import newest_commit
 
 if TYPE_CHECKING:
     from pipelines.spark.runner import Progress
@@ -65,25 +68,26 @@ class BackfillInput:
 def make_backfill(settings: Settings, reference: str, days: Days, source: BackfillInput, *, owner: str,
                   on_progress: Callable[[Progress], None] = lambda progress: None,
                   console: logging.Handler | None = None) -> tuple[Shadow, Completion] | None:
-    """Backfill ``days`` of the application at ``module:attribute``, in this process; None when a signal ended it.
+    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None when a
+    signal ended it.
 
     Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
-    Main thread only; raises what ``begin_from_kafka``, ``begin_from_files`` and ``run_shadow`` raise.
+    Main thread only; raises what ``pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
     from infra.kafka.admin import KafkaAdmin
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.drive import stop_on_signals
 
     application = load_reference(reference)
-    with (logging_to(log_file(settings.logs, f"{application.id}-backfills"), console=console),
-          stop_on_signals() as stop, nullcontext("") if source.paths else broker_for(settings) as bootstrap_servers):
+    warehouse, state_dir = settings.warehouse, settings.state_dir
+    with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
         from pipelines.spark.backfill import run_shadow
 
         if source.paths:
-            shadow = begin_from_files(application, settings.warehouse, settings.state_dir, source.paths, days,
+            shadow = begin_from_files(application, warehouse, state_dir, source.paths, days,
                                       time_column=source.time_column, margin_ms=source.margin_ms)
+        elif days == EVERYTHING:
+            shadow = begin_everything(application, warehouse, state_dir, KafkaAdmin(bootstrap_servers, settings.kafka))
         else:
-            shadow = begin_from_kafka(application, settings.warehouse, settings.state_dir,
+            shadow = begin_from_kafka(application, warehouse, state_dir,
                                       KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=source.margin_ms)
         completion = None
         try:
@@ -95,35 +99,103 @@ def make_backfill(settings: Settings, reference: str, days: Days, source: Backfi
         finally:
             if completion is None:
                 shadow.remove()
-            with suppress(ControlDatabaseError):  # what it has of the shadow's driver is of no use any more
-                ControlDatabase(settings.control_database_url).forget(shadow.lease_name)
+            _forget(settings, shadow)
     return None if completion is None else (shadow, completion)
 
 
-def swap_in(settings: Settings, program: Application, backfill: str, *, by: str | None = None,
-            reason: str = "command line") -> str:
-    """Swap a complete backfill in, by the application's driver if one runs; returns what was done, for people.
+def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None = None, reason: str = "command line",
+            on_progress: Callable[[Progress], None] = lambda progress: None,
+            console: logging.Handler | None = None) -> str:
+    """Swap a complete backfill of the application at ``module:attribute`` in; returns what was done, for people.
+
+    Days are swapped in by the application's driver if one runs. One of everything wants it at rest, and first reads on
+    to where the application stands: in this process, main thread only, with ``on_progress`` and ``console``.
 
     Raises:
-        CommandError: The driver did not answer, or could not do it.
+        CommandError: The driver did not answer, could not do it, or runs where it must not.
         UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
         LeaseHeldError: A driver was started at this moment; try again.
     """
+    program = load_reference(reference)
     application = program.id
     done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
     if done:
         return f"swapped in already, by the commit of epoch {done[0].epoch}"
-    prepared = prepare(Shadow.of(settings.warehouse, settings.state_dir, application, backfill))
+    shadow = Shadow.of(settings.warehouse, settings.state_dir, application, backfill)
     database = ControlDatabase(settings.control_database_url)
+    if shadow.backfill.days == EVERYTHING:
+        if database.is_running(application):
+            raise CommandError(
+                f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then "
+                f"`weir backfill swap {application} {backfill}`, then start it again")
+        _read_on(settings, reference, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console)
+        with _at_rest(database, application):
+            epoch = swap_everything(settings.warehouse, program, shadow)
+        return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores as it starts again"
+    prepared = prepare(shadow)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(),
-                                   ttl_s=LEASE_TTL_S)
-    try:
+    with _at_rest(database, application):
         epoch = swap_at_rest(settings.warehouse, program, backfill)
+    return f"swapped in by the commit of epoch {epoch}: {prepared}"
+
+
+def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
+             on_progress: Callable[[Progress], None], console: logging.Handler | None) -> None:
+    """Let a complete backfill of everything read what the application has read since.
+
+    Raises:
+        UnknownBackfillError: It is not complete.
+        CommandError: A signal ended it.
+    """
+    from infra.kafka.admin import KafkaAdmin
+
+    if shadow.completion is None:
+        raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
+    program = load_reference(reference)
+    live = committed(program, newest_commit(settings.warehouse, program.id))
+    if not is_behind(program, live, newest_commit(shadow.warehouse, shadow.id)):
+        return
+    with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
+        from pipelines.spark.backfill import run_shadow
+
+        ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
+        try:
+            completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
+                                    stop=stop, ranges=ranges, on_progress=on_progress)
+        finally:
+            _forget(settings, shadow)
+    if completion is None:
+        raise CommandError(f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; `weir "
+                           f"backfill swap {shadow.application} {shadow.id}` goes on from there")
+
+
+@contextmanager
+def _surroundings(settings: Settings, application: str, console: logging.Handler | None, *,
+                  needs_broker: bool = True) -> Iterator[tuple[Event, str]]:
+    """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
+    from infra.kafka.broker import broker_for
+    from pipelines.cli.drive import stop_on_signals
+
+    with (logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
+          stop_on_signals() as stop, broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers):
+        yield stop, bootstrap_servers
+
+
+@contextmanager
+def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
+    """Hold the application's lease, so that no driver starts."""
+    lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
+    try:
+        yield
     finally:
         database.release(lease)
-    return f"swapped in by the commit of epoch {epoch}: {prepared}"
+
+
+def _forget(settings: Settings, shadow: Shadow) -> None:
+    """What the control database has of a shadow's driver is of no use once it has ended."""
+    with suppress(ControlDatabaseError):
+        ControlDatabase(settings.control_database_url).forget(shadow.lease_name)
 
 
 def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
@@ -132,8 +204,6 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
     Raises:
         CommandError: The folder does not know the application.
     """
-    from state.commit.protocol import newest_commit
-
     database = ControlDatabase(settings.control_database_url)
     newest = newest_commit(settings.warehouse, require(settings, application))
     notes = newest.swapped if newest else ()

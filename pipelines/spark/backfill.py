@@ -67,11 +67,12 @@ def _run_slices(reference: str, folder: Path, files: SourceFiles,
 
 
 def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
-               on_progress: Callable[[Progress], None] = lambda progress: None, on_step: str | None = None,
-               spark: SparkSession | None = None) -> Completion | None:
+               ranges: Ranges | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
+               on_step: str | None = None, spark: SparkSession | None = None) -> Completion | None:
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
-    Blocks. The arguments are those of ``pipelines.spark.runner.run``.
+    Blocks. ``ranges`` are for one of everything that reads on from where it stands; the other arguments are those of
+    ``pipelines.spark.runner.run``.
 
     Raises:
         LeaseHeldError: Another process runs this very backfill.
@@ -79,11 +80,11 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     """
     application = shadow_application(load_application(reference), shadow.id)
     backfill = shadow.backfill
-    counts = {topic: len(partitions) for topic, partitions in backfill.ranges.items()}
+    ranges = ranges or backfill.ranges
+    counts = {topic: len(partitions) for topic, partitions in ranges.items()}
     control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
     with lease(control), ExitStack() as stack:
         session = spark or stack.enter_context(spark_session(settings, application))
-        ranges = backfill.ranges
         if backfill.files is not None:
             ranges = write_slices(session.sparkContext, reference, shadow.slices, counts, backfill.files)
         worker = WorkerSettings(

@@ -19,21 +19,25 @@ from infra.settings import Settings
 from pipelines.backfill.outputs import day_outputs
 from pipelines.cli.app import app as weir
 from pipelines.cli.registry import register
+from pipelines.cli.verify import verify_application
 from pipelines.spark.runner import run
+from state.changelog.as_of import state_as_of
 from state.commit.log import newest_commit
 from state.commit.tables import read_rows, read_table
-from tests.pipelines.backfill.program import OUTPUTS, app, archive, readings
+from tests.pipelines.backfill.program import OUTPUTS, app, archive, mended, readings
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 REFERENCE = "tests.pipelines.backfill.program:app"
+MENDED = "tests.pipelines.backfill.program:mended"
 DAYS = ("2024-05-02", "2024-05-05")
 LIMIT_S = 90.0
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, broker, kafka_admin, spark):
-    """Settings of a folder whose application runs, and has read all readings but the last day's; and a producer."""
+    """Settings of a folder whose application runs, and has read all readings but the last day's; what produces more of
+    them; and what ends the run."""
     settings = Settings(dir=tmp_path_factory.mktemp("backfill"), slots=2, bootstrap_servers=broker)
     kafka_admin.create_topic("readings", 2)
     rows = readings()
@@ -44,10 +48,14 @@ def live(tmp_path_factory, broker, kafka_admin, spark):
         "bootstrap_servers": broker, "stop": stop, "spark": spark})
     driver.start()
     until(lambda: records_in(settings) == 200, "catching up")
-    yield settings, lambda: produce(broker, rows[200:])
-    stop.set()
-    driver.join(60)
-    assert not driver.is_alive()
+
+    def end() -> None:
+        stop.set()
+        driver.join(60)
+        assert not driver.is_alive()
+
+    yield settings, lambda up_to: produce(broker, rows[200:up_to]), end
+    end()
 
 
 def produce(broker: str, rows: list) -> None:
@@ -71,10 +79,21 @@ def until(condition, what: str) -> None:
 
 def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> subprocess.Popen:
     """A backfill in a process of its own."""
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "backfill", "run", "sensors", *DAYS,
-               *arguments, "--dir", str(settings.dir), "--bootstrap-servers", settings.bootstrap_servers,
-               "--set", "slots=2", "--set", f"max_epoch_records={epoch_records}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return command(settings, "run", "sensors", *DAYS, *arguments, "--set", f"max_epoch_records={epoch_records}")
+
+
+def command(settings: Settings, *arguments: str) -> subprocess.Popen:
+    """``weir backfill`` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from pipelines.cli import main; main()", "backfill", *arguments, "--dir",
+         str(settings.dir), "--bootstrap-servers", settings.bootstrap_servers, "--set", "slots=2"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen) -> str:
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
+    return out
 
 
 def weir_backfill(settings: Settings, *arguments: str) -> str:
@@ -87,16 +106,16 @@ def listed(settings: Settings) -> list[dict]:
     return json.loads(weir_backfill(settings, "list", "sensors", "--json"))
 
 
-def outputs(settings: Settings) -> dict:
+def outputs(settings: Settings, tables=OUTPUTS) -> dict:
     found = {}
-    for table in OUTPUTS:
+    for table in tables:
         rows = read_table(settings.warehouse / "sensors" / table).drop("_epoch", "_seq", "_deleted")
         found[table] = rows.sort(rows.columns)
     return found
 
 
 def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_complete(live, tmp_path):
-    settings, _ = live
+    settings, _, _ = live
     before = outputs(settings)
     archive(readings()).write_parquet(tmp_path / "readings.parquet")
     killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
@@ -123,7 +142,7 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_
 
 
 def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
-    settings, produce_more = live
+    settings, produce_more, _ = live
     before, cut = outputs(settings), newest_commit(settings.warehouse, "sensors").epoch
     out, errors = started(settings, "--swap").communicate(timeout=LIMIT_S)
     assert "swapped in by the commit of epoch" in out, errors
@@ -134,9 +153,35 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     [row] = listed(settings)
     assert row["state"] == "swapped in"
     generation = newest_commit(settings.warehouse, "sensors").generation
-    produce_more()
-    until(lambda: records_in(settings) == len(readings()), "going on")
+    produce_more(220)
+    until(lambda: records_in(settings) == 220, "going on")
     assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
+
+
+def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
+    settings, produce_more, end = live
+    register(settings, "sensors", MENDED)
+    assert "220 records in" in finished(command(settings, "run", "sensors", "--everything"))
+    [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
+    refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
+    assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
+    produce_more(None)
+    until(lambda: records_in(settings) == len(readings()), "going on")
+    end()
+    assert "swapped in by the commit of epoch" in finished(command(settings, "swap", "sensors", name))
+    undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)
+    for place in (settings, undisturbed):
+        run(MENDED, place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
+    assert_same(outputs(settings, (*OUTPUTS, "totals")), outputs(undisturbed, (*OUTPUTS, "totals")))
+    assert_same(stores(settings), stores(undisturbed))
+    assert sum(agreement.rows for agreement in verify_application(settings, mended)) > 20
+    assert [row["days"] for row in listed(settings)] == ["everything", "2024-05-02 to 2024-05-04"]
+
+
+def stores(settings: Settings) -> dict:
+    epoch = newest_commit(settings.warehouse, "sensors").epoch
+    return {store.name: state_as_of(settings.warehouse / "sensors", store, epoch).drop("_epoch")
+            for sub_topology in mended.topology.sub_topologies for store in sub_topology.stores}
 
 
 def assert_same(found: dict, wanted: dict) -> None:

@@ -57,6 +57,7 @@ def build(least: int = 500) -> Application:
 
 
 app = build()
+mended = build(300)
 
 
 def build_sessions() -> Application:

@@ -6,35 +6,39 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from threading import Event
 
 import polars as pl
 import pytest
+from polars import col
 from polars.testing import assert_frame_equal
 
-from pipelines import Application
+from pipelines import Application, Count, Json, Max, StreamsBuilder, String, Sum
+from pipelines.backfill.errors import BeginningLostError, NoCutError, UnknownBackfillError
 from pipelines.backfill.everything import is_behind, swap_everything
 from pipelines.backfill.shadow import shadows
 from pipelines.backfill.swap import prepare, swap_at_rest
+from pipelines.spark.errors import TopologyChangedError
 from pipelines.tasks.epoch import task_rows
 from state.changelog.as_of import state_as_of
 from state.changelog.compaction import Compaction
 from state.changelog.verify import verify_task
 from state.commit.audit import newest_commits, offset_breaks, row_count
 from state.commit.protocol import newest_commit
-from state.commit.tables import AppendTable
-from state.errors import FencedError, SwapRefusedError
+from state.commit.tables import AppendTable, read_table
+from state.errors import FencedError, SwapRefusedError, TableSchemaError
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_on, run_shadow
-from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
 from tests.pipelines.spark.inline import Desk, Place, Topics
 
 pytestmark = pytest.mark.faults
 
-MENDED = build(300)
 TABLES = (*OUTPUTS, "totals")
 SHARE = 0.6
 STEPS = ("claimed", "swap files written", "changelogs written", "pivot appended", "table appended", "settled")
 DECIDED = STEPS[3:]
+DAY_MS = 24 * 3600 * 1000
 EPOCH_STEPS = ("append redone", "files written", "state written")
 
 
@@ -59,14 +63,14 @@ def template(tmp_path_factory):
     the mended program."""
     place = sensors(tmp_path_factory.mktemp("template"), share=SHARE)
     place.run()
-    run_shadow(place, begun_whole(place, MENDED), MENDED)
+    run_shadow(place, begun_whole(place, mended), mended)
     return place
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What the mended program gives when it runs from the beginning, at the swap and at the end."""
-    place = sensors(tmp_path_factory.mktemp("mended"), MENDED, share=SHARE)
+    place = sensors(tmp_path_factory.mktemp("mended"), mended, share=SHARE)
     found = []
     for share in (SHARE, 1.0):
         give(place, share)
@@ -118,7 +122,7 @@ def assert_stores_are_the_changelogs(place: Place) -> None:
                     lambda commit: task_rows(commit.positions, commit.clocks))
 
 
-def swap(place: Place, shadow, on_step=lambda step: None, program: Application = MENDED) -> int:
+def swap(place: Place, shadow, on_step=lambda step: None, program: Application = mended) -> int:
     return swap_everything(place.warehouse, program, shadow, on_step)
 
 
@@ -132,7 +136,7 @@ def test_the_application_goes_on_as_if_the_new_program_had_run_from_the_beginnin
     history = {f"store {store.name}": state_as_of(place.warehouse / "sensors", store, epoch) for store in stores(place)}
     assert_same({name: rows.drop("_epoch") for name, rows in history.items()},
                 {name: rows for name, rows in before.items() if name in history})
-    place.application = MENDED
+    place.application = mended
     place.run()
     assert len(place.restores.done) == len(newest_commit(place.warehouse, "sensors").tasks)
     assert_same(contents(place), at_swap)
@@ -156,7 +160,7 @@ def test_a_swap_that_dies_at_any_step_leaves_all_of_the_old_or_all_of_the_new(pl
         assert_same(contents(place), before)
         assert not old.restores.done
         swap(place, shadow)
-    place.application = MENDED
+    place.application = mended
     place.run()
     assert_same(contents(place), results[0])
     assert_stores_are_the_changelogs(place)
@@ -184,7 +188,7 @@ def test_a_swap_that_dies_between_the_tables_is_carried_out_in_each(place, shado
     versions = {name: AppendTable(place.warehouse / "sensors" / name, name, "sensors").version for name in (
         "totals", "kinds", "_changelog/ever", "_changelog/by_hour")}
     assert [name for name, version in versions.items() if version < max(versions.values())] == [table]
-    place.application = MENDED
+    place.application = mended
     place.run()
     assert_same(contents(place), results[0])
     assert_stores_are_the_changelogs(place)
@@ -194,7 +198,7 @@ def test_a_swap_that_dies_between_the_tables_is_carried_out_in_each(place, shado
 def test_the_driver_that_comes_after_a_swap_may_die_too(place, shadow, results, step):
     with pytest.raises(KilledError):
         swap(place, shadow, dying_at("pivot appended"))
-    place.application = MENDED
+    place.application = mended
     with pytest.raises(KilledError):
         place.run(dying_at(step, 2))
     place.run()
@@ -211,7 +215,7 @@ def test_compaction_carries_a_swap_out_that_died_and_the_tasks_restore_from_what
     compaction = Compaction(place.warehouse, "sensors", is_whole=True, tombstone_retention_ms=0)
     list(compaction.run(compaction.tables()))
     assert_same(contents(place), results[0])
-    place.application = MENDED
+    place.application = mended
     give(place, 1.0)
     place.run()
     assert_same(contents(place), results[1])
@@ -222,19 +226,19 @@ def test_the_live_run_goes_on_beside_the_backfill_which_reads_on_before_the_swap
     give(place, 1.0)
     place.run()
     live = newest_commit(place.warehouse, "sensors")
-    assert is_behind(MENDED, live, newest_commit(shadow.warehouse, shadow.id))
+    assert is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id))
     before = contents(place)
     with pytest.raises(SwapRefusedError, match=r"stands at offset \d+ of topic 'readings', .* swap it again"):
         swap(place, shadow)
     assert_same(contents(place), before)
     with pytest.raises(KilledError):
-        run_on(place, shadow, MENDED, dying_at("state written", 9))
-    run_on(place, shadow, MENDED)
-    assert not is_behind(MENDED, live, newest_commit(shadow.warehouse, shadow.id))
+        run_on(place, shadow, mended, dying_at("state written", 9))
+    run_on(place, shadow, mended)
+    assert not is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id))
     assert not shadow.state_folder.exists()
     swap(place, shadow)
     assert_same(contents(place), results[1])
-    place.application = MENDED
+    place.application = mended
     place.run()
     assert_same(contents(place), results[1])
     assert_stores_are_the_changelogs(place)
@@ -255,14 +259,14 @@ def test_a_driver_that_runs_all_the_same_is_fenced_and_one_that_takes_over_fence
     give(place, 1.0)
     with pytest.raises(FencedError):
         running.run(Event(), until_caught_up=True)
-    place.application = MENDED
+    place.application = mended
     place.run()
     assert_same(contents(place), results[1])
 
 
 def test_the_audit_finds_nothing_wrong_with_a_swap(place, shadow):
     swap(place, shadow)
-    place.application = MENDED
+    place.application = mended
     give(place, 1.0)
     place.run()
     window = newest_commits(place.warehouse, "sensors", 100)
@@ -273,14 +277,104 @@ def test_the_audit_finds_nothing_wrong_with_a_swap(place, shadow):
 
 
 def test_a_backfill_of_days_from_before_is_refused_and_one_from_after_is_not(place, shadow, results):
-    of_days = made(place, DAYS, MENDED)
+    of_days = made(place, DAYS, mended)
     prepare(of_days)
     swap(place, shadow)
     with pytest.raises(SwapRefusedError, match="has replaced some of its days since it began; run it again"):
-        swap_at_rest(place.warehouse, MENDED, of_days.id)
-    place.application = MENDED
+        swap_at_rest(place.warehouse, mended, of_days.id)
+    place.application = mended
     place.run()
     again = made(place, DAYS)
     prepare(again)
-    swap_at_rest(place.warehouse, MENDED, again.id)
+    swap_at_rest(place.warehouse, mended, again.id)
     assert_same(contents(place), results[0])
+
+
+def build_grown() -> Application:
+    """Another topology over the same topic and two more: a store beside one that was, a versioned one, rows that expire
+    under keys too long for a store, and nothing behind a repartition."""
+    builder = StreamsBuilder()
+    names = builder.table("names", key=String("sensor"), value=String("name"), store="names",
+                          history_retention=timedelta(days=2))
+    notes = builder.table("notes", key=String("note"), value=String("text"), store="notes", ttl=timedelta(days=1))
+    readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
+    readings.left_join(names).to_delta("named")
+    readings.group_by_key().agg("ever", readings=Count(), high=Sum(col("value") >= 300)).to_delta("totals")
+    readings.group_by_key().agg("peak", peak=Max("value")).to_delta("peaks")
+    notes.to_delta("notes")
+    return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
+
+
+GROWN = build_grown()
+GROWN_TABLES = ("named", "totals", "peaks", "notes")
+
+
+def give_more(place: Place, share: float) -> None:
+    """Names and notes, some of them deleted, over the same days."""
+    give(place, share)
+    days = round(6 * share)
+    for partition in (0, 1):
+        sensors_of = [b"sensor-%d" % number for number in range(4) if number % 2 == partition]
+        place.topics.rows["names", partition] = [
+            (sensor, None if day % 4 == 3 else b"name-%d" % day, DAYS.start_ms + (day - 2) * DAY_MS)
+            for day in range(0, days, 2) for sensor in sensors_of[day // 4:]]
+        place.topics.rows["notes", partition] = [
+            (b"n%d" % (number % 5) * 300, None if number % 7 == 6 else b"text-%d" % number,
+             DAYS.start_ms + (number // 4 - 2) * DAY_MS) for number in range(partition, 4 * days, 2)]
+
+
+def test_another_topology_takes_over_with_its_state_and_its_topics(place, shadow, tmp_path_factory):
+    undisturbed = Place(GROWN, Topics(), tmp_path_factory.mktemp("grown"), max_records=30)
+    give_more(place, SHARE)
+    with pytest.raises(TopologyChangedError):
+        replace(place, application=GROWN).run()
+    old = {table: output(place, table) for table in ("raised", "hours")}
+    of_grown = run_shadow(place, begun_whole(place, GROWN), GROWN)
+    give_more(place, 0.9)
+    place.run()  # the live run does not read the new topics
+    run_on(place, of_grown, GROWN)
+    swap(place, of_grown, program=GROWN)
+    with pytest.raises(TopologyChangedError):
+        place.run()
+    place.application = GROWN
+    for share in (0.9, 1.0):
+        give_more(place, share)
+        give_more(undisturbed, share)
+        undisturbed.run()
+        place.run()
+        wanted = contents(undisturbed, GROWN_TABLES)
+        assert all(rows.height for rows in wanted.values())
+        assert_same(contents(place, GROWN_TABLES), wanted)
+        assert_stores_are_the_changelogs(place)
+    for table, rows in old.items():
+        assert output(place, table).height >= rows.height, "what the program has no more stays"
+    for store in ("by_kind", "by_hour"):
+        assert read_table(place.warehouse / "sensors" / "_changelog" / store).is_empty()
+    with pytest.raises(SwapRefusedError, match="the program has another topology now than the one that made it"):
+        swap(place, shadow, program=GROWN)
+
+
+def test_what_cannot_be_computed_anew_from_the_beginning_does_not_begin(place, tmp_path):
+    with pytest.raises(BeginningLostError, match=r"begins at offset 1: .* give the program another id"):
+        begun_whole(place, oldest=1)
+    with pytest.raises(NoCutError, match="there is no topic 'names'; create it first"):
+        begun_whole(place, GROWN)
+    builder = StreamsBuilder()
+    builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key().agg(
+        "ever", last=Max("value")).to_delta("totals")
+    with pytest.raises(TableSchemaError, match="write to a table of another name"):
+        begun_whole(place, Application("sensors", builder))
+    with pytest.raises(NoCutError, match="it has committed nothing; run it first"):
+        begun_whole(replace(place, folder=tmp_path / "empty"))
+
+
+def test_only_a_backfill_that_is_there_and_complete_is_swapped_in(place, shadow):
+    before = contents(place)
+    broken_off = begun_whole(place)
+    with pytest.raises(KilledError):
+        run_shadow(place, broken_off, on_step=dying_at("settled", 2))
+    for unknown in (broken_off, replace(shadow, id="everything-000000")):
+        with pytest.raises(UnknownBackfillError, match=r"there is none .* or it is not complete"):
+            swap(place, unknown, program=place.application)
+        assert not (shadow.warehouse / "everything-000000").exists()
+    assert_same(contents(place), before)
