@@ -33,10 +33,27 @@ from state.errors import SwapRefusedError
 from state.types import FileEntry, StateId
 
 
-def is_behind(application: Application, live: CommitRecord, made: CommitRecord | None) -> bool:
-    """Whether a shadow whose newest commit is ``made`` has still to read what the live application has."""
-    known = {} if made is None else _offsets(application, made)
-    return any(known.get(place, 0) < offset for place, offset in _offsets(application, live).items())
+def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
+    """The newest commit of a backfill that is complete.
+
+    Raises:
+        UnknownBackfillError: There is none of that id, or it is not complete.
+        SwapRefusedError: A program of another topology made it.
+    """
+    made = newest_commit(shadow.warehouse, shadow.id)
+    if shadow.completion is None or made is None:
+        raise UnknownBackfillError(application.id, shadow.id, "there is none (any more), or it is not complete")
+    if made.fingerprint != application.topology.fingerprint:
+        raise SwapRefusedError(application.id, shadow.id, "the program has another topology now than the one that made "
+                               "it; run the backfill again, or bring the program back")
+    return made
+
+
+def is_behind(application: Application, live: CommitRecord, made: CommitRecord) -> bool:
+    """Whether a backfill that stands at ``made`` has still to read, or to take, what the application has."""
+    known = _offsets(application, made)
+    return bool(made.pending_blobs) or any(
+        known.get(place, 0) < offset for place, offset in _offsets(application, live).items())
 
 
 def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
@@ -46,30 +63,30 @@ def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
     One that is swapped in already is left as it is. No driver may run; one that does all the same is fenced.
 
     Raises:
-        UnknownBackfillError: There is none of that id, or it is not complete.
-        SwapRefusedError: It stands elsewhere than the application, or another program made it; nothing was changed.
+        UnknownBackfillError, SwapRefusedError: As of ``commit_of``, or it stands elsewhere than the application.
         FencedError: A driver was started meanwhile; nothing was changed.
         TableSchemaError: A table has other columns than the program writes.
     """
     topology, app_folder = application.topology, warehouse / application.id
-    tables = application_tables(topology)
+    known, tables = newest_commit(warehouse, application.id), application_tables(topology)
+    for note in known.swapped if known else ():
+        if note.backfill == shadow.id:
+            return note.epoch
+    commit_of(application, shadow)
     committer, of_shadow = (Committer(place, name, tables, fingerprint=topology.fingerprint, on_step=step)
                             for place, name, step in ((warehouse, application.id, on_step),
                                                       (shadow.warehouse, shadow.id, lambda step: None)))
     try:
-        made = _made(application, shadow)
         claim = committer.claim()
-        remove_swapped(app_folder, claim.newest)
-        if (note := committer.note_of(shadow.id)) is not None:
-            return note.epoch
-        if made is None:
-            raise UnknownBackfillError(application.id, shadow.id, "there is none (any more), or it is not complete")
-        made, live = of_shadow.claim().newest, claim.newest
+        live = claim.newest
+        if live is None or known is None or live.state_id != known.state_id:
+            raise SwapRefusedError(application.id, shadow.id, "the application has gone on just now; swap it again")
+        remove_swapped(app_folder, live)
+        made = of_shadow.claim().newest
         assert made is not None
-        assert live is not None  # as the backfill began
         _require_same_place(application, shadow, live, made)
         on_step("claimed")
-        state = StateId(claim.generation, live.epoch + 1)
+        state = StateId(claim.generation, live.epoch + 2)  # what is deleted has the epoch before
         swaps = tuple(_table_swaps(topology, app_folder, shadow, live.epoch))
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
@@ -83,16 +100,6 @@ def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
         committer.close()
         of_shadow.close()
     return state.epoch
-
-
-def _made(application: Application, shadow: Shadow) -> CommitRecord | None:
-    """The newest commit of a shadow that is complete, looked at before anything is claimed."""
-    if shadow.completion is None or (made := newest_commit(shadow.warehouse, shadow.id)) is None:
-        return None
-    if made.fingerprint != application.topology.fingerprint:
-        raise SwapRefusedError(application.id, shadow.id, "the program has another topology now than the one that made "
-                               "it; run the backfill again, or bring the program back")
-    return made
 
 
 def _require_same_place(application: Application, shadow: Shadow, live: CommitRecord, made: CommitRecord) -> None:
@@ -130,11 +137,9 @@ def _changelog_files(topology: Topology, app_folder: Path, shadow: Shadow, live:
     """What makes the changelogs say what the shadow's do."""
     for task in made.tasks:
         for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
-            file = replaced_rows(app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch,
-                                 epoch=epoch)
-            if file is not None:
-                yield file
-    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch)
+            yield from replaced_rows(app_folder, shadow.folder, spec, task, through=live.epoch,
+                                     source_through=made.epoch, epoch=epoch)
+    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
 
 
 def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterable[FileEntry]) -> dict[str, TaskCommit]:

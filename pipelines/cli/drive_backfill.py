@@ -18,7 +18,7 @@ from infra.control.rows import AT_REST
 from infra.settings import Settings
 from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from pipelines.backfill.errors import UnknownBackfillError
-from pipelines.backfill.everything import is_behind, swap_everything
+from pipelines.backfill.everything import commit_of, is_behind, swap_everything
 from pipelines.backfill.files import TIME_COLUMN
 from pipelines.backfill.ranges import committed, whole_ranges
 from pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow, shadows
@@ -30,7 +30,7 @@ from pipelines.cli.registry import load_reference, require
 from state.commit.log import newest_commit
 
 if TYPE_CHECKING:
-    from pipelines.spark.runner import Progress
+    from pipelines.spark.progress import Progress
 
 LEASE_TTL_S = 600.0
 
@@ -145,16 +145,14 @@ def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
     """Let a complete backfill of everything read what the application has read since.
 
     Raises:
-        UnknownBackfillError: It is not complete.
+        UnknownBackfillError, SwapRefusedError: It is not complete, or of another program.
         CommandError: A signal ended it.
     """
     from infra.kafka.admin import KafkaAdmin
 
-    if shadow.completion is None:
-        raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
     program = load_reference(reference)
     live = committed(program, newest_commit(settings.warehouse, program.id))
-    if not is_behind(program, live, newest_commit(shadow.warehouse, shadow.id)):
+    if not is_behind(program, live, commit_of(program, shadow)):
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
         from pipelines.spark.backfill import run_shadow

@@ -4,7 +4,6 @@ from the beginning, whatever dies when."""
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event
@@ -28,6 +27,7 @@ from state.commit.audit import newest_commits, offset_breaks, row_count
 from state.commit.protocol import newest_commit
 from state.commit.tables import AppendTable, read_table
 from state.errors import FencedError, SwapRefusedError, TableSchemaError
+from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_on, run_shadow
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
 from tests.pipelines.spark.inline import Desk, Place, Topics
@@ -40,21 +40,6 @@ STEPS = ("claimed", "swap files written", "changelogs written", "pivot appended"
 DECIDED = STEPS[3:]
 DAY_MS = 24 * 3600 * 1000
 EPOCH_STEPS = ("append redone", "files written", "state written")
-
-
-class KilledError(BaseException):
-    """Stands for kill -9: derived from BaseException, so that no handler of errors takes it for one."""
-
-
-def dying_at(step: str, occurrence: int = 1):
-    seen = Counter()
-
-    def on_step(name: str) -> None:
-        seen[name] += 1
-        if name == step and seen[name] == occurrence:
-            raise KilledError(step)
-
-    return on_step
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +116,7 @@ def test_the_application_goes_on_as_if_the_new_program_had_run_from_the_beginnin
     before = contents(place)
     assert not any(before[name].equals(at_swap[name]) for name in (*TABLES, "store ever"))
     epoch = newest_commit(place.warehouse, "sensors").epoch
-    assert swap(place, shadow) == epoch + 1
+    assert swap(place, shadow) == epoch + 2
     assert_same(contents(place), at_swap)
     history = {f"store {store.name}": state_as_of(place.warehouse / "sensors", store, epoch) for store in stores(place)}
     assert_same({name: rows.drop("_epoch") for name, rows in history.items()},

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from threading import Event
@@ -22,6 +21,7 @@ from state.commit.protocol import newest_commit
 from state.commit.swap import PREPARED_LIFE_S
 from state.commit.tables import read_rows
 from state.errors import FencedError, SwapRefusedError
+from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun, made, output, run_shadow
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
 from tests.pipelines.spark.inline import Desk, Topics
@@ -30,21 +30,6 @@ pytestmark = pytest.mark.faults
 
 MENDED = 300
 STEPS = ("swap files written", "swap prepared", "pivot appended", "table appended", "settled")
-
-
-class KilledError(BaseException):
-    """Stands for kill -9: derived from BaseException, so that no handler of errors takes it for one."""
-
-
-def dying_at(step: str, occurrence: int = 1):
-    seen = Counter()
-
-    def on_step(name: str) -> None:
-        seen[name] += 1
-        if name == step and seen[name] == occurrence:
-            raise KilledError(step)
-
-    return on_step
 
 
 def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
