@@ -24,8 +24,8 @@ from pipelines.backfill.files import SourceFiles, write_slice
 from pipelines.backfill.ranges import Ranges
 from pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from pipelines.spark.control import lease
-from pipelines.spark.driver import Progress
 from pipelines.spark.planner import TopicPartition
+from pipelines.spark.progress import Progress
 from pipelines.spark.runner import spark_session, started_driver
 from pipelines.spark.worker import WorkerSettings, load_step_hook
 from pipelines.tasks.epoch import TaskSettings
@@ -99,7 +99,9 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
         summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
     if summary.reason != "caught_up":
         return None
-    completion = Completion(records_in=summary.records_in, seconds=summary.seconds)
+    before = shadow.completion or Completion(records_in=0, seconds=0.0)
+    completion = Completion(records_in=before.records_in + summary.records_in,
+                            seconds=before.seconds + summary.seconds)
     load_step_hook(on_step)("shadow made")
     shadow.complete(completion)
     log.info("backfill %s of %r is complete: %s records", shadow.id, shadow.application, summary.records_in)

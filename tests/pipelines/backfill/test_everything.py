@@ -22,6 +22,7 @@ from pipelines.spark.errors import TopologyChangedError
 from pipelines.tasks.epoch import task_rows
 from state.changelog.as_of import state_as_of
 from state.changelog.compaction import Compaction
+from state.changelog.following import Follower
 from state.changelog.verify import verify_task
 from state.commit.audit import newest_commits, offset_breaks, row_count
 from state.commit.protocol import newest_commit
@@ -273,6 +274,51 @@ def test_a_backfill_of_days_from_before_is_refused_and_one_from_after_is_not(pla
     prepare(again)
     swap_at_rest(place.warehouse, mended, again.id)
     assert_same(contents(place), results[0])
+
+
+class OwnStore:
+    """Follows a store, in memory."""
+
+    name = "own"
+
+    def __init__(self, key) -> None:
+        self.key, self.rows, self.offsets = list(key), {}, {}
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        for row in rows.iter_rows(named=True):
+            key = tuple(row[name] for name in self.key)
+            self.rows.pop(key, None)
+            if not row["_deleted"]:
+                self.rows[key] = row
+
+    def commit(self, offsets) -> None:
+        self.offsets.update(offsets)
+
+    def committed_offset(self, topic: str, partition: int) -> int | None:
+        return self.offsets.get(topic, {}).get(partition)
+
+    def manages_offsets(self) -> bool:
+        return True
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return 0
+
+
+def test_stores_that_follow_hear_of_what_changed_and_of_what_is_gone(place, tmp_path):
+    specs = [store for store in stores(place) if store.name in ("ever", "by_kind")]
+    give_more(place, SHARE)
+    followers = {spec.name: Follower(place.warehouse / "sensors", spec, OwnStore(spec.key), tmp_path)
+                 for spec in specs}
+    for at_swap in (False, True):
+        if at_swap:
+            swap(place, run_shadow(place, begun_whole(place, GROWN), GROWN), program=GROWN)
+        for spec in specs:
+            followers[spec.name].follow()
+            standing = read_table(place.warehouse / "sensors" / "_changelog" / spec.name)
+            followed = followers[spec.name]._store.rows
+            assert followed.keys() == set(standing.select(spec.key.names()).rows())
+            assert {row["_ts"] for row in followed.values()} == set(standing["_ts"])
+            assert bool(followed) == (spec.name == "ever" or not at_swap)
 
 
 def build_grown() -> Application:
