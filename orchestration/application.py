@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cache
 
@@ -16,6 +16,7 @@ from orchestration.compaction import compaction_job, compaction_schedule, compac
 from orchestration.health import health_sensor
 from orchestration.ingest import continuous_job, ingest_assets
 from orchestration.migration import migration_job
+from orchestration.rebuild import rebuild_job
 from orchestration.repair import repair_sensor
 from orchestration.retention import retention_sensor
 from orchestration.stalled import stalled_sensor
@@ -30,20 +31,21 @@ FIRST_DAY = date(2020, 1, 1)
 
 
 def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
-                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY,
-                end_day: date | None = None) -> dg.Definitions:
+                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY, end_day: date | None = None,
+                owners: Sequence[str] = ()) -> dg.Definitions:
     """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
     (``module:attribute``).
 
     ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
     topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. ``first_day`` is the
     first day of event time that a backfill may be asked for, ``end_day`` the one after the last, today when left out.
+    ``owners`` are shown with the assets: addresses of people, or ``team:name``.
     Merge the result with a ``weir`` and a ``pipes`` resource (``orchestration.definitions``).
     """
     own = topics or {}
     external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
     supervised = Supervised(
-        application=application, reference=reference, thresholds=thresholds or Thresholds(),
+        application=application, reference=reference, thresholds=thresholds or Thresholds(), owners=owners,
         topics={topic: own[topic].key if topic in own else external[topic].key
                 for topic in application.topology.topics()})
     compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
@@ -52,7 +54,7 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
                 *backfill_assets(supervised, first_day, end_day)],
         asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
         jobs=[continuous_job(supervised), *steering_jobs(supervised), restore, verify, audit, compaction,
-              migration_job(supervised)],
+              rebuild_job(supervised), migration_job(supervised)],
         schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
         sensors=[commits_sensor(supervised), health_sensor(supervised), uncommitted_sensor(supervised),
                  succession_sensor(supervised), retention_sensor(supervised),

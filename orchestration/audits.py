@@ -32,15 +32,20 @@ HOURLY = "30 * * * *"
 def audit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
     """One op over the newest commits: continuity of offsets, rates of late records and dead letters, rows of each
     output, uncommitted bytes."""
-    epochs = supervised.thresholds.audited_epochs
+    thresholds, epochs = supervised.thresholds, supervised.thresholds.audited_epochs
     ingest, dead_letters = supervised.ingest, supervised.tables[DEAD_LETTERS.name]
 
-    @dg.multi_asset_check(name=f"{supervised.name}_audit_commits", specs=[
+    @dg.multi_asset_check(name=f"{supervised.name}_audit_commits", description=(
+        "Compare the newest commits with each other and with the tables."), specs=[
         dg.AssetCheckSpec("offsets_continuous", asset=ingest, blocking=True,
                           description=f"Over {epochs:,} epochs no offset was passed over or read twice."),
-        dg.AssetCheckSpec("late_record_rate", asset=ingest, description="Few records came too late for their window."),
-        dg.AssetCheckSpec("uncommitted_bytes", asset=ingest, description="Little state is uncommitted."),
-        dg.AssetCheckSpec("dead_letter_rate", asset=dead_letters, description="Few records could not be read."),
+        dg.AssetCheckSpec("late_record_rate", asset=ingest, description=(
+            f"Of the records of {epochs:,} epochs at most {thresholds.late_max_share:.1%} came too late for their "
+            "window.")),
+        dg.AssetCheckSpec("uncommitted_bytes", asset=ingest, description=(
+            f"At most {size_text(thresholds.uncommitted_max_bytes)} of state is uncommitted.")),
+        dg.AssetCheckSpec("dead_letter_rate", asset=dead_letters, description=(
+            f"Of the records of {epochs:,} epochs at most {thresholds.dead_letter_max_share:.1%} could not be read.")),
         *(dg.AssetCheckSpec("rows_as_committed", asset=key, blocking=True,
                             description="The table has the rows that the commit log says, no more and no fewer.")
           for key in supervised.outputs.values())])
@@ -74,7 +79,7 @@ def state_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
 def _state_check(supervised: Supervised, name: str, description: str, sample: int | None) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
     def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
-        """A difference names its task, for ``orchestration.repair``."""
+        """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
         from pipelines.cli.verify import verify_application
         from pipelines.spark.errors import TopologyChangedError
         from state.changelog.verify import StateDifferenceError
@@ -111,7 +116,8 @@ def audit_jobs(supervised: Supervised) -> tuple[AssetJob, AssetJob]:
 def audit_schedule(supervised: Supervised, job: AssetJob) -> dg.ScheduleDefinition:
     """Once switched on, the checks see a driver that runs for weeks every hour and not at its end alone."""
     return dg.ScheduleDefinition(name=f"{supervised.name}_hourly_audit", cron_schedule=HOURLY, job=job,
-                                 execution_timezone="UTC", description="Runs the audit at half past every hour.")
+                                 execution_timezone="UTC", tags=supervised.tags,
+                                 description="Runs the audit at half past every hour.")
 
 
 def _offsets(supervised: Supervised, window: "CommitWindow | None") -> dg.AssetCheckResult:

@@ -8,18 +8,25 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
 from infra.process import end_with
+from infra.settings import Settings
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
 from pipelines.backfill.files import TIME_COLUMN
 from pipelines.backfill.outputs import DayOutputs, day_outputs
+from pipelines.backfill.shadow import Days
+from pipelines.cli.options import CommandError
+
+if TYPE_CHECKING:
+    from pipelines.cli.drive_backfill import BackfillRow
 
 
 class BackfillConfig(dg.Config):
@@ -47,7 +54,8 @@ def backfill_assets(supervised: Supervised, first_day: date, end_day: date | Non
 def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
                     ) -> dg.AssetsDefinition:
     @dg.asset(key=[supervised.id, "backfill"], deps=list(supervised.topics.values()), group_name=supervised.name,
-              kinds={"spark", "kafka"}, backfill_policy=dg.BackfillPolicy.single_run(),
+              kinds={"spark", "kafka"}, owners=supervised.owners, tags=supervised.tags,
+              backfill_policy=dg.BackfillPolicy.single_run(),
               partitions_def=dg.DailyPartitionsDefinition(
                   start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None),
               description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}, computed "
@@ -58,19 +66,24 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
         """Start a driver over the days, follow it to its end, and take over what it reports."""
         if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
             end_with(os.getppid(), signal.SIGTERM)
-        window = context.partition_time_window
+        window, settings = context.partition_time_window, weir.settings()
+        days = Days(first=window.start.date(), end=window.end.date())
+        known = {row.id for row in _backfills_of(supervised, settings, days)}
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
             finished = pipes.run(
                 context=context, command=[sys.executable, "-m", "orchestration.backfill_worker"],
                 env=weir.environment(),
-                extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(),
-                        "first": window.start.date().isoformat(), "end": window.end.date().isoformat(),
+                extras={"reference": supervised.reference, "dir": str(settings.dir), "parent": os.getpid(),
+                        "first": days.first.isoformat(), "end": days.end.isoformat(),
                         "swap": config.swap, "margin_hours": config.margin_hours, "paths": config.paths,
                         "time_column": config.time_column})
             closing = next(iter(finished.get_custom_messages()), None)
         except DagsterPipesExecutionError:
             closing = None
+        except dg.DagsterExecutionInterruptedError:
+            yield _left_by_a_stop(row for row in _backfills_of(supervised, settings, days) if row.id not in known)
+            return
         if closing is None:
             raise dg.Failure(f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows "
                              "how far it came", allow_retries=False)
@@ -79,3 +92,29 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
         yield from finished.get_results(implicit_materializations=False)
 
     return backfill
+
+
+def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> "list[BackfillRow]":
+    """Those of the days that are there or were swapped in; none of an application that has never run here."""
+    from pipelines.cli.drive_backfill import backfills
+
+    try:
+        return [row for row in backfills(settings, supervised.id) if row.days == str(days)]
+    except CommandError:
+        return []
+
+
+def _left_by_a_stop(made: "Iterable[BackfillRow]") -> dg.MaterializeResult:
+    """What to report of a backfill whose run was terminated: Pipes gives no reports of what it has interrupted.
+
+    Raises:
+        dagster.Failure: It was not swapped in; the text says what of it is left.
+    """
+    for row in made:
+        if row.state == "swapped in":
+            return dg.MaterializeResult(metadata={
+                "backfill": row.id, "days": row.days, "swap": f"swapped in by the commit of epoch {row.epoch}"})
+        if row.state == "complete":
+            raise dg.Failure(f"the backfill was stopped when it was complete; swap {row.id} in, or discard it, with "
+                             "`weir backfill`", allow_retries=False)
+    raise dg.Failure("the backfill was stopped; nothing of it is left", allow_retries=False)

@@ -12,9 +12,10 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     """The newest commit's offsets beside the topics' end offsets."""
     max_records = supervised.thresholds.lag_max_records
 
-    @dg.asset_check(asset=supervised.ingest, name="lag", description="The newest commit is close to the topics' ends.")
+    @dg.asset_check(asset=supervised.ingest, name="lag", description=(
+        f"There is a commit, and the newest is at most {max_records:,} records behind the topics' ends."))
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
-        """Fails when there is no commit at all."""
+        """Compare the newest commit's offsets with the topics' ends."""
         from infra.kafka.admin import KafkaAdmin
         from infra.kafka.broker import broker_for
         from pipelines.cli.positions import committed_lag, committed_positions

@@ -31,7 +31,7 @@ FOLD_S = 600.0
 def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
     """Shows the newest commit in every asset of the application."""
 
-    @dg.sensor(name=f"{supervised.name}_commits", minimum_interval_seconds=LOOK_EVERY_S,
+    @dg.sensor(name=f"{supervised.name}_commits", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
                description="Shows what the application has committed, whoever runs it: Dagster or the command line.")
     def commits(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

@@ -41,7 +41,7 @@ def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
     except ControlDatabaseError:
         return {}
     metric = status.metric if status else None
-    newest = {} if metric is None else {"lag": metric.lag, "commit_ms": round(metric.commit_ms, 1)}
+    newest = {} if metric is None else {"lag_records": metric.lag, "commit_ms": round(metric.commit_ms, 1)}
     return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from pydantic import Field
 
 from infra.control import ControlDatabase
 from infra.settings import Settings
@@ -29,10 +30,8 @@ SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_befo
 class CompactionConfig(dg.Config):
     """What to compact."""
 
-    store: str | None = None
-    """Only this store's changelog; everything when left out."""
-    dry_run: bool = False
-    """Show what would change; change nothing."""
+    store: str | None = Field(default=None, description="Only this store's changelog; everything when left out.")
+    dry_run: bool = Field(default=False, description="Show what would change; change nothing.")
 
 
 def compaction_pool(supervised: Supervised) -> str:
@@ -43,7 +42,8 @@ def compaction_pool(supervised: Supervised) -> str:
 def compaction_job(supervised: Supervised) -> dg.JobDefinition:
     """``<app>_compaction``: merges files of changelogs, outputs and the commit log, and vacuums."""
 
-    @dg.op(name=f"{supervised.name}_compact", pool=compaction_pool(supervised))
+    @dg.op(name=f"{supervised.name}_compact", pool=compaction_pool(supervised),
+           description="Merge small files into large ones, and delete those that nothing names any more.")
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
         settings, told = weir.settings(), ""
 
@@ -85,7 +85,7 @@ def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.Sch
     """Every night, once switched on; nothing happens before the first commit."""
 
     @dg.schedule(name=f"{supervised.name}_nightly_compaction", cron_schedule=NIGHTLY, job=job,
-                 execution_timezone="UTC", description="Compacts at three in the night, UTC.")
+                 execution_timezone="UTC", tags=supervised.tags, description="Compacts at three in the night, UTC.")
     def nightly(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
         from state.commit.protocol import newest_commit
 
@@ -101,8 +101,8 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
     merge; its cursor is the newest closed segment of that time, and when it was."""
     thresholds = supervised.thresholds
 
-    @dg.sensor(name=f"{supervised.name}_compaction_due", job=job, minimum_interval_seconds=LOOK_EVERY_S,
-               default_status=dg.DefaultSensorStatus.RUNNING,
+    @dg.sensor(name=f"{supervised.name}_compaction_due", job=job, tags=supervised.tags,
+               minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
                description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
                            f"closed, or when it would leave {thresholds.spare_files_max:,} files fewer.")
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

@@ -13,6 +13,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
     UnresolvedAssetJobDefinition as AssetJob,
 )
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
+from pydantic import Field
 
 from infra.control import ControlDatabase, ControlDatabaseError
 from infra.process import end_with
@@ -29,10 +30,11 @@ from state.types import TableSpec
 class IngestConfig(dg.Config):
     """How long the driver runs."""
 
-    until_caught_up: bool = True
-    """End once everything that was in the topic has been processed; False runs until the run is terminated."""
-    take_over: bool = False
-    """Start even if another driver holds the application; that one is fenced and stops."""
+    until_caught_up: bool = Field(
+        default=True, description="End once everything that was in the topics has been processed; false runs until the "
+        "run is terminated.")
+    take_over: bool = Field(
+        default=False, description="Start even if another driver holds the application; that one is fenced and stops.")
 
 
 def ingest_op(supervised: Supervised) -> str:
@@ -46,10 +48,10 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
     The driver's closing record makes the run a success, nothing else.
     """
 
-    @dg.multi_asset(name=ingest_op(supervised), can_subset=False, specs=list(_specs(supervised)))
+    @dg.multi_asset(name=ingest_op(supervised), can_subset=False, specs=list(_specs(supervised)),
+                    description="Start a driver, follow it to its end, and take over what it reports.")
     def ingest(context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource,
                pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-        """Start a driver, follow it to its end, and take over what it reports."""
         if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
             end_with(os.getppid(), signal.SIGTERM)
         settings = weir.settings()
@@ -70,6 +72,8 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
                 raise
             context.log.info("the run was terminated: its driver has committed and ended")
             yield from results
+            if not _has_own_process(context):
+                raise  # else the run would go on with its other steps
             return
         if closing is None:
             raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
@@ -88,6 +92,11 @@ def continuous_job(supervised: Supervised) -> AssetJob:
         description="Run the ingest until it is stopped or terminated; its checks are the hourly audit's.",
         selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),
         config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}})
+
+
+def _has_own_process(context: dg.AssetExecutionContext) -> bool:
+    """Whether the step has another process than its run, which then ends the run; not so in the in-process executor."""
+    return bool(context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED))
 
 
 def _results_as_told(supervised: Supervised, settings: Settings, context: dg.AssetExecutionContext
@@ -138,7 +147,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
     thresholds = supervised.thresholds
     yield dg.AssetSpec(
         supervised.ingest, deps=list(supervised.topics.values()), kinds={"spark", "kafka"}, group_name=supervised.name,
-        skippable=True,
+        skippable=True, owners=supervised.owners, tags=supervised.tags,
         freshness_policy=dg.FreshnessPolicy.time_window(
             fail_window=timedelta(seconds=thresholds.stale_fail_s),
             warn_window=timedelta(seconds=thresholds.stale_warn_s)),
@@ -147,7 +156,7 @@ def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
     for name, key in supervised.tables.items():
         kinds = {"deltalake", "changelog"} if name.startswith(CHANGELOG_FOLDER) else {"deltalake"}  # told in the graph
         yield dg.AssetSpec(key, deps=[supervised.ingest], kinds=kinds, group_name=supervised.name, skippable=True,
-                           description=_description(name),
+                           owners=supervised.owners, tags=supervised.tags, description=_description(name),
                            metadata={"dagster/column_schema": _columns(supervised.table_specs[name])})
 
 
@@ -157,7 +166,7 @@ def _description(table: str) -> str:
     if table.startswith(CHANGELOG_FOLDER):
         return (f"Every committed change of the store {table.removeprefix(CHANGELOG_FOLDER)[1:]}: what its tasks "
                 "restore from.")
-    return f"The Delta table {table}, written by the ingest's commits alone."
+    return f"The Delta table {table}, which the application's commits alone change."
 
 
 def _columns(spec: TableSpec) -> dg.TableSchema:

@@ -33,7 +33,7 @@ class FromGroup(dg.Config):
     """Begin where a consumer group has got to."""
 
     direction: Literal["from_group"] = "from_group"
-    group: str
+    group: str = Field(description="The consumer group to read.")
     empty_stores: bool = EMPTY_STORES
 
 
@@ -59,21 +59,21 @@ class FromKafkaStreams(dg.Config):
     direction: Literal["from_kafka_streams"] = "from_kafka_streams"
     application_id: str = Field(description="Kafka Streams' application.id.")
     changelogs: dict[str, str] = Field(default={}, description="Topics by store, where they are called otherwise.")
-    serdes: dict[str, str] = Field(default={}, description="module:name of a pipelines.migrate.StoreSerdes by store.")
+    serdes: dict[str, str] = Field(default={}, description="Where a store's StoreSerdes is, module:name, by store.")
 
 
 class ToGroup(dg.Config):
     """Give a consumer group the committed positions."""
 
     direction: Literal["to_group"] = "to_group"
-    group: str
+    group: str = Field(description="The consumer group to write.")
 
 
 class ToCheckpoints(dg.Config):
     """Write the committed positions as Kafka Streams' ``.checkpoint`` files."""
 
     direction: Literal["to_checkpoints"] = "to_checkpoints"
-    folder: str
+    folder: str = Field(description="Where to write the files.")
 
 
 Move = FromGroup | FromCheckpoints | FromSpark | FromKafkaStreams | ToGroup | ToCheckpoints
@@ -82,7 +82,7 @@ Move = FromGroup | FromCheckpoints | FromSpark | FromKafkaStreams | ToGroup | To
 class MigrationConfig(dg.Config):
     """Which way, and whether to do it."""
 
-    move: Move = Field(discriminator="direction")
+    move: Move = Field(discriminator="direction", description="What goes where: one of the directions of weir migrate.")
     dry_run: bool = Field(default=True, description="Show exactly what would change; change nothing.")
 
 
@@ -94,14 +94,16 @@ def migration_op(supervised: Supervised) -> str:
 def migration_job(supervised: Supervised) -> dg.JobDefinition:
     """``<app>_migration``."""
 
-    @dg.op(name=migration_op(supervised), out={"shown": dg.Out(dg.Nothing), "approved": dg.Out(is_required=False)})
+    @dg.op(name=migration_op(supervised), description="Show what would change; change nothing.",
+           out={"shown": dg.Out(dg.Nothing), "approved": dg.Out(is_required=False)})
     def show(context: dg.OpExecutionContext, config: MigrationConfig, weir: WeirResource) -> Iterator[dg.Output]:
         moved = _move(supervised, weir.settings(), config.move, dry_run=True)
         yield dg.Output(None, "shown", metadata=_metadata(context, moved))
         if not config.dry_run:
             yield dg.Output(config.move, "approved")
 
-    @dg.op(name=f"{supervised.name}_migration_carried_out", out=dg.Out(dg.Nothing))
+    @dg.op(name=f"{supervised.name}_migration_carried_out", out=dg.Out(dg.Nothing),
+           description="Change what was shown, if the configuration says so.")
     def carry_out(context: dg.OpExecutionContext, weir: WeirResource, move) -> None:
         moved = _move(supervised, weir.settings(), move, dry_run=False)
         context.add_output_metadata(_metadata(context, moved))

@@ -24,7 +24,7 @@ def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDef
     cooldown_s = supervised.thresholds.cooldown_s
     checks = [dg.AssetCheckKey(supervised.ingest, name) for name in (FULL_CHECK, SAMPLED_CHECK)]
 
-    @dg.sensor(name=f"{supervised.name}_repair", job=job, minimum_interval_seconds=LOOK_EVERY_S,
+    @dg.sensor(name=f"{supervised.name}_repair", job=job, tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
                description="Restores a task from its changelog when a check finds that its stores differ from it.")
     def repair(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

@@ -32,7 +32,8 @@ def late_report(weir: WeirResource) -> dg.MaterializeResult:
 
 
 report_sensor = dg.AutomationConditionSensorDefinition(
-    "flights_reports", target=dg.AssetSelection.assets(REPORT), default_status=dg.DefaultSensorStatus.RUNNING)
+    "flights_reports", target=dg.AssetSelection.assets(REPORT), default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Makes the report anew when a commit has brought final results.")
 
 
 def chart(by_hour: pl.DataFrame) -> str:

@@ -20,7 +20,7 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
     """Compares committed offsets with the oldest ones that the brokers keep, whether a driver runs or not."""
     thresholds = supervised.thresholds
 
-    @dg.sensor(name=f"{supervised.name}_retention", minimum_interval_seconds=LOOK_EVERY_S,
+    @dg.sensor(name=f"{supervised.name}_retention", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
                description="Warns when the next records to read are among the oldest that a topic keeps.")
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

@@ -32,7 +32,7 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
     """Its cursor holds the life of a driver that was found stalled, and when."""
     limit_s = supervised.thresholds.stalled_max_s
 
-    @dg.sensor(name=f"{supervised.name}_stalled", minimum_interval_seconds=LOOK_EVERY_S,
+    @dg.sensor(name=f"{supervised.name}_stalled", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
                description=f"Keeps the stacks of a driver that has not got on for {limit_s:,.0f} s, and ends it after "
                            "as long again.")

@@ -26,21 +26,20 @@ TELL_EVERY_S = 5.0
 class RequestConfig(dg.Config):
     """What the driver and its log are told, beside the run that asks."""
 
-    reason: str = ""
+    reason: str = Field(default="", description="Why, for the driver's log and the observation of the ingest.")
 
 
 class RestoreConfig(RequestConfig):
     """How to restore the task that the run's partition names."""
 
-    from_changelog: bool = False
-    """Read the whole changelog and drop the task's snapshot."""
+    from_changelog: bool = Field(
+        default=False, description="Read the whole changelog and drop the task's snapshot.")
 
 
 class DeadLettersConfig(dg.Config):
     """How much to show."""
 
-    limit: int = Field(default=20, ge=1, le=1000)
-    """At most so many of the newest ones."""
+    limit: int = Field(default=20, ge=1, le=1000, description="At most so many of the newest ones.")
 
 
 def steering_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
@@ -54,7 +53,7 @@ def steering_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
 
 
 def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
-    @dg.op(name=f"{supervised.name}_ask_{name}")
+    @dg.op(name=f"{supervised.name}_ask_{name}", description="Ask the driver and wait for its answer.")
     def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
         _ask(context, supervised, weir.settings(), kind, config.reason)
 
@@ -73,7 +72,7 @@ def restore_op(supervised: Supervised) -> str:
 def restore_job(supervised: Supervised) -> dg.JobDefinition:
     """``<app>_restore``, a partition a task."""
 
-    @dg.op(name=restore_op(supervised))
+    @dg.op(name=restore_op(supervised), description="Ask the driver to restore the task, and follow it to the end.")
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
         settings, task = weir.settings(), context.partition_key
         _ask(context, supervised, settings, "restore", config.reason,
@@ -89,7 +88,7 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
 
 
 def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
-    @dg.op(name=f"{supervised.name}_list_dead_letters")
+    @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
         from pipelines.cli.inspect import newest_rows
         from pipelines.tasks.dead_letters import DEAD_LETTERS

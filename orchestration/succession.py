@@ -37,7 +37,7 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
     thresholds = supervised.thresholds
     selection = dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks()
 
-    @dg.sensor(name=f"{supervised.name}_succession", asset_selection=selection,
+    @dg.sensor(name=f"{supervised.name}_succession", asset_selection=selection, tags=supervised.tags,
                minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
                description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
     def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

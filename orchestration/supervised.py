@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,9 @@ from pipelines.tasks.tables import application_tables
 from state.changelog.rows import CHANGELOG_FOLDER
 from state.types import TableSpec
 
+TAG_CHARACTERS = 63
+"""An asset's tag may have no more in Dagster."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
@@ -26,6 +29,8 @@ class Supervised:
     """``module:attribute``, from which drivers load it."""
     topics: Mapping[str, dg.AssetKey]
     """The asset of each source topic."""
+    owners: Sequence[str] = ()
+    """Of its assets: addresses of people, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
@@ -39,8 +44,8 @@ class Supervised:
 
     @property
     def tags(self) -> dict[str, str]:
-        """On every run that has to do with the application."""
-        return {"weir/application": self.id}
+        """On assets, sensors, schedules and every run that has to do with the application."""
+        return {"weir/application": self.id[:TAG_CHARACTERS]}
 
     @cached_property
     def ingest(self) -> dg.AssetKey:

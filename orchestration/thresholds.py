@@ -16,8 +16,8 @@ class Thresholds:
     """Over all partitions of all topics."""
     lag_max_s: float = 300.0
     """How long it would take to work the lag off, at the pace of the last hour's best minute."""
-    lag_grows_max_minutes: int = 5
-    """So many minutes in a row with more lag than the one before are a warning."""
+    lag_grows_max_s: float = 300.0
+    """Lag that grows for so long, in each fifth of that time, is a warning. Readings come every half second."""
     stalled_max_s: float = 180.0
     """A driver that has lag and has begun no epoch for so long, or that has been silent for so long, is warned of with
     the stacks of its threads; after as long again it is ended, and the next run goes on. Longer than the longest epoch.

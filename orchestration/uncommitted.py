@@ -21,7 +21,8 @@ def uncommitted_sensor(supervised: Supervised) -> dg.SensorDefinition:
     name = f"{supervised.name}_uncommitted"
     by = f"dagster sensor {name}"
 
-    @dg.sensor(name=name, minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
+    @dg.sensor(name=name, tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
+               default_status=dg.DefaultSensorStatus.RUNNING,
                description=f"Requests a commit when more than {size_text(thresholds.uncommitted_max_bytes)} of state "
                            "are uncommitted.")
     def uncommitted(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ from infra.process import start_ticks
 from infra.settings import mask_url
 
 _POLL_S = 0.05
+_BUSY_POLL_S = 0.005
 _PRUNE_EVERY_MS = 60_000
 _TABLES_LOCK = 0x77656972
 """PostgreSQL's advisory lock under which the tables are made: "weir"."""
@@ -88,7 +91,7 @@ class ControlDatabase:
                 # A connection a call: a file that was deleted or replaced meanwhile is noticed.
                 self._engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": busy_timeout_s})
                 self._file = Path(parsed.database) if parsed.database else None
-                event.listen(self._engine, "connect", _prepare_sqlite)
+                event.listen(self._engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
                 event.listen(self._engine, "begin", _begin_sqlite)
             else:
                 self._engine = create_engine(parsed, pool_pre_ping=True,
@@ -245,6 +248,16 @@ class ControlDatabase:
         return [MinuteRow(at_ms=at * 60_000, epoch=epoch, records_per_s=float(pace), lag=lag, commit_ms=commit_ms)
                 for at, epoch, pace, lag, commit_ms in found]
 
+    def lags(self, application: str, *, until_ms: int, step_ms: int, steps: int) -> list[int]:
+        """The greatest lag, in records, of each step that has a reading, oldest first; the last one ends with
+        ``until_ms``, in ms since 1970."""
+        step = ((until_ms - Metric.at_ms) // step_ms).label("step")
+        with self._reading() as connection:
+            found = connection.execute(select(step, func.max(Metric.lag)).where(
+                Metric.application == application, Metric.at_ms <= until_ms, Metric.at_ms > until_ms - steps * step_ms)
+                .group_by("step").order_by(step.desc())).all()
+        return [lag for _, lag in found]
+
     def is_running(self, application: str, host: str | None = None) -> bool:
         """Whether a living driver holds the lease."""
         status = self.application_status(application, host)
@@ -378,9 +391,18 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _prepare_sqlite(connection: Any, _: object) -> None:
+def _prepare_sqlite(busy_timeout_s: float, connection: Any, _: object) -> None:
     connection.isolation_level = None  # transactions begin below, as told, not as the driver guesses
-    connection.execute("PRAGMA journal_mode = WAL")
+    until = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Of two that turn a new file to this journal at once SQLite fails one, without a wait.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_BUSY_POLL_S)
     connection.execute("PRAGMA synchronous = NORMAL")
 
 

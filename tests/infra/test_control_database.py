@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -128,6 +129,50 @@ def test_many_may_make_the_tables_at_once(request, tmp_path):
             assert [each.result() for each in [pool.submit(look) for _ in range(8)]] == [[]] * 8
 
 
+def test_a_new_file_that_another_process_prepares_is_waited_for(tmp_path):
+    """SQLite gives up at once where a reader of a new file wants to turn its journal while another writes to it."""
+    file, waited_s = tmp_path / "control.sqlite", 0.2
+    preparing = sqlite3.connect(file, isolation_level=None)
+    preparing.execute("BEGIN IMMEDIATE")
+    database, began = ControlDatabase(f"sqlite:///{file}", busy_timeout_s=waited_s), time.monotonic()
+    with pytest.raises(ControlDatabaseError, match="database is locked"):
+        database.applications()
+    assert time.monotonic() - began > waited_s
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(ControlDatabase(f"sqlite:///{file}", busy_timeout_s=60).applications)
+        preparing.execute("COMMIT")
+        assert patient.result() == []
+    preparing.close()
+
+
+WRITER = """
+import sys
+from infra.control import ControlDatabase
+database = ControlDatabase(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(100):
+    database.finish_request(database.request("app", "commit", by=sys.argv[2]), str(number))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_make_a_database_and_write_at_once_lose_nothing(tmp_path):
+    url = f"sqlite:///{tmp_path / 'control.sqlite'}"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, url, by], text=True, stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for by in ("one", "two")]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    errors = [writer.communicate(timeout=60)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], errors
+    database = ControlDatabase(url)
+    assert [database.latest_request("app", "commit", by).result for by in ("one", "two")] == ["99", "99"]
+    assert database.request("app", "commit", by="three") == 201
+
+
 def test_of_many_that_acquire_at_once_one_gets_the_lease(database):
     outcomes: list[str] = []
     barrier = threading.Barrier(6)
@@ -197,6 +242,16 @@ def test_the_last_hour_is_a_row_a_minute(database):
     assert max(row.lag for row in rows) == max(row.epoch for row in rows) == 9
     assert {row.records_per_s for row in rows} == {12.5}
     assert database.last_hour("another") == []
+
+
+def test_lags_are_the_greatest_of_each_step_up_to_a_time(database, monkeypatch):
+    for at_ms, lag in ((1_000, 1), (1_001, 2), (1_099, 4), (1_100, 3), (1_350, 7)):
+        monkeypatch.setattr("infra.control.database._now_ms", lambda at_ms=at_ms: at_ms)
+        database.add_metric("app", replace(METRIC, lag=lag))
+    assert database.lags("app", until_ms=1_100, step_ms=100, steps=3) == [1, 4]
+    assert database.lags("app", until_ms=1_100, step_ms=100, steps=1) == [4]
+    assert database.lags("app", until_ms=1_350, step_ms=100, steps=3) == [4, 7], "a step may have no reading"
+    assert database.lags("another", until_ms=1_100, step_ms=100, steps=3) == []
 
 
 def test_forget_leaves_nothing_of_one_application(database):

@@ -59,7 +59,7 @@ def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer,
         database.add_metric("flights", MetricRow(
             epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5))
     look()
-    assert (shown(INGEST)["lag"], shown(INGEST)["commit_ms"]) == (250, 12.5)
+    assert (shown(INGEST)["lag_records"], shown(INGEST)["commit_ms"]) == (250, 12.5)
     assert "| lag, records |" in shown(INGEST)["last_hour"]
     assert "| 4,000 |" in shown(INGEST)["last_hour"]
 

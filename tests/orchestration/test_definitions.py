@@ -3,14 +3,21 @@
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import get_args
 
 import dagster as dg
 import pytest
 import yaml
 
 from orchestration.application import weir_assets
+from orchestration.backfill import BackfillConfig
+from orchestration.compaction import CompactionConfig
 from orchestration.definitions import defs
+from orchestration.ingest import IngestConfig
+from orchestration.migration import MigrationConfig, Move
 from orchestration.resources import WeirResource, driver_pipes
+from orchestration.steering import DeadLettersConfig, RestoreConfig
 from pipelines import Application, Count, StreamsBuilder, String
 
 MOST_TIMES_DAGSTER = 3.3
@@ -63,6 +70,44 @@ def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
     assert [name for name, column in columns.items() if "weir/key" in column.tags] == ["carrier"]
 
 
+def described() -> Iterator[tuple[str, str | None]]:
+    """Whatever the UI shows of the definitions, with what it says there."""
+    graph, repository = defs.resolve_asset_graph(), defs.get_repository_def()
+    yield from ((key.to_user_string(), graph.get(key).description) for key in graph.get_all_asset_keys())
+    yield from ((key.to_user_string(), graph.get_check_spec(key).description) for key in graph.asset_check_keys)
+    yield from ((each.name, each.description) for each in (*repository.sensor_defs, *repository.schedule_defs))
+    for job in repository.get_all_jobs():
+        if not job.name.startswith("__"):  # Dagster's own
+            yield job.name, job.description
+            for node in job.nodes:
+                yield node.name, node.definition.description
+    for op in defs.resolve_implicit_global_asset_job_def().nodes:
+        yield op.name, op.definition.description
+    for config in (BackfillConfig, CompactionConfig, IngestConfig, RestoreConfig, DeadLettersConfig, MigrationConfig,
+                   *get_args(Move), WeirResource):
+        for name, field in config.model_fields.items():
+            if name != "direction":
+                yield f"{config.__name__}.{name}", field.description
+
+
+def test_everything_that_the_ui_shows_says_what_it_is_to_those_who_operate_it():
+    texts = dict(described())
+    assert len(texts) > 80
+    assert [name for name, text in texts.items() if not (text or "").endswith(".")] == []
+    modules = ("orchestration.", "pipelines.", "state.", "infra.")
+    assert [name for name, text in texts.items() if any(module in text for module in modules)] == []
+
+
+def test_assets_and_sensors_say_whose_they_are():
+    clicking = dg.Definitions.merge(
+        weir_assets(clicks("clicking"), "nowhere:app", owners=["team:clicks"]),
+        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}))
+    specs = [spec for spec in clicking.resolve_all_asset_specs() if spec.key.path[0] == "clicking"]
+    assert {spec.key.path[1] for spec in specs} == {"ingest", "changelog", "dead_letters"}
+    assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
+    assert all(each.tags["weir/application"] == "clicking" for each in (*specs, *clicking.sensors, *clicking.schedules))
+
+
 def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read_it():
     first = weir_assets(clicks("first"), "nowhere:first")
     second = weir_assets(clicks("second-one"), "nowhere:second")
@@ -74,8 +119,6 @@ def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read
 
 
 def test_an_ingest_started_without_configuration_ends_once_it_has_caught_up():
-    from orchestration.ingest import IngestConfig
-
     assert IngestConfig().until_caught_up is True
     assert IngestConfig().take_over is False
 
