@@ -17,7 +17,7 @@ import polars as pl
 
 from pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
 from pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+from pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
 
 _TYPES: dict[Any, Any] = {
     int: "long", float: "double", str: "string", bool: "boolean", bytes: "bytes",
@@ -61,7 +61,7 @@ class Avro(RegistrySerde):
             self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
         written = io.BytesIO()
         fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema),
-                                   {name: getattr(item, name) for name in self._row_type.columns})
+                                   fields_of(self, item, self._row_type.columns))
         return self._header + written.getvalue()
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:

@@ -10,7 +10,7 @@ import polars as pl
 from pipelines.errors import TopologyError
 from pipelines.serdes.row_type import RowType, field_types, row_type_of
 from pipelines.serdes.scalar import decode_text
-from pipelines.serdes.serde import DecodedColumns
+from pipelines.serdes.serde import DecodedColumns, fields_of
 
 
 class Delimited:
@@ -35,7 +35,7 @@ class Delimited:
     def encode(self, item: Any) -> bytes | None:
         if item is None:
             return None
-        parts = [str(getattr(item, name)) for name in self._row_type.columns]
+        parts = [str(part) for part in fields_of(self, item, self._row_type.columns).values()]
         if any(self.sep in part for part in parts):
             raise ValueError(f"{item!r} has a part that holds the separator {self.sep!r}, so it could not be read back")
         return self.sep.join(parts).encode()

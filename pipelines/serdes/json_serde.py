@@ -12,34 +12,18 @@ from typing import Any
 
 import msgspec
 
-from pipelines.serdes.row_type import RowType, row_type_of, schema_class
+from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from pipelines.serdes.structs import check_integers, columns_of, struct_of
+from pipelines.serdes.structs import StructSerde, check_integers, columns_of
 
 
-class Json:
+class Json(StructSerde):
     """``Json(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns."""
 
     def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self.cls = schema_class(schema)
-        struct = struct_of(self.cls)
-        self._row_type = row_type_of(self.cls, "")
-        self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
-        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct | None)
-        self._encode = msgspec.json.Encoder().encode
-
-    def __reduce__(self) -> tuple[type, tuple[Any]]:
-        return Json, (self._schema,)
-
-    def __repr__(self) -> str:
-        return f"Json({self.cls.__name__})"
-
-    def row_type(self, default_name: str) -> RowType:
-        return self._row_type
-
-    def encode(self, item: Any) -> bytes | None:
-        return None if item is None else self._encode(item)
+        super().__init__(schema, msgspec.json.Encoder())
+        self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._struct)
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._struct | None)
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
         absent: list[int] = []

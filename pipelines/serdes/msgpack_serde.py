@@ -7,35 +7,20 @@ from typing import Any
 
 import msgspec
 
-from pipelines.serdes.row_type import RowType, row_type_of, schema_class
+from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from pipelines.serdes.structs import check_integers, columns_of, struct_of
+from pipelines.serdes.structs import StructSerde, check_integers, columns_of
 
 
-class Msgpack:
+class Msgpack(StructSerde):
     """``Msgpack(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns.
 
     Times are msgpack's own (extension -1) or text in the form of RFC 3339.
     """
 
     def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self.cls = schema_class(schema)
-        self._row_type = row_type_of(self.cls, "")
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(struct_of(self.cls) | None)
-        self._encode = msgspec.msgpack.Encoder().encode
-
-    def __reduce__(self) -> tuple[type, tuple[Any]]:
-        return Msgpack, (self._schema,)
-
-    def __repr__(self) -> str:
-        return f"Msgpack({self.cls.__name__})"
-
-    def row_type(self, default_name: str) -> RowType:
-        return self._row_type
-
-    def encode(self, item: Any) -> bytes | None:
-        return None if item is None else self._encode(item)
+        super().__init__(schema, msgspec.msgpack.Encoder())
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(self._struct | None)
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
         decode = self._decoder.decode

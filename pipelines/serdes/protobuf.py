@@ -18,7 +18,7 @@ import polars as pl
 from pipelines.errors import TopologyError
 from pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
 from pipelines.serdes.row_type import TIME, RowType
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+from pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -35,6 +35,7 @@ class Protobuf(RegistrySerde):
         self.subject = subject or self._descriptor.name
         self._readers = {field.name: _reader(field) for field in self._descriptor.fields}
         self._row_type = RowType(pl.Schema({field.name: _dtype(field) for field in self._descriptor.fields}))
+        self._taken = {field.name: None if field.enum_type else _dtype(field) for field in self._descriptor.fields}
         if not self._readers:
             raise TopologyError(f"the message {self._descriptor.name} has no fields; give it at least one")
         self._index = _message_index(self._descriptor)
@@ -58,7 +59,7 @@ class Protobuf(RegistrySerde):
             file = base64.standard_b64encode(self._descriptor.file.serialized_pb).decode()
             self._header = header(self.registry.register(self.subject, file, "PROTOBUF")) + self._index
         if not isinstance(item, self.message):
-            values = {name: getattr(item, name) for name in self._readers}
+            values = fields_of(self, item, self._taken)
             item = self.message(**{name: value for name, value in values.items() if value is not None})
         return self._header + item.SerializeToString()
 

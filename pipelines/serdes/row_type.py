@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from pipelines.errors import TopologyError
@@ -21,6 +22,10 @@ TIME = pl.Datetime("ms", "UTC")
 _DTYPES: dict[Any, pl.DataType] = {
     int: pl.Int64(), float: pl.Float64(), str: pl.String(), bool: pl.Boolean(), bytes: pl.Binary(),
     datetime: TIME, date: pl.Date(),
+}
+_ACCEPTED: dict[Any, tuple[type, ...]] = {
+    int: (int, np.integer), float: (float, int, np.floating, np.integer), str: (str,), bool: (bool, np.bool),
+    bytes: (bytes,), datetime: (datetime,), date: (date,),
 }
 _ANNOTATIONS = {dtype: annotation for annotation, dtype in _DTYPES.items()}
 
@@ -130,6 +135,14 @@ def dtype_of(annotation: Any, where: str) -> pl.DataType:
                             "a list of one, or X | None") from None
 
 
+def fits(annotation: Any, value: Any) -> bool:
+    """Whether an object may stand where a column's annotation says: integers are floats too, booleans no numbers."""
+    if typing.get_origin(annotation) is list:
+        inner = typing.get_args(annotation)[0]
+        return isinstance(value, (list, tuple)) and all(each is None or fits(inner, each) for each in value)
+    return isinstance(value, _ACCEPTED[annotation]) and (not isinstance(value, bool) or annotation is bool)
+
+
 def normal_dtype(dtype: pl.DataType, where: str) -> pl.DataType:
     """The column type in which an expression's result is kept: all integers as Int64, all floats as Float64."""
     if dtype.is_integer():
@@ -163,10 +176,11 @@ def schema_class(schema: Any) -> Any:
         schema = pl.Schema(schema)
     fields = []
     for name, dtype in schema.items():
-        kind = _annotation(normal_dtype(dtype, f"the field {name!r}"))
+        kind = annotation_of(normal_dtype(dtype, f"the field {name!r}"))
         fields.append((name, kind if name in required else kind | None))
     return dataclasses.make_dataclass("Row", fields, frozen=True)
 
 
-def _annotation(dtype: pl.DataType) -> Any:
-    return list[_annotation(dtype.inner)] if isinstance(dtype, pl.List) else _ANNOTATIONS[dtype]  # type: ignore[misc, arg-type]
+def annotation_of(dtype: pl.DataType) -> Any:
+    """The annotation of a column of that type, without None."""
+    return list[annotation_of(dtype.inner)] if isinstance(dtype, pl.List) else _ANNOTATIONS[dtype]  # type: ignore[misc, arg-type]

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 import polars as pl
 
-from pipelines.serdes.row_type import RowType, row_type_of
+from pipelines.serdes.row_type import RowType, fits, row_type_of
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
 
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
@@ -27,14 +27,28 @@ class _Scalar:
     def row_type(self, default_name: str) -> RowType:
         return row_type_of(self.annotation, self.name or default_name)
 
+    def encode(self, item: Any) -> bytes | None:
+        """Raises ``TypeError`` for an object of another type, ``ValueError`` for one that cannot be written."""
+        if item is None:
+            return None
+        if not self._takes(item):
+            raise TypeError(f"{self!r} takes {self.annotation.__name__}, found {item!r} ({type(item).__name__})")
+        return self._write(item)
+
+    def _takes(self, item: Any) -> bool:
+        return fits(self.annotation, item)
+
+    def _write(self, item: Any) -> bytes:
+        raise NotImplementedError
+
 
 class String(_Scalar):
     """Text as UTF-8, in a column called ``name``."""
 
     annotation = str
 
-    def encode(self, item: Any) -> bytes | None:
-        return None if item is None else item.encode()
+    def _write(self, item: str) -> bytes:
+        return item.encode()
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)
@@ -46,7 +60,7 @@ class Bytes(_Scalar):
 
     annotation = bytes
 
-    def encode(self, item: Any) -> bytes | None:
+    def _write(self, item: bytes) -> bytes:
         return item
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
@@ -60,12 +74,9 @@ class _Number(_Scalar):
     stored: np.dtype[Any]
     dtype: pl.DataType = pl.Int64()
 
-    def encode(self, item: Any) -> bytes | None:
-        """Raises ``OverflowError`` for an integer that does not fit."""
-        if item is None:
-            return None
+    def _write(self, item: Any) -> bytes:
         if self.stored.kind == "i" and not np.iinfo(self.stored).min <= item <= np.iinfo(self.stored).max:
-            raise OverflowError(f"{item} does not fit into {self.stored.itemsize} bytes")
+            raise ValueError(f"{self!r} writes {self.stored.itemsize} bytes, into which {item} does not fit")
         return np.array(item, self.stored).tobytes()
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
@@ -117,8 +128,8 @@ class Boolean(_Scalar):
 
     annotation = bool
 
-    def encode(self, item: Any) -> bytes | None:
-        return None if item is None else bytes([bool(item)])
+    def _write(self, item: Any) -> bytes:
+        return bytes([bool(item)])
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
         known = {None: None, b"\x00": False, b"\x01": True}
@@ -133,9 +144,14 @@ class Uuid(_Scalar):
 
     annotation = str
 
-    def encode(self, item: Any) -> bytes | None:
-        """Takes a ``uuid.UUID`` or its text; raises ``ValueError`` for other text."""
-        return None if item is None else str(UUID(str(item))).encode()
+    def _takes(self, item: Any) -> bool:
+        return isinstance(item, (UUID, str))
+
+    def _write(self, item: UUID | str) -> bytes:
+        try:
+            return str(UUID(str(item))).encode()
+        except ValueError:
+            raise ValueError(f"{self!r} takes a UUID or its text, found {item!r}") from None
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import polars as pl
 
-from pipelines.serdes.row_type import RowType
+from pipelines.serdes.row_type import RowType, annotation_of, fits
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,32 @@ class Serde(Protocol):
         ...
 
     def encode(self, item: Any) -> bytes | None:
-        """The bytes of one object; None stays None."""
+        """The bytes of one object; None stays None.
+
+        Raises:
+            TypeError: The object is of another type than the serde's.
+            ValueError: Its value cannot be written.
+        """
         ...
+
+
+def fields_of(serde: Serde, item: Any, columns: Mapping[str, pl.DataType | None]) -> dict[str, Any]:
+    """Name to value of an object's fields; a column without a type takes any.
+
+    Raises:
+        TypeError: The object lacks a field, or a field that is not None does not fit its column.
+    """
+    missing = [name for name in columns if not hasattr(item, name)]
+    if missing:
+        raise TypeError(f"{serde!r} takes objects with {', '.join(columns)}; {item!r} ({type(item).__name__}) has no "
+                        f"{', '.join(missing)}")
+    fields = {name: getattr(item, name) for name in columns}
+    for name, dtype in columns.items():
+        value = fields[name]
+        if dtype is not None and value is not None and not fits(annotation_of(dtype), value):
+            raise TypeError(f"{serde!r} takes {inspect.formatannotation(annotation_of(dtype))} for {name}, "
+                            f"found {value!r} ({type(value).__name__})")
+    return fields
 
 
 def decode_one_by_one(items: Sequence[bytes | None], decode: Any) -> tuple[list[Any], list[int], dict[int, str]]:

@@ -10,9 +10,32 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from pipelines.serdes.row_type import RowType, field_types, without_none
+from pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
 
 _INT64 = range(-(2**63), 2**63)
+
+
+class StructSerde:
+    """Base of the two: a declared schema, the struct that it is decoded into, and its columns."""
+
+    def __init__(self, schema: Any, encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder) -> None:
+        self._schema = schema
+        self.cls = schema_class(schema)
+        self._struct = struct_of(self.cls)
+        self._row_type = row_type_of(self.cls, "")
+        self._encode = encoder.encode
+
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
+        return type(self), (self._schema,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cls.__name__})"
+
+    def row_type(self, default_name: str) -> RowType:
+        return self._row_type
+
+    def encode(self, item: Any) -> bytes | None:
+        return None if item is None else self._encode(item)
 
 
 def struct_of(cls: Any) -> type[msgspec.Struct]:

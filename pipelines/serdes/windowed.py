@@ -14,7 +14,7 @@ import polars as pl
 
 from pipelines.errors import TopologyError
 from pipelines.serdes.row_type import TIME, RowType
-from pipelines.serdes.serde import DecodedColumns, Serde
+from pipelines.serdes.serde import DecodedColumns, Serde, fields_of
 
 TIME_BYTES = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,11 +55,12 @@ class WindowedSerde:
         """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot say."""
         if item is None:
             return None
-        key = self.key.encode(item.key)
+        parts = fields_of(self, item, {"key": None, "window_start": TIME, "window_end": TIME})
+        key = self.key.encode(parts["key"])
         if key is None:
             raise ValueError("a windowed key needs a key beside its window")
         return key + b"".join(time.to_bytes(TIME_BYTES, "big", signed=True)
-                              for time in self._times(_ms(item.window_start), _ms(item.window_end)))
+                              for time in self._times(_ms(parts["window_start"]), _ms(parts["window_end"])))
 
     def _bounds(self, times: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
         raise NotImplementedError

@@ -34,7 +34,7 @@ from pipelines.testing.stores import (
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
 )
-from pipelines.testing.streams import TestInputTopic, TestOutputTable, time_to_ms
+from pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
 from pipelines.topology.foreign_key import ResponseJoinNode
 from pipelines.topology.nodes import RecordType
 from pipelines.topology.topology import SubTopology
@@ -180,8 +180,8 @@ class TopologyTestDriver:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
             topic=topic, partition=0,
-            keys=[key if isinstance(key, bytes) else source.key_serde.encode(key)],
-            values=[value if isinstance(value, bytes) else source.value_serde.encode(value)],
+            keys=[encode_part(topic, "key", source.key_serde, key)],
+            values=[encode_part(topic, "value", source.value_serde, value)],
             timestamps_ms=np.array([self._now_ms if time_ms is None else time_ms], dtype=np.int64),
             offsets=np.array([self._offsets[topic]], dtype=np.int64))
         self._offsets[topic] += 1

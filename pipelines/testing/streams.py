@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.operators.windows import to_ms
+from pipelines.serdes.serde import Serde
 from pipelines.testing.stores import values_of
 from pipelines.topology.nodes import RecordType
 
@@ -22,6 +23,22 @@ def time_to_ms(time: datetime) -> int:
     if time.tzinfo is None:
         raise ValueError(f"{time!r} has no time zone; pass a datetime with tzinfo=UTC")
     return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
+    """The bytes of a record's key or value (``part``); bytes are taken as they are.
+
+    Raises:
+        TypeError: The object does not fit the serde.
+    """
+    if isinstance(item, bytes):
+        return item
+    try:
+        return serde.encode(item)
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:  # of the libraries below serdes, too
+        columns = ", ".join(serde.row_type(part).columns)
+        raise TypeError(f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
+                        "does, or the bytes that the topic would hold") from error
 
 
 class TestInputTopic:
@@ -42,6 +59,7 @@ class TestInputTopic:
         topic was made without ``start``.
 
         Raises:
+            TypeError: The key or the value does not fit the topic's serde.
             BadInputError: The record cannot be read, and the application stops at such.
         """
         if timestamp is not None and timestamp_ms is not None:

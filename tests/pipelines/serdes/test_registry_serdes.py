@@ -199,6 +199,15 @@ def test_an_enums_value_is_its_name_or_the_number_of_one_that_is_not_known(serve
     assert rows == [("BLUE", ["RED", "BLUE"], "RED", [1]), ("7", [], None, [])]
 
 
+@pytest.mark.parametrize("make", [Avro, lambda cls: Protobuf(message_class(*FIELDS[:3]))])
+def test_an_object_with_a_field_of_another_type_is_refused_with_the_wanted_one(make, server):
+    serde = connected(make(Order), server)
+    with pytest.raises(TypeError, match=r"takes int for amount, found 'three' \(str\)"):
+        serde.encode(Order("tea", "three", None))
+    with pytest.raises(TypeError, match=r"takes objects with item, amount, price.*; 'tea' \(str\) has no item"):
+        serde.encode("tea")
+
+
 def total(order: Order) -> float:
     return order.amount * (order.price or 0.0)
 

@@ -64,6 +64,11 @@ def test_a_part_that_holds_the_separator_is_refused():
         Delimited(Route, sep="-").encode(Route("U-A", 1))
 
 
+def test_a_part_of_another_type_is_refused():
+    with pytest.raises(TypeError, match=r"takes int for number, found '1' \(str\)"):
+        Delimited(Route, sep="-").encode(Route("UA", "1"))
+
+
 def test_delimited_parts_are_text_or_integers():
     @dataclass(frozen=True)
     class Odd:

@@ -75,6 +75,16 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
         assert driver.counts["dead_letters"] == 1
 
 
+@pytest.mark.parametrize(("key", "value", "words"), [
+    (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
+    ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that")])
+def test_an_object_that_its_serde_cannot_write_is_refused_with_topic_column_and_wanted_type(key, value, words):
+    with TopologyTestDriver(application(on_error="dead_letter")) as driver:
+        with pytest.raises(TypeError, match=words):
+            driver.create_input_topic("clicks").pipe_input(key, value, timestamp_ms=1)
+        assert (driver.counts["records_in"], driver.dead_letters) == (0, [])
+
+
 def test_a_record_without_a_time_has_the_wall_clocks():
     start = datetime(2024, 1, 1, tzinfo=UTC)
     with TopologyTestDriver(application(), initial_wall_clock=start) as driver:
