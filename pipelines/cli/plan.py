@@ -53,8 +53,9 @@ def plan(reference: ReferenceArgument,
          as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
-    Shows which stores go on, which would begin empty or be given up, outputs that come or go, and partition counts that
-    changed. Ends with code 0 when `weir run` would start with all its state, and with 3 when it would refuse.
+    Shows which stores go on, and with which other grace, retention or foreign key, which would begin empty or be given
+    up, outputs that come or go, and partition counts that changed. Ends with code 0 when `weir run` would start with
+    all its state, and with 3 when it would refuse.
     """
     from infra.kafka.broker import broker_for
     from pipelines.cli.registry import load_reference
@@ -91,6 +92,8 @@ def _plain(change: TopologyChange) -> dict[str, Any]:
 def _print(application: str, epoch: int, change: TopologyChange, blocked: list[str]) -> None:
     lines = [
         *(f"store {name}: goes on with its state" for name in change.kept),
+        *(f"store {each.store}: {each.setting} was {each.before or 'not set'} and is {each.now or 'not set'}, "
+          "for what is read from now on" for each in change.settings),
         *(f"store {name}: new, begins empty" for name in change.added),
         *(f"store {name}: REBUILT, begins empty: results count only what is read from now on" for name
           in change.rebuilt),

@@ -73,7 +73,7 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
                                           selected=selected, key=key, kind=kind))
     sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked))
     join = graph.add(SubscriptionJoinNode(
-        name=join_name, parent=sent, others=(right,), record=answered, store=kept, key=key, joiner=joiner,
+        name=join_name, parent=sent, others=(right,), record=answered, store=kept, send=send, key=key, joiner=joiner,
         receive_name=receive_name, subscription_name=subscription_name))
     back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered))
     standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipelines.topology.topology import Topology
-from state.commit.record import CommitRecord
+from state.commit.record import CommitRecord, CommittedTopology
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingChange:
+    """What is another now of a store that goes on; "" where it was or is not set."""
+
+    store: str
+    setting: str
+    before: str
+    now: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +33,8 @@ class TopologyChange:
     orphaned: tuple[str, ...]
     """Stores that the program has no more; of a commit that names no stores, the stored names of sub-topologies."""
     added: tuple[str, ...]
+    settings: tuple[SettingChange, ...]
+    """Of stores that are kept: what is read from now on goes by them, the rows that are there stay as they are."""
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
     topics_added: tuple[str, ...]
@@ -77,11 +89,21 @@ def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, in
         kept=kept, rebuilt=tuple(store for store in lost if store in all_now),
         orphaned=tuple(store for store in lost if store not in all_now),
         added=tuple(store for store in all_now if store not in (*kept, *lost)),
+        settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before), outputs_removed=_without(outputs_before, outputs_now),
         topics_added=_without(topology.topics(), topics_before),
         topics_removed=_without(topics_before, topology.topics()), partitions=changed, going_on=frozenset(going_on),
         ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
         pending_blobs=len(committed.pending_blobs), is_other_topology=committed.fingerprint != topology.fingerprint)
+
+
+def _settings_changed(before: CommittedTopology | None, now: CommittedTopology,
+                      kept: Iterable[str]) -> tuple[SettingChange, ...]:
+    if before is None or before.settings is None or now.settings is None:
+        return ()
+    both = [(store, before.settings.get(store, {}), now.settings.get(store, {})) for store in kept]
+    return tuple(SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
+                 for store, old, new in both for name in sorted({*old, *new}) if old.get(name) != new.get(name))
 
 
 def sub_topology_of(task: str) -> str:

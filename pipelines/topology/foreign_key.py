@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.operators.foreign_key import SENDER
+from pipelines.operators.functions import UserFunction
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.table_table_join import JoinKind
 from pipelines.topology.joins import bases
@@ -29,6 +30,12 @@ class SubscriptionSendNode(UpdatesSelectNode):
     key: Mapping[str, str]
     """Of each key column of the left table its name in subscriptions."""
     kind: JoinKind
+
+    @property
+    def foreign_columns(self) -> list[str]:
+        """The columns that the foreign key is made of; none of a function, into which nobody sees."""
+        return [] if isinstance(self.selector, UserFunction) else [
+            column for expression in self.selector.values() for column in expression.meta.root_names()]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,6 +69,8 @@ class SubscriptionJoinNode(Node):
     Streams."""
 
     store: StoreSpec
+    send: SubscriptionSendNode
+    """Where the subscriptions come from."""
     key: Mapping[str, str]
     joiner: Joiner
     receive_name: str
@@ -75,6 +84,12 @@ class SubscriptionJoinNode(Node):
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.store,)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        selector = self.send.selector
+        text = selector.name if isinstance(selector, UserFunction) else ", ".join(map(str, selector.values()))
+        return {self.store.name: {"foreign key": text}}
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipelines.errors import TopologyError
@@ -9,7 +10,15 @@ from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
+from pipelines.topology.nodes import (
+    AggregateNode,
+    FilterNode,
+    MapValuesNode,
+    Node,
+    TableNode,
+    ToStreamNode,
+    duration_text,
+)
 from state.types import StoreKind, StoreSpec
 
 
@@ -28,6 +37,10 @@ class JoinBufferNode(Node):
     def store_names(self) -> tuple[str, ...]:
         """It is shown with the join."""
         return ()
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        return {self.store.name: {"grace": duration_text(self.grace_ms)}}
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return tuple(name for child in self.children for name in child.entrances(self))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import polars as pl
 
@@ -107,6 +108,12 @@ class Node:
     def store_names(self) -> tuple[str, ...]:
         """Stores that ``describe()`` shows with the node."""
         return tuple(store.name for store in self.stores)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        """By store, what says how it is used and may be another over the same rows, as ``weir plan`` names it."""
+        return {store.name: {"retention": duration_text(store.retention_ms)} for store in self.stores
+                if store.retention_ms is not None}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -325,6 +332,11 @@ class TableSinkNode(Node):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+
+def duration_text(duration_ms: int) -> str:
+    """As ``0:05:00``, for people."""
+    return str(timedelta(milliseconds=duration_ms))
 
 
 def readers_of(node: Node) -> list[Node]:

@@ -21,7 +21,7 @@ from pipelines.serdes.partitioner import key_bytes
 from pipelines.serdes.row_type import TIME
 from pipelines.serdes.serde import Serde
 from pipelines.topology.describe import describe
-from pipelines.topology.foreign_key import ResponseRepartitionNode
+from pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
 from pipelines.topology.global_tables import GlobalTableNode
 from pipelines.topology.joins import StreamJoinNode
 from pipelines.topology.nodes import (
@@ -113,7 +113,8 @@ class SubTopology:
 
     @cached_property
     def stored_shape(self) -> list[Any]:
-        """What the data depends on that the sub-topology stores and sends: schemas, serdes and windows, as JSON."""
+        """What the data depends on that the sub-topology stores and sends: schemas, serdes, windows and columns of
+        foreign keys, as JSON."""
         return [
             [[store.name, _columns(store.key), _columns(store.value), store.kind] for store in self.stores],
             [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
@@ -121,7 +122,10 @@ class SubTopology:
              for source in self.sources],
             [*([node.store.name, str(node.windows)] for node in self.nodes
                if isinstance(node, (AggregateNode, SuppressNode))),
-             *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode))]]
+             *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode)),
+             *([node.name, node.foreign_columns] for node in self.nodes if isinstance(node, SubscriptionSendNode)),
+             *([node.name, node.send.foreign_columns] for node in self.nodes
+               if isinstance(node, SubscriptionJoinNode))]]
 
     @cached_property
     def stored_name(self) -> str:
@@ -218,7 +222,8 @@ class Topology:
         return CommittedTopology(
             stores={sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
                     for sub_topology in self.sub_topologies},
-            outputs=tuple(spec.name for spec in self.table_specs()))
+            outputs=tuple(spec.name for spec in self.table_specs()),
+            settings={store: settings for node in self.nodes for store, settings in node.settings.items()})
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a store's state as users see them: state columns replaced by finished values.

@@ -56,6 +56,9 @@ class CommittedTopology:
     """Store names by the stored name of their sub-topology, ``flights-9f86d081``; empty for one without stores."""
     outputs: tuple[str, ...]
     """Names of the output tables."""
+    settings: Mapping[str, Mapping[str, str]] | None = None
+    """By store, what may be another over the same rows, as its retention, in words; None in rows of before this was
+    kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

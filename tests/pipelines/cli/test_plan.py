@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from typer.testing import CliRunner
 
+from pipelines import Application
 from pipelines.cli import plan
 from pipelines.cli.app import app
 from pipelines.topology.changes import compare
@@ -14,6 +16,7 @@ from state.commit.protocol import newest_commit
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from tests.pipelines.spark.test_topology_change import program
+from tests.pipelines.topology.test_changes import committed, held
 
 OTHERS = {"kept": lambda: program(positive_only=True), "renamed": lambda: program(store="other"),
           "rebuilt": lambda: program(by_amount=True), "output": lambda: program(output="new_totals"),
@@ -76,6 +79,17 @@ def test_a_table_with_other_columns_is_an_obstacle_with_its_way_out(planned):
     assert result.exit_code == plan.REFUSED
     assert "run refuses: table 'totals' has the columns" in result.stdout
     assert "another name" in result.stdout
+
+
+def test_another_grace_is_named_and_the_state_goes_on(planned, monkeypatch):
+    monkeypatch.setattr("state.commit.protocol.newest_commit", lambda *_: committed(held().build()))
+    monkeypatch.setattr(plan, "source_counts", lambda *_: {"sales": 1, "rates": 1})
+    monkeypatch.setitem(OTHERS, "longer grace", lambda: Application("sales", held(grace=timedelta(minutes=2))))
+    result = planned("longer grace")
+    assert result.exit_code == 0, result.output
+    assert "store waiting: grace was 0:01:00 and is 0:02:00, for what is read from now on" in result.stdout
+    assert json.loads(planned("longer grace", "--json").stdout)["settings"] == [
+        {"store": "waiting", "setting": "grace", "before": "0:01:00", "now": "0:02:00"}]
 
 
 def test_an_application_without_a_commit_starts_from_the_beginning(planned, tmp_path):
