@@ -27,7 +27,7 @@ from pipelines.cli.registry import load_reference
 from state.commit.protocol import newest_commit
 
 if TYPE_CHECKING:
-    from pipelines.spark.runner import Progress, RunSummary
+    from pipelines.spark.progress import Progress, RunSummary
 
 LOG_EVERY_S = 300.0
 """While nothing changes; Dagster keeps every line of a run in its database."""

@@ -16,7 +16,7 @@ from pipelines.cli.render import console, notices, print_table, without_bookkeep
 if TYPE_CHECKING:
     from infra.settings import Settings
     from pipelines.examples.loading import LoadSummary
-    from pipelines.spark.runner import RunSummary
+    from pipelines.spark.progress import RunSummary
 
 REFERENCE = "pipelines.examples.flights:app"
 WORST_HOURS = 8

@@ -21,7 +21,7 @@ from pipelines.cli.log_files import log_file, logging_to, stacks_file, stacks_on
 from pipelines.cli.registry import applications, load_reference, register
 
 if TYPE_CHECKING:
-    from pipelines.spark.runner import Progress, RunSummary
+    from pipelines.spark.progress import Progress, RunSummary
 
 logger = logging.getLogger(__name__)
 

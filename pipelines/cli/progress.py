@@ -14,7 +14,7 @@ from rich.progress import Progress as ProgressBar
 from pipelines.cli.render import notices
 
 if TYPE_CHECKING:
-    from pipelines.spark.runner import Progress
+    from pipelines.spark.progress import Progress
 
 LINE_EVERY_S = 5.0
 

@@ -18,7 +18,7 @@ from pipelines.cli.options import (
 from pipelines.cli.render import console
 
 if TYPE_CHECKING:
-    from pipelines.spark.runner import RunSummary
+    from pipelines.spark.progress import RunSummary
 
 
 def summary_line(summary: RunSummary) -> str:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from infra.control.guard import DriverControl
 from infra.control.rows import MetricRow, RequestRow, TaskStatusRow
-from pipelines.spark.driver import Progress
 from pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
+from pipelines.spark.progress import Progress
 from state.types import TaskId
 
 STATES = {"caught_up": "stopping"}

@@ -17,10 +17,11 @@ from infra.control.rows import RequestRow
 from infra.kafka.admin import BrokerUnreachableError
 from pipelines.spark.coordinator import Coordinator, EpochResult
 from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
+from pipelines.spark.pace import Pace
 from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
+from pipelines.spark.progress import Progress, RunSummary
 from pipelines.spark.restore import Restored, RestoreRequest
 from pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
-from pipelines.tasks.metrics import Reading
 from pipelines.tasks.plan import Receipt, ReceiptStatus
 from state.changelog.restore import RestoreProgress
 from state.changelog.snapshot import has_snapshots
@@ -34,11 +35,6 @@ IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
 REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
-COMMIT_SHARE = 0.8
-"""An epoch aims at this share of the commit interval while input is behind: one large epoch combines more a key and
-starts less often than several small ones."""
-MIN_EPOCH_RECORDS = 25_000
-"""Smaller epochs would spend their time on starting."""
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 SNAPSHOT_WAIT_S = 5.0
@@ -87,48 +83,6 @@ class Snapshots(Protocol):
     def finished(self) -> list[Published]: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How a run stands, for people: printed, kept in the control database."""
-
-    application: str
-    generation: int
-    epoch: int
-    committed_epoch: int
-    records_in: int
-    """Read in this run."""
-    lag: int
-    records_per_s: float
-    commit_ms: float
-    """How long the newest commit took."""
-    commits_per_s: float = 0.0
-    """Over the last minute, as are the average and the longest duration."""
-    commit_ms_avg: float = 0.0
-    commit_ms_max: float = 0.0
-    state: str
-    """starting, running, paused, waiting, stopping, stopped, caught_up."""
-    message: str = ""
-    readings: Sequence[Reading] = ()
-    """The run's metrics as of now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """How a run ended."""
-
-    application: str
-    generation: int
-    epoch: int
-    commits: int
-    records_in: int
-    seconds: float
-    """From the start of the first epoch with input to the end of the last commit."""
-    reason: str
-    """caught_up or stopped."""
-    totals: Mapping[str, int]
-    """Counts since the application began, as records_in, late_records; open_windows as of now."""
-
-
 @dataclass
 class _Clock:
     """When things happened last, by the monotonic clock."""
@@ -154,15 +108,13 @@ class Driver:
         self._snapshots, self._snapshot_rows = snapshots, snapshot_rows
         application = coordinator.application
         self._interval_s = application.commit_interval.total_seconds()
+        self._pace = Pace(self._interval_s)
         self._uncommitted_max_bytes = application.uncommitted_max_bytes
         self._clock = _Clock()
         self._ends: dict[TopicPartition, int] = {}
-        self._records_in = 0
-        self._rate = self._epoch_s = 0.0
         self._is_paused = self._is_live = False
         self._message = ""
         self._stop_request: RequestRow | None = None
-        self._epoch_records = MIN_EPOCH_RECORDS * 4
 
     def run(self, stop: Event, *, until_caught_up: bool = False, end_time_ms: int | None = None) -> RunSummary:
         """Loop until ``stop`` is set, or until everything was read that the topics held at the start.
@@ -217,24 +169,11 @@ class Driver:
     def _run_epoch(self) -> EpochResult | None:
         started = time.monotonic()
         behind = sum(total_lag([task], self._ends) > 0 for task in self._coordinator.tasks.values())
-        share = self._epoch_records // max(1, behind) + 1
-        limits = replace(self._limits, max_records=min(self._limits.max_records, share))
+        limits = replace(self._limits, max_records=min(self._limits.max_records, self._pace.share(behind)))
         result = self._coordinator.run_epoch(self._ends, limits, time.time_ns() // 1_000_000, self._is_live)
-        self._epoch_s = seconds = time.monotonic() - started
-        if result is None or not result.records_in:
-            self._rate *= 0.8
-            return result
-        is_first = self._clock.first_input is None
-        if is_first:
+        self._pace.took(result.records_in if result else 0, time.monotonic() - started)
+        if result is not None and result.records_in and self._clock.first_input is None:
             self._clock.first_input = started
-        self._records_in += result.records_in
-        self._rate = result.records_in / seconds
-        wanted_s = self._interval_s * COMMIT_SHARE
-        if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little of the next
-            self._epoch_records *= 4
-        elif result.records_in >= self._epoch_records * 0.8:
-            scale = min(4.0, max(0.5, wanted_s / seconds))
-            self._epoch_records = max(MIN_EPOCH_RECORDS, int(result.records_in * scale))
         return result
 
     def _react(self, result: EpochResult, stop: Event) -> None:
@@ -337,7 +276,7 @@ class Driver:
         if not coordinator.has_uncommitted:
             return
         is_behind = self._lag() > 0
-        if time.monotonic() - self._clock.commit + is_behind * self._epoch_s >= self._interval_s:
+        if time.monotonic() - self._clock.commit + is_behind * self._pace.seconds >= self._interval_s:
             self._commit("interval")
         elif wants_commit or 0 <= self._uncommitted_max_bytes <= coordinator.uncommitted_bytes:
             self._commit("bytes")
@@ -471,7 +410,7 @@ class Driver:
         self._report(reason, now=True)
         return RunSummary(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
-            commits=coordinator.commits, records_in=self._records_in, reason=reason, totals=coordinator.totals(),
+            commits=coordinator.commits, records_in=self._pace.records_in, reason=reason, totals=coordinator.totals(),
             seconds=last_commit_end - first if first is not None else 0.0)
 
     def _drain(self) -> None:
@@ -510,8 +449,8 @@ class Driver:
         commits = coordinator.metrics.commits
         progress = Progress(
             application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
-            committed_epoch=coordinator.committed_epoch, records_in=self._records_in, lag=self._lag(),
-            records_per_s=self._rate, commit_ms=commits.last, commits_per_s=commits.count_rate,
+            committed_epoch=coordinator.committed_epoch, records_in=self._pace.records_in, lag=self._lag(),
+            records_per_s=self._pace.records_per_s, commit_ms=commits.last, commits_per_s=commits.count_rate,
             commit_ms_avg=commits.average, commit_ms_max=commits.maximum, state=state, message=self._message,
             readings=coordinator.metrics.readings())
         self._control.report(progress, coordinator.tasks.values(), self._ends)

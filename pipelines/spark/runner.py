@@ -26,10 +26,11 @@ from pipelines.serdes.registry import connect_serdes
 from pipelines.spark.afterwards import Afterwards
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator, Offsets
-from pipelines.spark.driver import Driver, Progress, RunSummary, Source
+from pipelines.spark.driver import Driver, Source
 from pipelines.spark.mirror import offset_mirror
 from pipelines.spark.own_stores import feeding, followers
 from pipelines.spark.planner import Limits, TopicPartition
+from pipelines.spark.progress import Progress, RunSummary
 from pipelines.spark.restore import RestoreJobs
 from pipelines.spark.slots import SlotPool, assign
 from pipelines.spark.snapshots import SnapshotJobs

@@ -15,7 +15,8 @@ from polars.testing import assert_frame_equal
 
 from infra.settings import Settings
 from pipelines.examples.load_flights import load, read_flights
-from pipelines.spark.runner import RunSummary, run
+from pipelines.spark.progress import RunSummary
+from pipelines.spark.runner import run
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 HOUR_MS, GRACE_MS = 3_600_000, 600_000

@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 
 from infra.kafka.admin import KafkaAdmin
 from infra.settings import Settings
-from pipelines.spark.runner import RunSummary, run
+from pipelines.spark.progress import RunSummary
+from pipelines.spark.runner import run
 from pipelines.testing import TopologyTestDriver
 from state.commit.tables import read_table
 from tests.integration.joins import PARTITIONS, REBATES_PARTITIONS, TOPICS, app, records

@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 
 from infra.kafka.admin import KafkaAdmin
 from infra.settings import Settings
-from pipelines.spark.runner import RunSummary, run
+from pipelines.spark.progress import RunSummary
+from pipelines.spark.runner import run
 from pipelines.testing import TopologyTestDriver
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
 

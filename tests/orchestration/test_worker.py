@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from orchestration.worker import LOG_EVERY_S, logged
-from pipelines.spark.driver import Progress
+from pipelines.spark.progress import Progress
 
 RUNNING = Progress(application="flights", generation=1, epoch=5, committed_epoch=4, records_in=1000, lag=20,
                    records_per_s=500.0, commit_ms=9.0, state="running")

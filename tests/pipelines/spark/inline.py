@@ -16,8 +16,9 @@ from infra.control.rows import RequestRow
 from infra.kafka.reader import RawRecords
 from pipelines.application import Application
 from pipelines.spark.coordinator import Coordinator
-from pipelines.spark.driver import Driver, Progress, RunSummary
+from pipelines.spark.driver import Driver
 from pipelines.spark.planner import Limits, Task, TopicPartition
+from pipelines.spark.progress import Progress, RunSummary
 from pipelines.spark.restore import Restored, RestoreRequest, restore
 from pipelines.spark.runner import max_skew_ms, max_task_idle_ms
 from pipelines.spark.snapshots import Published, SnapshotRequest, publish

@@ -1,0 +1,50 @@
+"""How a run stands and how it ended, for people: printed, kept in the control database, shown in Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipelines.tasks.metrics import Reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How a run stands, for people: printed, kept in the control database."""
+
+    application: str
+    generation: int
+    epoch: int
+    committed_epoch: int
+    records_in: int
+    """Read in this run."""
+    lag: int
+    records_per_s: float
+    commit_ms: float
+    """How long the newest commit took."""
+    commits_per_s: float = 0.0
+    """Over the last minute, as are the average and the longest duration."""
+    commit_ms_avg: float = 0.0
+    commit_ms_max: float = 0.0
+    state: str
+    """starting, running, paused, waiting, stopping, stopped, caught_up."""
+    message: str = ""
+    readings: Sequence[Reading] = ()
+    """The run's metrics as of now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """How a run ended."""
+
+    application: str
+    generation: int
+    epoch: int
+    commits: int
+    records_in: int
+    seconds: float
+    """From the start of the first epoch with input to the end of the last commit."""
+    reason: str
+    """caught_up or stopped."""
+    totals: Mapping[str, int]
+    """Counts since the application began, as records_in, late_records; open_windows as of now."""
