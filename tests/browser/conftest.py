@@ -12,7 +12,8 @@ from infra.kafka.broker import broker_for
 from infra.settings import Settings
 from pipelines.cli.dagster_ui import free_port, prepare_home
 from pipelines.cli.keeper import start_kept
-from tests.browser.story import Story, wait_for
+from tests.browser.story import Story
+from tests.waiting import wait_for
 
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
@@ -55,7 +56,7 @@ def ui(settings, pytestconfig, monkeypatch) -> Iterator[str]:
         server = start_kept([sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-w", workspace,
                              "--host", "127.0.0.1", "--port", str(port)], log=log, environment={})
         try:
-            wait_for(is_up, START_LIMIT_S, "the UI is up")
+            wait_for(is_up, "the UI is up", START_LIMIT_S)
             yield url
         finally:
             server.stdin.close()

@@ -1,8 +1,7 @@
 """What somebody does in the Dagster UI, step by step, each with a picture; elements are found by what one reads."""
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,13 +9,6 @@ from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 CHOICES, CHOICE_LIMIT_MS = 4, 15_000
 ENDED = re.compile("^(Success|Failure|Canceled)$")
-
-
-def wait_for(is_so: Callable[[], object], limit_s: float, what: str) -> None:
-    started = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - started < limit_s, f"after {limit_s} s it is not so that {what}"
-        time.sleep(0.1)
 
 
 class Story:

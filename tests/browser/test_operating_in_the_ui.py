@@ -11,7 +11,7 @@ from infra.control import ControlDatabase
 from pipelines.cli.drive_backfill import backfills
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_rows
-from tests.browser.story import wait_for
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 
@@ -88,7 +88,7 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
 
         with story.step("backfilled"):
             wait_for(lambda: instance.get_materialized_partitions(dg.AssetKey(["weather", "backfill"])) == DAYS,
-                     RUN_LIMIT_S, "the days are there")
+                     "the days are there", RUN_LIMIT_S)
             story.open("/runs")
             story.text("3 partitions").wait_for()
     assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]
@@ -102,7 +102,7 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
         story.picture("terminate-dialogue")
         clicked = time.monotonic()
         story.page.get_by_role("dialog").get_by_role("button", name=re.compile("Terminate")).click()
-        wait_for(lambda: not database.is_running("weather"), TERMINATED_LIMIT_S, "the driver has ended")
+        wait_for(lambda: not database.is_running("weather"), "the driver has ended", TERMINATED_LIMIT_S)
         story.page.goto(running)
         assert story.ended() == "Canceled"
         assert time.monotonic() - clicked < TERMINATED_LIMIT_S

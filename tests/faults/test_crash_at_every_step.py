@@ -16,6 +16,7 @@ import pytest
 
 from state.errors import FencedError
 from tests.faults.applications import PARTITIONS, TOPIC, build, records
+from tests.faults.dying import KilledError, dying_at
 from tests.faults.hook import DRIVER_STEPS, WORKER_STEPS
 from tests.faults.outcome import assert_same, outcome
 from tests.pipelines.spark.inline import Place, Topics
@@ -24,10 +25,6 @@ pytestmark = pytest.mark.faults
 
 STEPS = WORKER_STEPS + DRIVER_STEPS
 ROWS = 600
-
-
-class KilledError(BaseException):
-    """Stands for kill -9: derived from BaseException, so that no handler of errors takes it for one."""
 
 
 def place(folder: Path) -> Place:
@@ -48,17 +45,6 @@ def undisturbed(tmp_path_factory):
     there.run(lambda name: steps.update([name]))
     assert set(STEPS) <= set(steps), "every named step is on the way of an undisturbed run"
     return left_by(there)
-
-
-def dying_at(step: str, occurrence: int):
-    seen = Counter()
-
-    def on_step(name: str) -> None:
-        seen[name] += 1
-        if name == step and seen[name] == occurrence:
-            raise KilledError(step)
-
-    return on_step
 
 
 @pytest.mark.parametrize("occurrence", [1, 4])

@@ -36,6 +36,7 @@ from state.engine.views import open_reader
 from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, START_MS, TOPIC, app, records
 from tests.faults.outcome import assert_same, outcome
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -55,26 +56,26 @@ def events_counted(settings: Settings) -> int:
 
 
 @pytest.fixture
-def embedded(tmp_path):
-    """Settings of a folder, its embedded broker's address, and the topic in it with 2,000 records."""
+def own_broker(tmp_path):
+    """Settings of a folder, and its embedded broker's address."""
     settings = Settings(dir=tmp_path / "weir", slots=2)
     with broker_for(settings) as bootstrap_servers:
-        KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
-        produce(bootstrap_servers, 0, 2_000)
         yield settings, bootstrap_servers
+
+
+@pytest.fixture
+def embedded(own_broker):
+    """``own_broker`` with 2,000 records in the topic."""
+    _, bootstrap_servers = own_broker
+    KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
+    produce(bootstrap_servers, 0, 2_000)
+    return own_broker
 
 
 def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return listening.getsockname()[1]
-
-
-def until(condition, what: str, limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {limit_s:.0f} s"
-        time.sleep(0.1)
 
 
 def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others(embedded, spark):
@@ -118,14 +119,14 @@ def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedde
         "on_progress": lambda progress: messages.append(progress.message)})
     thread.start()
     try:
-        until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-              "catching up")
+        wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+                 "catching up")
         kill_broker(settings)
-        until(lambda: any("no answer from Kafka" in message for message in messages), "the message")
-        until(lambda: KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
-              if answers(bootstrap_servers) else False, "the broker's return")
+        wait_for(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+        wait_for(lambda: KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
+                 if answers(bootstrap_servers) else False, "the broker's return")
         produce(bootstrap_servers, 2_000, 3_000)
-        until(lambda: events_counted(settings) == 3_000, "going on")
+        wait_for(lambda: events_counted(settings) == 3_000, "going on")
     finally:
         stop.set()
         thread.join(60)
@@ -157,7 +158,7 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(embe
     thread.start()
     try:
         task = settings.state_dir / "faulty" / app.topology.task_name(TaskId(0, 1))
-        until(lambda: current_instance(task) is not None, "the first epoch")
+        wait_for(lambda: current_instance(task) is not None, "the first epoch")
         reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
                                    str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)
         for first in range(2_000, 6_000, 100):
@@ -182,8 +183,8 @@ def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(e
     command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
                "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
     weir = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ))
-    until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-          "catching up")
+    wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+             "catching up")
     children = psutil.Process(weir.pid).children(recursive=True)
     weir.send_signal(number)
     started = time.monotonic()
@@ -199,8 +200,8 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(e
     command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
                "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
     older = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-          "catching up")
+    wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+             "catching up")
     with pytest.raises(LeaseHeldError, match=f"process {older.pid}"):
         run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
     stop, claimed = threading.Event(), threading.Event()
@@ -214,7 +215,7 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(e
         _, errors = older.communicate(timeout=60)
         assert older.returncode == 1
         assert "a newer driver has taken over" in errors
-        until(lambda: events_counted(settings) == 3_000, "the new driver's commits")
+        wait_for(lambda: events_counted(settings) == 3_000, "the new driver's commits")
     finally:
         stop.set()
         newer.join(60)
@@ -226,13 +227,13 @@ def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
     with broker_for(theirs) as bootstrap_servers:
         KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
         produce(bootstrap_servers, 0, 2_000)
-    until(lambda: not answers(bootstrap_servers), "the broker's end")
+    wait_for(lambda: not answers(bootstrap_servers), "the broker's end")
     settings, messages = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=bootstrap_servers), []
     thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
         "bootstrap_servers": bootstrap_servers, "until_caught_up": True, "spark": spark,
         "on_progress": lambda progress: messages.append(progress.message)})
     thread.start()
-    until(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+    wait_for(lambda: any("no answer from Kafka" in message for message in messages), "the message")
     with broker_for(theirs) as again:
         assert again == bootstrap_servers
         thread.join(60)
@@ -267,13 +268,13 @@ def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_
     assert_same(outcome(*folders), before)
 
 
-def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(embedded, spark):
+def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(own_broker, spark):
     """Two thousand records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
-    settings, bootstrap_servers = embedded
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    configure(admin, ResourceType.BROKER, "1", {"log.cleaner.backoff.ms": "100"})
-    configure(admin, ResourceType.TOPIC, TOPIC, {
+    settings, bootstrap_servers = own_broker
+    look_for_work_often(bootstrap_servers)
+    KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS, {
         "cleanup.policy": "compact", "segment.ms": "100000", "min.cleanable.dirty.ratio": "0.01"})
+    produce(bootstrap_servers, 0, 2_000)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for partition in range(PARTITIONS):  # an hour later: it begins a segment, the newest of which is never cleaned
         producer.produce(TOPIC, b'{"amount": 1, "kind": "kind-0"}', f"user-{partition}", partition=partition,
@@ -285,7 +286,7 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(e
         kept.update({partition: records_left(bootstrap_servers, partition) for partition in range(PARTITIONS)})
         return all(left[0].offset() > 100 for left in kept.values())
 
-    until(is_cleaned, "cleaning")
+    wait_for(is_cleaned, "cleaning")
     stop = threading.Event()
     limit = threading.Timer(60, stop.set)
     limit.start()
@@ -305,10 +306,11 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(e
     assert reached == {partition: left[-1].offset() + 1 for partition, left in kept.items()}
 
 
-def configure(admin: AdminClient, kind: ResourceType, name: str, values: dict[str, str]) -> None:
-    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
-    for done in admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values():
-        done.result(10)
+def look_for_work_often(bootstrap_servers: str) -> None:
+    """The broker's cleaner, which rests for 15 s otherwise."""
+    entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    AdminClient({"bootstrap.servers": bootstrap_servers}).incremental_alter_configs([resource])[resource].result(10)
 
 
 def records_left(bootstrap_servers: str, partition: int) -> list[Message]:

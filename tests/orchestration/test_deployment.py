@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from infra.settings import Settings
 from pipelines.cli.dagster_ui import free_port
 from pipelines.examples import load_weather
 from state.commit.protocol import newest_commit
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
 
@@ -44,15 +44,6 @@ LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $pa
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
-
-
-def wait_for(is_so: Callable[[], object], limit_s: float, what: str) -> float:
-    """Seconds until it was so."""
-    started = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - started < limit_s, f"after {limit_s} s it is not so that {what}"
-        time.sleep(0.1)
-    return time.monotonic() - started
 
 
 class Deployment:
@@ -168,13 +159,13 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
 
 
 def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
-    wait_for(deployment.is_up, START_LIMIT_S, "the UI is up")
+    wait_for(deployment.is_up, "the UI is up", START_LIMIT_S)
     launched = deployment.ask(LAUNCH, params={
         "selector": {"repositoryLocationName": "weir", "repositoryName": "__repository__",
                      "jobName": "weather_continuously"},
         "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}}})["launchRun"]
     assert launched["__typename"] == "LaunchRunSuccess", launched
-    wait_for(lambda: deployment.reads(1), START_LIMIT_S, "the first run has read the topic")
+    wait_for(lambda: deployment.reads(1), "the first run has read the topic", START_LIMIT_S)
     first, life = deployment.run(), deployment.status()
     assert first.run_id == launched["run"]["runId"]
     assert first.tags["weir/application"] == "weather"
@@ -186,15 +177,15 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     assert driver.is_running(), "the ingest goes on without a daemon"
 
     driver.parent().parent().kill()
-    assert wait_for(lambda: deployment.is_in(first, dg.DagsterRunStatus.FAILURE), START_LIMIT_S, "it has failed"
+    assert wait_for(lambda: deployment.is_in(first, dg.DagsterRunStatus.FAILURE), "it has failed", START_LIMIT_S
                     ) < FAILED_LIMIT_S
     assert any("was terminated by signal 9" in entry.message for entry in deployment.instance.all_logs(first.run_id))
-    wait_for(lambda: deployment.reads(2), START_LIMIT_S, "the next run has gone on")
+    wait_for(lambda: deployment.reads(2), "the next run has gone on", START_LIMIT_S)
     second, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
     below = psutil.Process(deployment.status().pid).children(recursive=True)
 
     deployment.ask(TERMINATE, run=second.run_id)
-    assert wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), START_LIMIT_S, "it is canceled"
+    assert wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), "it is canceled", START_LIMIT_S
                     ) < TERMINATED_LIMIT_S
     failures = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     assert [entry.get_dagster_event().step_failure_data.error_display_string for entry in failures] == []

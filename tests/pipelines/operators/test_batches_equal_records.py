@@ -176,13 +176,20 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
                 counts={name: count for name, count in counts.items() if count})
 
 
+CUTS = st.sets(st.integers(1, 29), max_size=4)
+
+
+def batched_and_single(sub_topology: SubTopology, records: list[tuple], cuts: set[int]) -> tuple[dict, dict]:
+    """What ``run`` finds of the records in batches between the cuts, and of one after another."""
+    rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
+    return (run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),
+            run(sub_topology, [rows[index:index + 1] for index in range(len(records))]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=12, deadline=None)
-@given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))
+@given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
-    sub_topology, rows = build(PROGRAMS[name]), frame(records)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    batched = run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)])
-    single = run(sub_topology, [rows[index:index + 1] for index in range(len(records))])
+    batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)
     assert batched == single

@@ -1,13 +1,11 @@
 """Approximate aggregates, collected lists, and every update in a table."""
 
 from datetime import timedelta
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pipelines import (
     ApproxDistinct,
@@ -24,7 +22,7 @@ from pipelines.serdes import Int64
 from pipelines.tasks.processor import TaskProcessor
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_batches_equal_records import RECORDS, build, frame, run
+from tests.pipelines.operators.test_batches_equal_records import CUTS, RECORDS, batched_and_single, build, frame
 
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=4), timedelta(milliseconds=5))
 SKETCHES = dict(words=ApproxDistinct("word"), amounts=ApproxDistinct("amount"),
@@ -41,12 +39,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=10, deadline=None)
-@given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))
+@given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
-    sub_topology, rows = build(PROGRAMS[name]), frame(records)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    batched = run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)])
-    single = run(sub_topology, [rows[index:index + 1] for index in range(len(records))])
+    batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)
     assert batched["facts"] == single["facts"]  # sketches of one content may differ in their bytes
     assert batched["counts"] == single["counts"]
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from polars import col
 
 from pipelines import (
@@ -23,14 +21,14 @@ from pipelines import (
 )
 from tests.pipelines.operators.test_batches_equal_records import (
     ALL,
+    CUTS,
     FINAL,
     RECORDS,
     Totals,
+    batched_and_single,
     build,
     fold,
-    frame,
     larger,
-    run,
 )
 
 
@@ -107,12 +105,10 @@ def without_deleted(found: dict) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=8, deadline=None)
-@given(records=RECORDS, cuts=st.sets(st.integers(1, 29), max_size=4))
+@given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
-    sub_topology, rows = build(PROGRAMS[name]), frame(records)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    batched = run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)])
-    single = run(sub_topology, [rows[index:index + 1] for index in range(len(records))])
+    sub_topology = build(PROGRAMS[name])
+    batched, single = batched_and_single(sub_topology, records, cuts)
     if any(sink.is_updates for sink in sub_topology.sinks):
         batched, single = without_deleted(batched), without_deleted(single)
     assert batched == single

@@ -19,14 +19,11 @@ from pipelines.tasks.epoch import TaskSettings
 from pipelines.testing import TopologyTestDriver
 from state.commit.tables import read_rows
 from state.engine.cache import TaskStoreCache
+from tests.faults.dying import KilledError
 from tests.pipelines.spark.inline import Place, Topics
 
 START = 1_700_000_000_000
 OUT = ["currency", "amount", "rate", "_ts"]
-
-
-class KilledError(BaseException):
-    """Stands for ``kill -9``: nothing may handle it."""
 
 
 class Market(Place):

@@ -28,6 +28,7 @@ from state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read
 from state.engine.task_store import TaskStore
 from state.errors import TableBehindError
 from state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec
+from tests.waiting import wait_for
 
 STORE = StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}), value=pl.Schema({"n": pl.Int64()}))
 CHANGES = changelog_spec(STORE)
@@ -277,7 +278,8 @@ def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(
     began, thread = time.monotonic(), threading.Thread(target=commits)
     thread.start()
     for number in range(5):
-        _until(lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed)
+        wait_for(lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed, "the driver has gone on",
+                 every_s=0.01)
         twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
     done.set()
     thread.join()
@@ -286,13 +288,6 @@ def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(
     assert file_actions(DeltaTable(twins.app / CHANGES.name)).height < 200
     twins.check()
     twins.close()
-
-
-def _until(is_so) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        threading.Event().wait(0.01)
 
 
 CHILD = """

@@ -1,0 +1,15 @@
+"""Waiting for what other processes and threads bring about, looked at again and again; nobody sleeps for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_for(is_so: Callable[[], object], what: str, limit_s: float = 60.0, *, every_s: float = 0.05) -> float:
+    """Seconds until it was so; fails the test after ``limit_s``."""
+    started = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - started < limit_s, f"after {limit_s:g} s it is not so that {what}"
+        time.sleep(every_s)
+    return time.monotonic() - started
