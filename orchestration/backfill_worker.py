@@ -18,7 +18,7 @@ from infra.process import end_with
 from infra.settings import Settings
 from orchestration.owner import owner_of
 from orchestration.worker import logged
-from pipelines.backfill.shadow import Days
+from pipelines.backfill.shadow import EVERYTHING, Days
 from pipelines.cli.drive import stop_on_signals
 from pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
 
@@ -26,8 +26,11 @@ from pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
     """Make it and, if asked to, swap it in; gives what there is to report, None when a signal ended it."""
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
-    days = Days(first=date.fromisoformat(pipes.get_extra("first")), end=date.fromisoformat(pipes.get_extra("end")))
     margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
+    if (known := pipes.extras.get("backfill")) is not None:
+        return {"backfill": known, "swap": _swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}
+    first, end = pipes.get_extra("first"), pipes.get_extra("end")
+    days = EVERYTHING if first is None else Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
     source = BackfillInput(paths=pipes.get_extra("paths"), time_column=pipes.get_extra("time_column"),
                            margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
     made = make_backfill(settings, reference, days, source, owner=owner, on_progress=logged(pipes.log.info),
@@ -40,10 +43,16 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         "seconds": round(completion.seconds, 3), "cut_epoch": shadow.backfill.cut_epoch,
         "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"}}
     if pipes.get_extra("swap"):
-        with stop_on_signals():  # which come too late now
-            metadata["swap"] = swap_in(settings, reference, shadow.id, by=owner, reason=f"backfill of {days}")
-        pipes.log.info(metadata["swap"])
+        metadata["swap"] = _swapped_in(pipes, settings, reference, shadow.id, owner, f"backfill of {days}")
     return metadata
+
+
+def _swapped_in(pipes: PipesContext, settings: Settings, reference: str, backfill: str, owner: str, reason: str) -> str:
+    with stop_on_signals():  # which come too late now
+        done = swap_in(settings, reference, backfill, by=owner, reason=reason, on_progress=logged(pipes.log.info),
+                       console=logging.StreamHandler())
+    pipes.log.info(done)
+    return done
 
 
 def main() -> int:
@@ -59,9 +68,11 @@ def main() -> int:
             return 0
         if metadata is None:
             pipes.report_custom_message({"error": "the backfill was stopped; nothing of it is left"})
-        else:
+        elif pipes.is_asset_step:
             pipes.report_asset_materialization(metadata=metadata)
             pipes.report_custom_message({"ended": "complete"})
+        else:
+            pipes.report_custom_message({"ended": "complete", "metadata": metadata})
     return 0
 
 

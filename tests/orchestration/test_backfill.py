@@ -1,8 +1,13 @@
 """The backfill asset: days from Dagster's dialogue are one run, which leaves what the live run had."""
 
+import os
+import signal
+import threading
+import time
 from datetime import date
 
 import dagster as dg
+import psutil
 import pytest
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from polars.testing import assert_frame_equal
@@ -13,12 +18,13 @@ from orchestration.application import weir_assets
 from orchestration.definitions import defs
 from orchestration.examples import weather_defs
 from orchestration.resources import WeirResource, driver_pipes
-from pipelines.cli.drive_backfill import backfills
+from pipelines.cli.drive_backfill import backfills, discard
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_rows
 from tests.orchestration.test_definitions import clicks
 
 BACKFILL = dg.AssetKey(["weather", "backfill"])
+START_LIMIT_S = 60.0
 
 
 def test_a_range_of_days_is_one_run_and_days_are_those_of_the_application():
@@ -49,17 +55,78 @@ def place(tmp_path_factory):
         yield settings, resources
 
 
+def computed_anew(place, instance: dg.DagsterInstance, config: dict | None = None) -> dg.ExecuteInProcessResult:
+    """A run over three days."""
+    [asset] = [each for each in weather_defs.assets if BACKFILL in getattr(each, "keys", ())]
+    return dg.materialize(
+        [asset], resources=place[1], instance=instance, selection=[BACKFILL], raise_on_error=False, tags={
+            ASSET_PARTITION_RANGE_START_TAG: "2013-03-04", ASSET_PARTITION_RANGE_END_TAG: "2013-03-06"},
+        run_config={"ops": {"weather__backfill": {"config": config}}} if config else None)
+
+
+def terminate(instance: dg.DagsterInstance) -> None:
+    """As the UI does."""
+    [run] = instance.get_runs()
+    instance.report_run_canceling(run)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def kill(instance: dg.DagsterInstance) -> None:
+    [worker] = [each for each in psutil.Process().children() if "orchestration.backfill_worker" in each.cmdline()]
+    worker.kill()
+
+
+@pytest.mark.dagster
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.parametrize(("end", "status", "message", "left"), [
+    (terminate, dg.DagsterRunStatus.CANCELED, "the backfill was stopped; nothing of it is left", []),
+    (kill, dg.DagsterRunStatus.FAILURE, "the backfill of weather was killed; `weir backfill list weather` shows how "
+     "far it came", ["broken off"])])
+def test_a_backfill_that_is_ended_says_what_is_left_and_the_outputs_are_as_they_were(place, end, status, message, left):
+    settings, _ = place
+    table = settings.warehouse / "weather" / "daily_weather"
+    before, until = read_rows(table), time.monotonic() + START_LIMIT_S
+
+    def end_once_it_runs() -> None:
+        while [row.state for row in backfills(settings, "weather")] != ["running"] and time.monotonic() < until:
+            time.sleep(0.05)
+        end(instance)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        threading.Thread(target=end_once_it_runs).start()
+        result = computed_anew(place, instance)
+        assert instance.get_run_by_id(result.run_id).status == status
+        [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+        assert failed.error.message.endswith(f"{message}\n")
+        assert not instance.get_materialized_partitions(BACKFILL)
+    assert_frame_equal(read_rows(table), before)
+    rows = list(backfills(settings, "weather"))
+    assert [row.state for row in rows] == left
+    for row in rows:
+        discard(settings, "weather", row.id)
+
+
+@pytest.mark.dagster
+@pytest.mark.spark
+@pytest.mark.broker
+def test_a_backfill_of_what_is_not_there_says_so_and_leaves_nothing(place):
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = computed_anew(place, instance, {"paths": {"weather": "/nowhere/weather.parquet"}})
+        [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert "/nowhere/weather.parquet" in failed.error.message
+    assert list(backfills(place[0], "weather")) == []
+
+
 @pytest.mark.dagster
 @pytest.mark.spark
 @pytest.mark.broker
 def test_three_days_are_computed_anew_and_swapped_in_by_one_run(place):
-    settings, resources = place
+    settings, _ = place
     table = settings.warehouse / "weather" / "daily_weather"
     before, cut = read_rows(table), newest_commit(settings.warehouse, "weather").epoch
-    [asset] = [each for each in weather_defs.assets if BACKFILL in getattr(each, "keys", ())]
     with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize([asset], resources=resources, instance=instance, selection=[BACKFILL], tags={
-            ASSET_PARTITION_RANGE_START_TAG: "2013-03-04", ASSET_PARTITION_RANGE_END_TAG: "2013-03-06"})
+        result = computed_anew(place, instance)
         assert result.success
         assert instance.get_materialized_partitions(BACKFILL) == {"2013-03-04", "2013-03-05", "2013-03-06"}
     metadata = {name: entry.value for name, entry
@@ -71,3 +138,22 @@ def test_three_days_are_computed_anew_and_swapped_in_by_one_run(place):
     assert_frame_equal(after.select(columns).sort(columns), before.select(columns).sort(columns))
     assert after.filter(_epoch=cut).height >= 9
     assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]
+
+
+@pytest.mark.dagster
+@pytest.mark.spark
+@pytest.mark.broker
+def test_everything_is_computed_anew_and_swapped_in_by_one_run(place):
+    settings, resources = place
+    table = settings.warehouse / "weather" / "daily_weather"
+    before, newest = read_rows(table), newest_commit(settings.warehouse, "weather")
+    job = dg.Definitions.merge(weather_defs, dg.Definitions(resources=resources)).resolve_job_def("weather_rebuild")
+    result = job.execute_in_process(run_config={"ops": {"weather_compute_everything": {"config": {"swap": True}}}})
+    assert result.success
+    [output] = result.filter_events(lambda event: event.is_successful_output)
+    metadata = {name: entry.value for name, entry in output.event_specific_data.metadata.items()}
+    assert metadata["records_in"] == sum(task.totals["records_in"] for task in newest.tasks.values() if task.positions)
+    assert "its tasks restore their stores" in metadata["swap"]
+    columns = [name for name in before.columns if name not in ("_epoch", "_seq")]
+    assert_frame_equal(read_rows(table).select(columns).sort(columns), before.select(columns).sort(columns))
+    assert next(row.days for row in backfills(settings, "weather") if row.state == "swapped in") == "everything"
