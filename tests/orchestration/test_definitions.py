@@ -4,20 +4,15 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import get_args
 
 import dagster as dg
 import pytest
 import yaml
 
 from orchestration.application import weir_assets
-from orchestration.backfill import BackfillConfig
-from orchestration.compaction import CompactionConfig
 from orchestration.definitions import defs
 from orchestration.ingest import IngestConfig
-from orchestration.migration import MigrationConfig, Move
 from orchestration.resources import WeirResource, driver_pipes
-from orchestration.steering import DeadLettersConfig, RestoreConfig
 from pipelines import Application, Count, StreamsBuilder, String
 
 MOST_TIMES_DAGSTER = 3.3
@@ -70,6 +65,14 @@ def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
     assert [name for name, column in columns.items() if "weir/key" in column.tags] == ["carrier"]
 
 
+def configs(base: type[dg.Config]) -> Iterator[type[dg.Config]]:
+    """What the launchpad asks for."""
+    for config in base.__subclasses__():
+        if config.__module__.startswith("orchestration."):
+            yield config
+        yield from configs(config)
+
+
 def described() -> Iterator[tuple[str, str | None]]:
     """Whatever the UI shows of the definitions, with what it says there."""
     graph, repository = defs.resolve_asset_graph(), defs.get_repository_def()
@@ -83,8 +86,7 @@ def described() -> Iterator[tuple[str, str | None]]:
                 yield node.name, node.definition.description
     for op in defs.resolve_implicit_global_asset_job_def().nodes:
         yield op.name, op.definition.description
-    for config in (BackfillConfig, CompactionConfig, IngestConfig, RestoreConfig, DeadLettersConfig, MigrationConfig,
-                   *get_args(Move), WeirResource):
+    for config in configs(dg.Config):
         for name, field in config.model_fields.items():
             if name != "direction":
                 yield f"{config.__name__}.{name}", field.description
