@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -64,34 +64,45 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
     def backfill(context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource,
                  pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         """Start a driver over the days, follow it to its end, and take over what it reports."""
-        if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
-            end_with(os.getppid(), signal.SIGTERM)
         window, settings = context.partition_time_window, weir.settings()
         days = Days(first=window.start.date(), end=window.end.date())
         known = {row.id for row in _backfills_of(supervised, settings, days)}
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
-            finished = pipes.run(
-                context=context, command=[sys.executable, "-m", "orchestration.backfill_worker"],
-                env=weir.environment(),
-                extras={"reference": supervised.reference, "dir": str(settings.dir), "parent": os.getpid(),
-                        "first": days.first.isoformat(), "end": days.end.isoformat(),
-                        "swap": config.swap, "margin_hours": config.margin_hours, "paths": config.paths,
-                        "time_column": config.time_column})
-            closing = next(iter(finished.get_custom_messages()), None)
-        except DagsterPipesExecutionError:
-            closing = None
+            finished = followed(supervised, context, weir, pipes, {
+                "first": days.first.isoformat(), "end": days.end.isoformat(), "swap": config.swap,
+                "margin_hours": config.margin_hours, "paths": config.paths, "time_column": config.time_column})
         except dg.DagsterExecutionInterruptedError:
             yield _left_by_a_stop(row for row in _backfills_of(supervised, settings, days) if row.id not in known)
             return
-        if closing is None:
-            raise dg.Failure(f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows "
-                             "how far it came", allow_retries=False)
-        if "error" in closing:
-            raise dg.Failure(closing["error"], allow_retries=False)
         yield from finished.get_results(implicit_materializations=False)
 
     return backfill
+
+
+def followed(supervised: Supervised, context: dg.OpExecutionContext | dg.AssetExecutionContext, weir: WeirResource,
+             pipes: dg.PipesSubprocessClient, asked: Mapping[str, object]) -> dg.PipesClientCompletedInvocation:
+    """Start a driver of backfills, follow it to its end, and give what it has reported.
+
+    Raises:
+        dagster.Failure: It was killed, or has ended with an error.
+        DagsterExecutionInterruptedError: The run was terminated; the driver has ended.
+    """
+    if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
+        end_with(os.getppid(), signal.SIGTERM)
+    try:
+        finished = pipes.run(
+            context=context, command=[sys.executable, "-m", "orchestration.backfill_worker"], env=weir.environment(),
+            extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(), **asked})
+        closing = next(iter(finished.get_custom_messages()), None)
+    except DagsterPipesExecutionError:
+        closing = None
+    if closing is None:
+        raise dg.Failure(f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows how "
+                         "far it came", allow_retries=False)
+    if "error" in closing:
+        raise dg.Failure(closing["error"], allow_retries=False)
+    return finished
 
 
 def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> "list[BackfillRow]":

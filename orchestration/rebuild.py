@@ -2,16 +2,10 @@
 the swap of it, while the ingest is at rest (docs/backfill.md). Days are the backfill asset's.
 """
 
-import multiprocessing
-import os
-import signal
-import sys
-
 import dagster as dg
-from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
-from infra.process import end_with
+from orchestration.backfill import followed
 from orchestration.resources import WeirResource
 from orchestration.supervised import Supervised
 from pipelines.backfill.files import TIME_COLUMN
@@ -33,23 +27,10 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
            "to its end, and swap in what it made if the configuration says so.")
     def compute(context: dg.OpExecutionContext, config: RebuildConfig, weir: WeirResource,
                 pipes: dg.PipesSubprocessClient) -> None:
-        if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
-            end_with(os.getppid(), signal.SIGTERM)
-        try:
-            finished = pipes.run(
-                context=context, command=[sys.executable, "-m", "orchestration.backfill_worker"],
-                env=weir.environment(),
-                extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(),
-                        "first": None, "end": None, "swap": config.swap, "backfill": config.backfill,
-                        "margin_hours": None, "paths": {}, "time_column": TIME_COLUMN})
-            closing = next(iter(finished.get_custom_messages()), None)
-        except DagsterPipesExecutionError:
-            closing = None
-        if closing is None:
-            raise dg.Failure(f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows "
-                             "how far it came", allow_retries=False)
-        if "error" in closing:
-            raise dg.Failure(closing["error"], allow_retries=False)
+        finished = followed(supervised, context, weir, pipes, {
+            "first": None, "end": None, "swap": config.swap, "backfill": config.backfill, "margin_hours": None,
+            "paths": {}, "time_column": TIME_COLUMN})
+        [closing] = finished.get_custom_messages()
         context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})
 
     @dg.job(name=f"{supervised.name}_rebuild", tags=supervised.tags,

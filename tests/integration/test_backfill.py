@@ -54,7 +54,7 @@ def live(tmp_path_factory, broker, kafka_admin, spark):
         driver.join(60)
         assert not driver.is_alive()
 
-    yield settings, lambda up_to: produce(broker, rows[200:up_to]), end
+    yield settings, lambda first, end: produce(broker, rows[first:end]), end
     end()
 
 
@@ -153,7 +153,7 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     [row] = listed(settings)
     assert row["state"] == "swapped in"
     generation = newest_commit(settings.warehouse, "sensors").generation
-    produce_more(220)
+    produce_more(200, 220)
     until(lambda: records_in(settings) == 220, "going on")
     assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
 
@@ -165,7 +165,7 @@ def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginn
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
-    produce_more(None)
+    produce_more(220, None)
     until(lambda: records_in(settings) == len(readings()), "going on")
     end()
     assert "swapped in by the commit of epoch" in finished(command(settings, "swap", "sensors", name))

@@ -218,12 +218,18 @@ def test_the_live_run_goes_on_beside_the_backfill_which_reads_on_before_the_swap
         swap(place, shadow)
     assert_same(contents(place), before)
     with pytest.raises(KilledError):
-        run_on(place, shadow, mended, dying_at("state written", 9))
-    run_on(place, shadow, mended)
-    assert not is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id))
-    assert not shadow.state_folder.exists()
-    swap(place, shadow)
+        run_on(place, shadow, mended, dying_at("state written", 6))
+    assert is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id))
+
+    def at_the_last_pivot(step: str) -> None:
+        if step == "pivot appended" and not is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id)):
+            raise KilledError(step)
+
+    with pytest.raises(KilledError):
+        run_on(place, shadow, mended, at_the_last_pivot)
+    swap(place, shadow)  # brings the shadow's tables up to its log first
     assert_same(contents(place), results[1])
+    assert not shadow.state_folder.exists()
     place.application = mended
     place.run()
     assert_same(contents(place), results[1])
