@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(is_so: Callable[[], object], what: str, limit_s: float = 60.0, *, every_s: float = 0.05) -> float:
+def wait_for(is_so: Callable[[], object], what: str, limit_s: float = 90.0, *, every_s: float = 0.05) -> float:
     """Seconds until it was so; fails the test after ``limit_s``."""
     started = time.monotonic()
     while not is_so():

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -25,6 +24,7 @@ from state.changelog.as_of import state_as_of
 from state.commit.log import newest_commit
 from state.commit.tables import read_rows, read_table
 from tests.pipelines.backfill.program import OUTPUTS, app, archive, mended, readings
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -47,7 +47,7 @@ def live(tmp_path_factory, broker, kafka_admin, spark):
     driver = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
         "bootstrap_servers": broker, "stop": stop, "spark": spark})
     driver.start()
-    until(lambda: records_in(settings) == 200, "catching up")
+    wait_for(lambda: records_in(settings) == 200, "catching up")
 
     def end() -> None:
         stop.set()
@@ -68,13 +68,6 @@ def produce(broker: str, rows: list) -> None:
 def records_in(settings: Settings) -> int:
     newest = newest_commit(settings.warehouse, "sensors")
     return sum(task.totals.get("records_in", 0) for task in newest.tasks.values() if task.positions) if newest else 0
-
-
-def until(condition, what: str) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {LIMIT_S:.0f} s"
-        time.sleep(0.05)
 
 
 def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> subprocess.Popen:
@@ -120,8 +113,8 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_
     archive(readings()).write_parquet(tmp_path / "readings.parquet")
     killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
     from_files = started(settings, "--from", str(tmp_path / "readings.parquet"))
-    until(lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
-          "their start")
+    wait_for(lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
+             "their start")
     for process, number in ((killed, signal.SIGKILL), (interrupted, signal.SIGINT)):
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
@@ -154,7 +147,7 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     assert row["state"] == "swapped in"
     generation = newest_commit(settings.warehouse, "sensors").generation
     produce_more(200, 220)
-    until(lambda: records_in(settings) == 220, "going on")
+    wait_for(lambda: records_in(settings) == 220, "going on")
     assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
 
 
@@ -166,7 +159,7 @@ def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginn
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
     produce_more(220, None)
-    until(lambda: records_in(settings) == len(readings()), "going on")
+    wait_for(lambda: records_in(settings) == len(readings()), "going on")
     end()
     assert "swapped in by the commit of epoch" in finished(command(settings, "swap", "sensors", name))
     undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)

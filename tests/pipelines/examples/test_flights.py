@@ -1,51 +1,9 @@
-"""The flights example of the API, as a user writes it."""
+"""The flights example under the test driver."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from polars import col
-
-from pipelines import (
-    Application,
-    BufferConfig,
-    Count,
-    Delimited,
-    Json,
-    Max,
-    Mean,
-    StreamsBuilder,
-    Sum,
-    Suppressed,
-    TimeWindows,
-)
+from pipelines.examples.flights import Flight, Route, app
 from pipelines.testing import TopologyTestDriver
-
-
-@dataclass(frozen=True)
-class Route:
-    carrier: str
-    origin: str
-
-
-@dataclass(frozen=True)
-class Flight:
-    dep_time: int | None
-    dep_delay: int | None
-
-
-builder = StreamsBuilder()
-flights = builder.stream("flights", key=Delimited(Route, sep="-"), value=Json(Flight))
-late, cancelled = Sum(col("dep_delay") > 15), Sum(col("dep_time").is_null())
-(flights.group_by_key()
-    .windowed_by(TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=10)))
-    .agg("hourly", flights=Count(), late=late, mean_delay=Mean("dep_delay"),
-         max_delay=Max("dep_delay"), cancelled=cancelled)
-    .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-    .to_delta("late_departures"))
-(flights.group_by("carrier")
-    .agg("by_carrier", flights=Count(), late=late, cancelled=cancelled)
-    .to_delta("carrier_totals"))
-app = Application("flights", builder, commit_interval=timedelta(seconds=1))
 
 
 def test_an_hour_is_final_ten_minutes_after_its_end():
