@@ -1,0 +1,46 @@
+"""How large the next epoch may be, by how the ones before went."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.spark.pace import MIN_EPOCH_RECORDS, Pace
+
+START = MIN_EPOCH_RECORDS * 4
+
+
+def after(*epochs: tuple[int, float]) -> Pace:
+    """A pace for a commit interval of one second, after epochs of so many records and seconds."""
+    pace = Pace(1.0)
+    for records, seconds in epochs:
+        pace.took(records, seconds)
+    return pace
+
+
+def test_the_tasks_that_are_behind_share_an_epochs_records():
+    assert [after().share(tasks) for tasks in (0, 1, 4)] == [START + 1, START + 1, START // 4 + 1]
+
+
+def test_the_first_epoch_is_cold_and_says_little_of_the_next():
+    assert after((10, 1.9)).share(1) == START * 4 + 1
+    assert after((START, 2.0)).share(1) == START * 0.5 + 1, "it took long, cold or not"
+
+
+@pytest.mark.parametrize(("seconds", "scale"), [(0.4, 2), (0.8, 1), (1.0, 0.8), (0.01, 4), (60.0, 0.5)])
+def test_a_full_epoch_brings_the_next_to_a_share_of_the_commit_interval_by_steps(seconds, scale):
+    assert after((1, 1.0), (START * 4, seconds)).share(1) == START * 4 * scale + 1
+
+
+def test_epochs_never_become_so_small_that_starting_them_would_be_all():
+    assert after((1, 1.0), *[(START * 4, 60.0)] * 9, *[(MIN_EPOCH_RECORDS, 60.0)] * 9).share(1) == (
+        START * 4 * 0.5 + 1), "an epoch that is not full says nothing"
+    slow = after((START, 2.0))
+    for _ in range(9):
+        slow.took(slow.share(1), 60.0)
+    assert slow.share(1) == MIN_EPOCH_RECORDS + 1
+
+
+def test_records_add_up_and_the_rate_fades_while_there_are_none():
+    pace = after((100, 0.5), (300, 1.0), (0, 0.1), (0, 0.2))
+    assert (pace.records_in, pace.seconds) == (400, 0.2)
+    assert pace.records_per_s == pytest.approx(300 * 0.8 * 0.8)
