@@ -30,9 +30,9 @@ def repair_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.SensorDef
     def repair(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         seen, _, at_s = (context.cursor or "0 0").partition(" ")
         records = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
-        failed = [(record.id, record.evaluation) for record in records.values()
-                  if record.id > int(seen) and record.evaluation is not None and not record.evaluation.passed
-                  and TASK_ENTRY in record.evaluation.metadata]
+        failed = [(record.id, record.evaluation) for record in records.values()  # some are planned, and no evaluations
+                  if record.id > int(seen) and isinstance(record.evaluation, dg.AssetCheckEvaluation)
+                  and not record.evaluation.passed and TASK_ENTRY in record.evaluation.metadata]
         if not failed:
             return dg.SkipReason("no comparison has found a new difference")
         newest, found = max(failed, key=lambda each: each[0])

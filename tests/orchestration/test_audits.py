@@ -8,8 +8,10 @@ import dagster as dg
 import lmdb
 import polars as pl
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.definitions.freshness_evaluator import TimeWindowFreshnessPolicyEvaluator
+from dagster._core.events import DagsterEvent
 from dagster._core.loader import LoadingContextForTest
 from dagster._core.test_utils import freeze_time
 from dagster._time import get_current_datetime
@@ -145,6 +147,15 @@ def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_fr
     assert isinstance(tick(sensor, asked.cursor), dg.SkipReason), "one restore a finding"
     evaluate()
     assert "less than 600 s ago" in tick(sensor, asked.cursor).skip_message
+
+
+@pytest.mark.usefixtures("database")
+def test_a_comparison_that_a_run_has_still_to_make_asks_for_nothing(instance, tick):
+    instance.report_dagster_event(DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, job_name="flights_verify",
+        event_specific_data=AssetCheckEvaluationPlanned(
+            asset_key=FLIGHTS.ingest, check_name="state_equals_changelog")), "a-run")
+    assert "no comparison has found" in tick(repair_sensor(FLIGHTS, restore_job(FLIGHTS))).skip_message
 
 
 def test_what_holds_back_downstream_are_the_errors():
