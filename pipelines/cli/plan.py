@@ -113,8 +113,8 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
     if change.loses_state:
         computed = (f"compute what the new one would hold with `weir backfill run {application} --everything`, "
                     if change.is_other_topology else "")
-        console.print(f"run refuses, since state would be lost: run the old program, {computed}give the new one another "
-                      "id to read everything anew, or accept the loss with --accept-state-loss", markup=False,
+        console.print(f"run refuses, since state would be lost: run the old program, {computed}give the new one "
+                      "another id to read everything anew, or accept the loss with --accept-state-loss", markup=False,
                       soft_wrap=True)
     elif not blocked:
         console.print("run starts with all the state there is", markup=False, soft_wrap=True)
