@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from infra.settings import Settings
     from pipelines.backfill.shadow import Days
 
+ProgramArgument = Annotated[str, typer.Argument(
+    metavar="APP", help="The id of an application that ran in DIR, or MODULE:APP for another program of it.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
 
 
-def run(application: AppArgument,
+def run(application: ProgramArgument,
         first: Annotated[str | None, typer.Argument(
             metavar="FIRST", show_default=False, help="The first day, UTC, as 2013-01-08.")] = None,
         end: Annotated[str | None, typer.Argument(
@@ -52,18 +54,18 @@ def run(application: AppArgument,
         directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 
-    The program is the registered one, as it is now. Ctrl-C ends it and leaves nothing.
+    The program is the one that ran last, as it is now, unless MODULE:APP names another. Ctrl-C ends it and leaves
+    nothing.
     """
     from pipelines.cli.drive_backfill import BackfillInput, make_backfill
     from pipelines.cli.progress import TerminalWarnings, following
-    from pipelines.cli.registry import registered_reference
 
     if everything and (first is not None or sources or margin_hours is not None):
         raise CommandError("--everything reads the topics from their beginning; leave days, --from and --margin-hours "
                            "out, or leave out --everything")
     days = _days(first, end, everything=everything)
     settings = _settings(directory, assignments, bootstrap_servers)
-    reference = registered_reference(settings, application)
+    reference = _reference(settings, application)
     source = BackfillInput(paths=_paths(reference, sources or []), time_column=time_column,
                            margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
     with following(f"backfill of {application}") as on_progress:
@@ -73,7 +75,7 @@ def run(application: AppArgument,
         console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
         raise typer.Exit(1)
     shadow, completion = made
-    console.print(f"backfill {shadow.id} of {application}, {days}: {completion.records_in:,} records in "
+    console.print(f"backfill {shadow.id} of {shadow.application}, {days}: {completion.records_in:,} records in "
                   f"{completion.seconds:.1f} s", markup=False, soft_wrap=True)
     for table, reason in shadow.backfill.left_out.items():
         console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
@@ -83,7 +85,7 @@ def run(application: AppArgument,
         notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
 
 
-def swap(application: AppArgument, backfill: IdArgument, bootstrap_servers: ServersOption = None,
+def swap(application: ProgramArgument, backfill: IdArgument, bootstrap_servers: ServersOption = None,
          assignments: SetOption = None, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Put a complete backfill in the place of what the outputs hold for its days, in one commit.
 
@@ -91,6 +93,16 @@ def swap(application: AppArgument, backfill: IdArgument, bootstrap_servers: Serv
     it first reads what has come since it was made.
     """
     _swap_in(_settings(directory, assignments, bootstrap_servers), application, backfill)
+
+
+def _reference(settings: Settings, application: str) -> str:
+    """``module:attribute`` of a program that is given so, or by the id of its application."""
+    from pipelines.cli.registry import load_reference, registered_reference, require
+
+    if ":" not in application:
+        return registered_reference(settings, application)
+    require(settings, load_reference(application).id)
+    return application
 
 
 def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_servers: str | None) -> Settings:
@@ -139,10 +151,9 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
 def _swap_in(settings: Settings, application: str, backfill: str) -> None:
     from pipelines.cli.drive_backfill import swap_in
     from pipelines.cli.progress import TerminalWarnings, following
-    from pipelines.cli.registry import registered_reference
 
     with following(f"swap of {backfill}") as on_progress:
-        done = swap_in(settings, registered_reference(settings, application), backfill, on_progress=on_progress,
+        done = swap_in(settings, _reference(settings, application), backfill, on_progress=on_progress,
                        console=TerminalWarnings())
     console.print(f"{application}: {done}", markup=False, soft_wrap=True)
 

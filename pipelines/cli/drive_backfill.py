@@ -126,8 +126,8 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
     if shadow.backfill.days == EVERYTHING:
         if database.is_running(application):
             raise CommandError(
-                f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then "
-                f"`weir backfill swap {application} {backfill}`, then start it again")
+                f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
+                f"{backfill} in once more, then start it again")
         _read_on(settings, reference, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console)
         with _at_rest(database, application):
             epoch = swap_everything(settings.warehouse, program, shadow)
@@ -164,8 +164,8 @@ def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
         finally:
             _forget(settings, shadow)
     if completion is None:
-        raise CommandError(f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; `weir "
-                           f"backfill swap {shadow.application} {shadow.id}` goes on from there")
+        raise CommandError(f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; swap it in "
+                           "once more, which goes on from there")
 
 
 @contextmanager

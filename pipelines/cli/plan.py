@@ -111,7 +111,7 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
     for sentence in blocked:
         console.print(f"run refuses: {sentence}", markup=False, soft_wrap=True)
     if change.loses_state:
-        computed = (f"compute what the new one would hold with `weir backfill run {application} --everything`, "
+        computed = ("compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
                     if change.is_other_topology else "")
         console.print(f"run refuses, since state would be lost: run the old program, {computed}give the new one "
                       "another id to read everything anew, or accept the loss with --accept-state-loss", markup=False,

@@ -70,8 +70,8 @@ class TopologyChangedError(RunError):
 
     def __str__(self) -> str:
         return (f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
-                f"old program, compute what the new one would hold with `weir backfill run {self.application} "
-                "--everything`, give it another id to read everything anew, start over with `weir reset "
+                "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
+                "give it another id to read everything anew, start over with `weir reset "
                 f"{self.application}`, or accept the loss with `weir run --accept-state-loss`")
 
 

@@ -153,15 +153,14 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
 
 def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
     settings, produce_more, end = live
-    register(settings, "sensors", MENDED)
-    assert "220 records in" in finished(command(settings, "run", "sensors", "--everything"))
+    assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
     produce_more(220, None)
     wait_for(lambda: records_in(settings) == len(readings()), "going on")
     end()
-    assert "swapped in by the commit of epoch" in finished(command(settings, "swap", "sensors", name))
+    assert "swapped in by the commit of epoch" in finished(command(settings, "swap", MENDED, name))
     undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)
     for place in (settings, undisturbed):
         run(MENDED, place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
