@@ -91,6 +91,7 @@ def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
         on_step("changelogs written")
+        shadow.remove_stores()  # whoever finds it swapped in looks for its folder alone
         committer.commit(CommitRecord(
             kind="commit", generation=state.generation, epoch=state.epoch, at_ms=time.time_ns() // 1_000_000,
             fingerprint=made.fingerprint, reason=reason_of(shadow.id), topology=made.topology, files=changes,

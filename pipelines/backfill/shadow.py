@@ -153,8 +153,9 @@ class Shadow:
 
     def complete(self, completion: Completion) -> None:
         """Make it count. Its local stores and its input have done their work, and go first: a swap does not look for
-        them."""
-        _remove(self.state_folder)
+        them. Those of everything stay, for it may read on."""
+        if self.backfill.days != EVERYTHING:
+            self.remove_stores()
         _remove(self.slices)
         replace_file(self.folder / _COMPLETE, msgspec.json.encode(completion))
 
@@ -185,10 +186,14 @@ class Shadow:
         newest_s = max((place.stat().st_mtime for place in places if place.exists()), default=0.0)
         return self.completion is None and time.time() - newest_s > ABANDONED_AFTER_S
 
+    def remove_stores(self) -> None:
+        """Delete its local stores; should it run once more, they are restored."""
+        _remove(self.state_folder)
+
     def remove(self) -> None:
         """Delete all of it; killed half-way it is gone all the same, and the next removal deletes the rest."""
-        for folder in (self.state_folder, self.folder):
-            _remove(folder)
+        self.remove_stores()
+        _remove(self.folder)
 
 
 def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shadow]:
