@@ -24,7 +24,7 @@ from tests.pipelines.spark.inline import Place, Topics
 pytestmark = pytest.mark.faults
 
 STEPS = WORKER_STEPS + DRIVER_STEPS
-ROWS = 600
+ROWS = 400
 
 
 def place(folder: Path) -> Place:
