@@ -1,8 +1,8 @@
 """A task's local store: all its stores, an undo log and the meta record in one LMDB environment.
 
 An epoch's effects are one write transaction; a commit drops the undo log, a roll back puts its images
-back (DESIGN 5, PROTOCOL 5 to 7 and 17 to 19). Trusting and opening files is ``state.engine.environment``,
-typed rows are ``state.stores``, durable truth is ``state.commit`` and ``state.changelog``.
+back (DESIGN 5, PROTOCOL 5 to 7 and 17 to 19). Databases and transactions are ``state.engine.databases``,
+typed rows ``state.stores``, durable truth is ``state.commit`` and ``state.changelog``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,13 @@ from pathlib import Path
 import lmdb
 
 from state.engine.contract import Settlement, StateReader
-from state.engine.environment import (
-    PAGE_BYTES,
-    begin,
-    create_environment,
-    prove_sound,
-    release,
-    require_free_disk,
-    trusted_environment,
-    write_identity,
-)
-from state.engine.meta import META_KEY, Meta, Uncommitted, decode_meta, encode_meta
+from state.engine.databases import Databases
+from state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
+from state.engine.meta import Meta, Uncommitted
 from state.engine.session import EpochSession
 from state.engine.undo import keep_images, put_images_back
 from state.engine.views import NewestReader, view
-from state.errors import FencedStoreError, MapFullError, TaskCorruptedError
+from state.errors import FencedStoreError, MapFullError
 from state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
@@ -59,11 +51,7 @@ class TaskStore:
     def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
         """Use ``create`` or ``open``."""
         self.folder, self.task_id = folder, task_id
-        self._environment = environment
-        self._meta_db = environment.open_db(b"_meta")
-        self._undo_db = environment.open_db(b"_undo")
-        self._databases: dict[str, lmdb._Database] = {}
-        self._open_reads = 0
+        self._databases = Databases(folder, task_id, environment)
         self._is_proven = False
 
     @classmethod
@@ -75,9 +63,9 @@ class TaskStore:
             NetworkFileSystemError: The folder is not on a local disk.
         """
         store = cls(folder, task_id, create_environment(folder))
-        with store._changing() as txn:
-            store._write_meta(txn, Meta(stores={}))
-        store._add_stores(stores)
+        with store._databases.changing() as txn:
+            store._databases.write_meta(txn, Meta(stores={}))
+        store._databases.add_stores([*RESERVED_STORES, *stores])
         return store
 
     @classmethod
@@ -91,9 +79,9 @@ class TaskStore:
         """
         with trusted_environment(folder, task_id) as environment:
             store = cls(folder, task_id, environment)
-            store._open_databases()
-            store._check()
-            store._add_stores(stores)
+            store._databases.open_stores()
+            store._databases.check()
+            store._databases.add_stores([*RESERVED_STORES, *stores])
         return store
 
     @classmethod
@@ -109,43 +97,43 @@ class TaskStore:
     @property
     def current(self) -> StateId | None:
         """The state that the store holds."""
-        return self._meta().current
+        return self._databases.meta().current
 
     @property
     def base(self) -> StateId | None:
         """The state that rolling back leads to: the last commit that the store knows of."""
-        return self._meta().base
+        return self._databases.meta().base
 
     @property
     def generation(self) -> int:
         """The newest generation that has settled the store."""
-        return self._meta().generation
+        return self._databases.meta().generation
 
     @property
     def uncommitted(self) -> Uncommitted:
         """What the store holds beyond ``base``."""
-        return self._meta().uncommitted
+        return self._databases.meta().uncommitted
 
     @property
     def stores(self) -> list[str]:
         """The names of all stores that the instance has, reserved ones too."""
-        return list(self._databases)
+        return list(self._databases.of_stores)
 
     @property
     def used_bytes(self) -> int:
         """How much of the data file is in use; what lies behind is room to grow."""
-        return (self._environment.info()["last_pgno"] + 1) * PAGE_BYTES
+        return self._databases.used_bytes
 
     def has_stores(self, stores: Sequence[str]) -> bool:
         """Whether this handle knows all of these stores."""
-        return self._databases.keys() >= set(stores)
+        return self._databases.of_stores.keys() >= set(stores)
 
     def stored_receipt(self, plan_hash: str) -> bytes | None:
         """The receipt of the epoch that led to the current state, if its plan was this one (PROTOCOL 7).
 
         Ask this before settling: a plan that is already carried out does not settle again.
         """
-        meta = self._meta()
+        meta = self._databases.meta()
         return meta.receipt if meta.plan_hash == plan_hash and plan_hash else None
 
     def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement:
@@ -159,12 +147,12 @@ class TaskStore:
             FencedStoreError: A newer generation has settled the store; nothing is changed.
             DiskFullError: Nothing is changed; the disk must be given room first.
         """
-        require_free_disk(self.folder, self.task_id, self._environment, 0)
-        self._open_databases()
-        self._grow_if_half_full()
+        self._databases.require_free_disk(0)
+        self._databases.open_stores()
+        self._databases.grow_if_half_full()
         while True:
             try:
-                with self._changing() as txn:
+                with self._databases.changing() as txn:
                     return self._settle(txn, generation, expected, committed)
             except MapFullError:
                 self.grow()
@@ -172,20 +160,14 @@ class TaskStore:
     @contextmanager
     def session(self) -> Iterator[EpochSession]:
         """One epoch's view of the store; its snapshot ends with the ``with``, or at ``apply``."""
-        with self._lmdb_errors():
-            txn = begin(self._environment)
-            self._open_reads += 1
-
-            def end() -> None:
-                txn.abort()
-                self._open_reads -= 1
-
+        with self._databases.translating():
+            txn, end = self._databases.snapshot()
             try:
-                meta = self._read_meta(txn)
+                meta = self._databases.read_meta(txn)
             except BaseException:
                 end()
                 raise
-            session = EpochSession(NewestReader(txn, self._databases, meta), meta.current, end)
+            session = EpochSession(NewestReader(txn, self._databases.of_stores, meta), meta.current, end)
             try:
                 yield session
             finally:
@@ -209,20 +191,20 @@ class TaskStore:
         changes = {store: session.changes(store) for store in session.changed_stores()}
         before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
         session.close()
-        require_free_disk(self.folder, self.task_id, self._environment, sum(map(len, changes.values())))
-        with self._changing() as txn:
-            meta = self._read_meta(txn)
+        self._databases.require_free_disk(sum(map(len, changes.values())))
+        with self._databases.changing() as txn:
+            meta = self._databases.read_meta(txn)
             if session.state != expected or meta.current != expected or meta.generation > generation:
                 return None
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
-                keep_images(txn, self._undo_db, meta.stores[store], written, before[store])
-                written_bytes += _write_rows(txn, self._databases[store], written)
-                rows[store] = txn.stat(self._databases[store])["entries"]
+                keep_images(txn, self._databases.undo, meta.stores[store], written, before[store])
+                written_bytes += _write_rows(txn, self._databases.of_stores[store], written)
+                rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
             uncommitted = Uncommitted(bytes=meta.uncommitted.bytes + written_bytes,
-                                      records=txn.stat(self._undo_db)["entries"])
+                                      records=txn.stat(self._databases.undo)["entries"])
             receipt = make_receipt(uncommitted)
-            self._write_meta(txn, replace(meta, generation=generation, current=state, plan_hash=plan_hash,
+            self._databases.write_meta(txn, replace(meta, generation=generation, current=state, plan_hash=plan_hash,
                                           receipt=receipt, uncommitted=uncommitted, rows=rows))
         if not self._is_proven:
             prove_sound(self.folder)
@@ -231,16 +213,13 @@ class TaskStore:
 
     def grow(self) -> None:
         """Double the map. No session or reader of this process may be open (PROTOCOL 18)."""
-        if self._open_reads:
-            raise RuntimeError("a store cannot grow while one of its sessions or readers is open")
-        self._environment.set_mapsize(0)
-        self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+        self._databases.grow()
 
     @contextmanager
     def reader(self, isolation: IsolationLevel) -> Iterator[StateReader]:
         """A snapshot for queries from this process. Hold it for less than a second: it stops page reuse."""
-        with self._reading() as txn:
-            yield view(txn, self._databases, self._read_meta(txn), self._undo_db, isolation)
+        with self._databases.reading() as txn:
+            yield view(txn, self._databases.of_stores, self._databases.read_meta(txn), self._databases.undo, isolation)
 
     def bulk_load(self, rows: Mapping[str, Iterable[Batch]], *, state: StateId | None, generation: int) -> None:
         """Fill a new instance with the rows of each store, sorted by key; they count as committed at ``state``.
@@ -251,10 +230,10 @@ class TaskStore:
             ValueError: The instance holds rows or a state already, or rows are out of order.
             DiskFullError: The disk must be given room first; the instance is of no use.
         """
-        meta = self._meta()
+        meta = self._databases.meta()
         if meta.current is not None or any(meta.rows.values()):
             raise ValueError(f"task {self.task_id}: rows are loaded in bulk into a new instance only")
-        self._add_stores(list(rows))
+        self._databases.add_stores(list(rows))
         for store, batches in rows.items():
             for keys, values in batches:
                 self._append(store, keys, values)
@@ -271,7 +250,7 @@ class TaskStore:
         """
         if self.base != self.current:
             raise ValueError(f"task {self.task_id}: only a store with nothing uncommitted catches up")
-        self._add_stores(list(changes))
+        self._databases.add_stores(list(changes))
         for store, batches in changes.items():
             for keys, values in batches:
                 self._change(store, keys, values)
@@ -279,104 +258,45 @@ class TaskStore:
 
     def copy_to(self, folder: Path) -> None:
         """Copy the environment as it is now into an empty folder, without its unused pages."""
-        self._environment.copy(str(folder), compact=True)
+        self._databases.environment.copy(str(folder), compact=True)
 
     def close(self, *, clean: bool = False) -> None:
         """Close the environment; ``clean`` syncs it first and marks it good beyond a restart of the machine."""
         if clean:
-            self._environment.sync(True)
-            write_identity(self.folder, clean_txn=self._environment.info()["last_txnid"])
-        self._environment.close()
+            self._databases.environment.sync(True)
+            write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
+        self._databases.environment.close()
         release(self.folder)
-
-    # inside a transaction
 
     def _settle(self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None,
                 committed: StateId | None) -> Settlement:
-        meta = self._read_meta(txn)
+        meta = self._databases.read_meta(txn)
         if meta.generation > generation:
             raise FencedStoreError(self.task_id, generation, meta.generation)
         settled = replace(meta, generation=generation)
         if meta.current == expected:
             outcome = Settlement.READY
             if expected == committed and meta.base != committed:
-                txn.drop(self._undo_db, delete=False)
+                txn.drop(self._databases.undo, delete=False)
                 settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
-            require_free_disk(self.folder, self.task_id, self._environment, meta.uncommitted.records)
-            put_images_back(txn, self._undo_db, {meta.stores[store]: self._databases[store] for store in meta.stores})
+            self._databases.require_free_disk(meta.uncommitted.records)
+            numbered = {number: self._databases.of_stores[store] for store, number in meta.stores.items()}
+            put_images_back(txn, self._databases.undo, numbered)
             settled = replace(settled, current=committed, plan_hash="", receipt=b"", uncommitted=Uncommitted(),
                               rows=meta.committed_rows)
         else:
             outcome = Settlement.NEEDS_RESTORE
         if settled != meta:
-            self._write_meta(txn, settled)
+            self._databases.write_meta(txn, settled)
         return outcome
 
-    def _read_meta(self, txn: lmdb.Transaction[bytes]) -> Meta:
-        meta = decode_meta(txn.get(META_KEY, db=self._meta_db))
-        if meta is None:
-            raise TaskCorruptedError(self.task_id, str(self.folder), "the meta record is missing or damaged")
-        return meta
-
-    def _write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
-        txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
-
-    # around a transaction
-
-    def _meta(self) -> Meta:
-        with self._reading() as txn:
-            return self._read_meta(txn)
-
-    @contextmanager
-    def _reading(self) -> Iterator[lmdb.Transaction[bytes]]:
-        with self._lmdb_errors():
-            txn = begin(self._environment)
-            self._open_reads += 1
-            try:
-                yield txn
-            finally:
-                self._open_reads -= 1
-                txn.abort()
-
-    @contextmanager
-    def _changing(self) -> Iterator[lmdb.Transaction[bytes]]:
-        with self._lmdb_errors(), begin(self._environment, write=True) as txn:
-            yield txn
-
-    @contextmanager
-    def _lmdb_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except lmdb.MapFullError as error:
-            raise MapFullError(self.task_id, self._environment.info()["map_size"]) from error
-        except lmdb.Error as error:
-            raise TaskCorruptedError(self.task_id, str(self.folder), f"LMDB: {error}") from error
-
-    def _open_databases(self) -> None:
-        """Open what the instance has and this handle has not; never inside a transaction, whose end would close it."""
-        for store in self._meta().stores.keys() - self._databases.keys():
-            self._databases[store] = self._environment.open_db(store.encode(), create=False)
-
-    def _add_stores(self, stores: Sequence[str]) -> None:
-        missing = [store for store in dict.fromkeys([*RESERVED_STORES, *stores]) if store not in self._databases]
-        if not missing:
-            return
-        with self._changing() as txn:
-            meta = self._read_meta(txn)
-            ids = dict(meta.stores)
-            for store in missing:
-                self._environment.open_db(store.encode(), txn=txn)
-                ids.setdefault(store, len(ids) + 1)
-            self._write_meta(txn, replace(meta, stores=ids))
-        self._open_databases()
-
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        require_free_disk(self.folder, self.task_id, self._environment, len(keys))
+        self._databases.require_free_disk(len(keys))
         while True:
             try:
-                with self._changing() as txn, txn.cursor(self._databases[store]) as cursor:
+                with self._databases.changing() as txn, txn.cursor(self._databases.of_stores[store]) as cursor:
                     _, added = cursor.putmulti(zip(keys, values, strict=True), append=True)
                     if added != len(keys):
                         raise ValueError(f"store {store!r}: rows to load in bulk must be sorted by key, each key once")
@@ -385,40 +305,24 @@ class TaskStore:
                 self.grow()
 
     def _change(self, store: str, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        require_free_disk(self.folder, self.task_id, self._environment, len(keys))
+        self._databases.require_free_disk(len(keys))
         while True:
             try:
-                with self._changing() as txn:
-                    _write_rows(txn, self._databases[store], dict(zip(keys, values, strict=True)))
+                with self._databases.changing() as txn:
+                    _write_rows(txn, self._databases.of_stores[store], dict(zip(keys, values, strict=True)))
                     return
             except MapFullError:
                 self.grow()
 
     def _stand_at(self, state: StateId | None, generation: int) -> None:
         """All rows count as committed at ``state`` from now on."""
-        self._grow_if_half_full()
-        with self._changing() as txn:
-            counts = {store: txn.stat(database)["entries"] for store, database in self._databases.items()}
-            self._write_meta(txn, replace(self._read_meta(txn), generation=generation, current=state, base=state,
-                                          plan_hash="", receipt=b"", rows=counts, committed_rows=counts))
-
-    def _check(self) -> None:
-        meta = self._meta()
-        with self._reading() as txn:
-            for store, database in self._databases.items():
-                found, wanted = txn.stat(database)["entries"], meta.rows.get(store, 0)
-                if found != wanted:
-                    raise TaskCorruptedError(self.task_id, str(self.folder), f"store {store!r} holds {found} rows, "
-                                                                             f"and {wanted} were written")
-            found = txn.stat(self._undo_db)["entries"]
-            if found != meta.uncommitted.records:
-                raise TaskCorruptedError(self.task_id, str(self.folder), f"the undo log holds {found} entries, "
-                                                                         f"and {meta.uncommitted.records} were written")
-
-    def _grow_if_half_full(self) -> None:
-        info = self._environment.info()
-        if not self._open_reads and info["last_pgno"] * PAGE_BYTES * 2 > info["map_size"]:
-            self.grow()
+        self._databases.grow_if_half_full()
+        with self._databases.changing() as txn:
+            counts = {name: txn.stat(store)["entries"] for name, store in self._databases.of_stores.items()}
+            meta = self._databases.read_meta(txn)
+            self._databases.write_meta(txn, replace(
+                meta, generation=generation, current=state, base=state, plan_hash="", receipt=b"", rows=counts,
+                committed_rows=counts))
 
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:

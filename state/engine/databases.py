@@ -1,0 +1,142 @@
+"""A task's LMDB environment as its store uses it: named databases, the meta record, transactions, a map that grows.
+
+What an epoch writes there, and when it counts, is ``state.engine.task_store``; making, trusting and releasing the files
+is ``state.engine.environment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import lmdb
+
+from state.engine.environment import PAGE_BYTES, begin, require_free_disk
+from state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
+from state.errors import MapFullError, TaskCorruptedError
+
+
+class Databases:
+    """The databases of one open environment; nothing about their contents is remembered between calls."""
+
+    def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
+        self.folder, self.task_id, self.environment = folder, task_id, environment
+        self._meta_db = environment.open_db(b"_meta")
+        self.undo = environment.open_db(b"_undo")
+        self.of_stores: dict[str, lmdb._Database] = {}
+        """By store name, those that ``open_stores`` or ``add_stores`` has opened."""
+        self._open_reads = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the data file is in use; what lies behind is room to grow."""
+        return (self.environment.info()["last_pgno"] + 1) * PAGE_BYTES
+
+    def snapshot(self) -> tuple[lmdb.Transaction[bytes], Callable[[], None]]:
+        """A read transaction, and what ends it, to be called once; ``reading`` does both."""
+        txn = begin(self.environment)
+        self._open_reads += 1
+
+        def end() -> None:
+            self._open_reads -= 1
+            txn.abort()
+
+        return txn, end
+
+    @contextmanager
+    def reading(self) -> Iterator[lmdb.Transaction[bytes]]:
+        """A read transaction; errors as ``translating``."""
+        with self.translating():
+            txn, end = self.snapshot()
+            try:
+                yield txn
+            finally:
+                end()
+
+    @contextmanager
+    def changing(self) -> Iterator[lmdb.Transaction[bytes]]:
+        """A write transaction, which an error undoes; errors as ``translating``."""
+        with self.translating(), begin(self.environment, write=True) as txn:
+            yield txn
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """LMDB's errors as the project's.
+
+        Raises:
+            MapFullError: The map is too small for what a transaction wrote.
+            TaskCorruptedError: Whatever else LMDB trips over.
+        """
+        try:
+            yield
+        except lmdb.MapFullError as error:
+            raise MapFullError(self.task_id, self.environment.info()["map_size"]) from error
+        except lmdb.Error as error:
+            raise TaskCorruptedError(self.task_id, str(self.folder), f"LMDB: {error}") from error
+
+    def meta(self) -> Meta:
+        """The meta record, read in a transaction of its own."""
+        with self.reading() as txn:
+            return self.read_meta(txn)
+
+    def read_meta(self, txn: lmdb.Transaction[bytes]) -> Meta:
+        """Raises ``TaskCorruptedError`` when the record is missing or fails its checksum."""
+        meta = decode_meta(txn.get(META_KEY, db=self._meta_db))
+        if meta is None:
+            raise TaskCorruptedError(self.task_id, str(self.folder), "the meta record is missing or damaged")
+        return meta
+
+    def write_meta(self, txn: lmdb.Transaction[bytes], meta: Meta) -> None:
+        txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
+
+    def open_stores(self) -> None:
+        """Open what the instance has and this handle has not; never inside a transaction, whose end would close it."""
+        for store in self.meta().stores.keys() - self.of_stores.keys():
+            self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
+
+    def add_stores(self, stores: Sequence[str]) -> None:
+        """Make those that are missing, empty."""
+        missing = [store for store in dict.fromkeys(stores) if store not in self.of_stores]
+        if not missing:
+            return
+        with self.changing() as txn:
+            meta = self.read_meta(txn)
+            ids = dict(meta.stores)
+            for store in missing:
+                self.environment.open_db(store.encode(), txn=txn)
+                ids.setdefault(store, len(ids) + 1)
+            self.write_meta(txn, replace(meta, stores=ids))
+        self.open_stores()
+
+    def check(self) -> None:
+        """Raise ``TaskCorruptedError`` unless every database holds as many entries as were written."""
+        meta = self.meta()
+        with self.reading() as txn:
+            for store, database in self.of_stores.items():
+                found, wanted = txn.stat(database)["entries"], meta.rows.get(store, 0)
+                if found != wanted:
+                    raise TaskCorruptedError(self.task_id, str(self.folder), f"store {store!r} holds {found} rows, "
+                                                                             f"and {wanted} were written")
+            found = txn.stat(self.undo)["entries"]
+            if found != meta.uncommitted.records:
+                raise TaskCorruptedError(self.task_id, str(self.folder), f"the undo log holds {found} entries, "
+                                                                         f"and {meta.uncommitted.records} were written")
+
+    def require_free_disk(self, records: int) -> None:
+        """Raise ``DiskFullError`` where so many records may not fit."""
+        require_free_disk(self.folder, self.task_id, self.environment, records)
+
+    def grow(self) -> None:
+        """Double the map. No read transaction of this process may be open (PROTOCOL 18)."""
+        if self._open_reads:
+            raise RuntimeError("a store cannot grow while one of its sessions or readers is open")
+        self.environment.set_mapsize(0)
+        self.environment.set_mapsize(2 * self.environment.info()["map_size"])
+
+    def grow_if_half_full(self) -> None:
+        """Between epochs, so that few of them meet a full map."""
+        info = self.environment.info()
+        if not self._open_reads and info["last_pgno"] * PAGE_BYTES * 2 > info["map_size"]:
+            self.grow()
