@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -18,7 +19,7 @@ from pipelines.spark.planner import TopicPartition
 from pipelines.tasks.epoch import TaskSettings
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_table
-from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.inline import Desk, Place, Topics
 
 
 @dataclass
@@ -40,6 +41,13 @@ class Cluster:
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
         return {wanted: next((offset for offset, row in enumerate(self.topics.rows[wanted])
                               if offset >= self.oldest and row[2] >= time_ms), None) for wanted in partitions}
+
+
+def copied(template: Place, folder: Path) -> Place:
+    """The place with all it has on disk, in a folder of its own, and its topics."""
+    subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", folder], check=True)  # stores are sparse
+    topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
+    return replace(template, folder=folder, desk=Desk(), topics=topics)
 
 
 @dataclass

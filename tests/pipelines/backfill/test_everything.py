@@ -3,7 +3,6 @@ from the beginning, whatever dies when."""
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event
@@ -29,9 +28,9 @@ from state.commit.protocol import newest_commit
 from state.commit.tables import AppendTable, read_table
 from state.errors import FencedError, SwapRefusedError, TableSchemaError
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun_whole, made, output, run_on, run_shadow
+from tests.pipelines.backfill.inline import begun_whole, copied, made, output, run_on, run_shadow
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
-from tests.pipelines.spark.inline import Desk, Place, Topics
+from tests.pipelines.spark.inline import Place, Topics
 
 pytestmark = pytest.mark.faults
 
@@ -65,9 +64,7 @@ def results(tmp_path_factory):
 @pytest.fixture
 def place(template, tmp_path):
     """The live application."""
-    subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", tmp_path], check=True)  # stores are sparse
-    topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
-    return replace(template, folder=tmp_path, desk=Desk(), topics=topics)
+    return copied(template, tmp_path)
 
 
 @pytest.fixture

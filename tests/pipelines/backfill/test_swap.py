@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
-from dataclasses import replace
 from datetime import date, timedelta
 from threading import Event
 
@@ -22,9 +20,8 @@ from state.commit.swap import PREPARED_LIFE_S
 from state.commit.tables import read_rows
 from state.errors import FencedError, SwapRefusedError
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun, made, output, run_shadow
+from tests.pipelines.backfill.inline import begun, copied, made, output, run_shadow
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
-from tests.pipelines.spark.inline import Desk, Topics
 
 pytestmark = pytest.mark.faults
 
@@ -63,9 +60,7 @@ def results(template, tmp_path_factory):
 @pytest.fixture
 def place(template, tmp_path):
     """The live application, caught up."""
-    subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", tmp_path], check=True)  # stores are sparse
-    topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
-    return replace(template, folder=tmp_path, desk=Desk(), topics=topics)
+    return copied(template, tmp_path)
 
 
 @pytest.fixture
