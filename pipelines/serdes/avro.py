@@ -61,7 +61,7 @@ class Avro(RegistrySerde):
             self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
         written = io.BytesIO()
         fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema),
-                                   fields_of(self, item, self._row_type.columns))
+                                   fields_of(self, item, self._row_type.annotations))
         return self._header + written.getvalue()
 
     def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:

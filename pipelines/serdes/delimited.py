@@ -35,7 +35,7 @@ class Delimited:
     def encode(self, item: Any) -> bytes | None:
         if item is None:
             return None
-        parts = [str(part) for part in fields_of(self, item, self._row_type.columns).values()]
+        parts = [str(part) for part in fields_of(self, item, self._row_type.annotations).values()]
         if any(self.sep in part for part in parts):
             raise ValueError(f"{item!r} has a part that holds the separator {self.sep!r}, so it could not be read back")
         return self.sep.join(parts).encode()

@@ -35,7 +35,8 @@ class Protobuf(RegistrySerde):
         self.subject = subject or self._descriptor.name
         self._readers = {field.name: _reader(field) for field in self._descriptor.fields}
         self._row_type = RowType(pl.Schema({field.name: _dtype(field) for field in self._descriptor.fields}))
-        self._taken = {field.name: None if field.enum_type else _dtype(field) for field in self._descriptor.fields}
+        self._taken = {field.name: None if field.enum_type else self._row_type.annotations[field.name]
+                       for field in self._descriptor.fields}
         if not self._readers:
             raise TopologyError(f"the message {self._descriptor.name} has no fields; give it at least one")
         self._index = _message_index(self._descriptor)

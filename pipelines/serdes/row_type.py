@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ class RowType:
     columns: pl.Schema
     is_scalar: bool = False
     python_type: type | None = None
+
+    @cached_property
+    def annotations(self) -> dict[str, Any]:
+        """By column, what its values are in Python, None aside."""
+        return {name: annotation_of(dtype) for name, dtype in self.columns.items()}
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:
         """One object a row, in order; None where ``absent`` (Boolean, same length) is true."""
@@ -137,6 +143,8 @@ def dtype_of(annotation: Any, where: str) -> pl.DataType:
 
 def fits(annotation: Any, value: Any) -> bool:
     """Whether an object may stand where a column's annotation says: integers are floats too, booleans no numbers."""
+    if type(value) is annotation:
+        return True
     if typing.get_origin(annotation) is list:
         inner = typing.get_args(annotation)[0]
         return isinstance(value, (list, tuple)) and all(each is None or fits(inner, each) for each in value)

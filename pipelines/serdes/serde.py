@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from pipelines.serdes.row_type import RowType, annotation_of, fits
+from pipelines.serdes.row_type import RowType, fits
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,23 @@ class Serde(Protocol):
         ...
 
 
-def fields_of(serde: Serde, item: Any, columns: Mapping[str, pl.DataType | None]) -> dict[str, Any]:
-    """Name to value of an object's fields; a column without a type takes any.
+def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Name to value of an object's fields; one with the annotation None takes any.
 
     Raises:
-        TypeError: The object lacks a field, or a field that is not None does not fit its column.
+        TypeError: The object lacks a field, or a field that is not None does not fit its annotation.
     """
-    missing = [name for name in columns if not hasattr(item, name)]
-    if missing:
-        raise TypeError(f"{serde!r} takes objects with {', '.join(columns)}; {item!r} ({type(item).__name__}) has no "
-                        f"{', '.join(missing)}")
-    fields = {name: getattr(item, name) for name in columns}
-    for name, dtype in columns.items():
-        value = fields[name]
-        if dtype is not None and value is not None and not fits(annotation_of(dtype), value):
-            raise TypeError(f"{serde!r} takes {inspect.formatannotation(annotation_of(dtype))} for {name}, "
-                            f"found {value!r} ({type(value).__name__})")
+    try:
+        fields = {name: getattr(item, name) for name in annotations}
+    except AttributeError:
+        missing = [name for name in annotations if not hasattr(item, name)]
+        raise TypeError(f"{serde!r} takes objects with {', '.join(annotations)}; {item!r} ({type(item).__name__}) has "
+                        f"no {', '.join(missing)}") from None
+    for name, value in fields.items():
+        annotation = annotations[name]
+        if annotation is not None and value is not None and not fits(annotation, value):
+            raise TypeError(f"{serde!r} takes {inspect.formatannotation(annotation)} for {name}, found {value!r} "
+                            f"({type(value).__name__})")
     return fields
 
 

@@ -55,7 +55,7 @@ class WindowedSerde:
         """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot say."""
         if item is None:
             return None
-        parts = fields_of(self, item, {"key": None, "window_start": TIME, "window_end": TIME})
+        parts = fields_of(self, item, {"key": None, "window_start": datetime, "window_end": datetime})
         key = self.key.encode(parts["key"])
         if key is None:
             raise ValueError("a windowed key needs a key beside its window")
