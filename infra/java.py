@@ -34,6 +34,12 @@ def java_executable(name: str = "java") -> str:
     return found
 
 
-def class_archive() -> Path:
-    """Where Spark's shared classes lie, once ``infra.spark.class_archive`` has made them."""
-    return Path(sys.prefix) / "share" / "weir" / "spark-classes.jsa"
+def class_archive(program: str) -> Path:
+    """Where the shared classes of ``spark`` or ``kafka`` lie, once ``infra.class_archives`` has made them."""
+    return Path(sys.prefix) / "share" / "weir" / f"{program}-classes.jsa"
+
+
+def shared_classes(program: str) -> tuple[str, ...]:
+    """Java's options that map the archive of ``program``; none where there is no archive."""
+    archive = class_archive(program)
+    return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable") if archive.is_file() else ()

@@ -93,10 +93,10 @@ if ! is_done jars "$(fingerprint infra/jars.py)"; then
     mark jars "$(fingerprint infra/jars.py)"
 fi
 
-classes=$(fingerprint requirements.lock infra/spark/class_archive.py infra/spark/session.py)-$(java_version)
+classes=$(fingerprint requirements.lock infra/{class_archives,jars,spark/session,kafka/supervisor}.py)-$(java_version)
 if ! is_done classes "$classes"; then
-    say "sharing Spark's classes, so that it starts sooner (ten seconds, once)"
-    "$VENV/bin/python" -m infra.spark.class_archive >&2
+    say "sharing the classes of Spark and Kafka, so that they start sooner (twenty seconds, once)"
+    "$VENV/bin/python" -m infra.class_archives >&2
     mark classes "$classes"
 fi
 

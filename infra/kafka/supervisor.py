@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from infra.jars import JarsError, jars
-from infra.java import MissingJavaError, java_executable
+from infra.java import MissingJavaError, java_executable, shared_classes
 from infra.kafka.files import BrokerFiles, write_json
 from infra.kafka.properties import broker_properties
 from infra.process import end_with_parent
@@ -158,7 +158,7 @@ class Supervisor:
 
     def _java(self, options: tuple[str, ...], main_class: str, *arguments: str) -> list[str]:
         class_path = ":".join(str(jar) for jar in jars("kafka"))
-        return [java_executable(), *options, "-Xshare:auto", "-Djava.awt.headless=true",
+        return [java_executable(), *options, *shared_classes("kafka"), "-Djava.awt.headless=true",
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
                 "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
                 "-cp", class_path, main_class, *arguments]

@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from infra.jars import JarsError
+from infra.java import class_archive
 from infra.kafka import broker as broker_module
 from infra.kafka import supervisor as supervisor_module
 from infra.kafka.admin import KafkaAdmin
@@ -98,6 +100,8 @@ def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, em
 def test_kafka_that_dies_while_in_use_is_started_again_at_the_same_address(settings, embedded):
     with broker_for(settings) as address:
         kafka = processes_of(embedded)[1]
+        if class_archive("kafka").is_file():  # not where this Java has no jcmd
+            assert str(class_archive("kafka")) in Path(f"/proc/{kafka}/maps").read_text()
         os.kill(kafka, signal.SIGKILL)
         wait_for(lambda: processes_of(embedded)[1:] not in ([], [kafka]), "another Kafka")
         KafkaAdmin(address).check_reachable()

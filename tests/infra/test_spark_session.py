@@ -33,10 +33,10 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
 
 
 def test_java_maps_the_archive_of_classes(spark):
-    if not class_archive().is_file():
+    if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
     pid = spark.sparkContext._gateway.jvm.java.lang.ProcessHandle.current().pid()
-    assert str(class_archive()) in Path(f"/proc/{pid}/maps").read_text()
+    assert str(class_archive("spark")) in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
