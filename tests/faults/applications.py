@@ -25,9 +25,9 @@ class Event:
     kind: str
 
 
-def build(commit_interval: timedelta) -> Application:
+def build(commit_interval: timedelta, topic: str = TOPIC) -> Application:
     builder = StreamsBuilder()
-    events = builder.stream(TOPIC, key=String("user"), value=Json(Event))
+    events = builder.stream(topic, key=String("user"), value=Json(Event))
     events.group_by_key().agg("sums", total=Sum("amount"), events=Count()).to_delta("user_sums")
     (events.group_by_key()
         .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=10), timedelta(seconds=2)))

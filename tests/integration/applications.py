@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pipelines import Application, StreamsBuilder, String
+from tests.faults.applications import build
 
 _builder = StreamsBuilder()
 _builder.stream("nowhere", key=String("user"), value=String("page")).to_delta("pages")
 reads_nowhere = Application("reads-nowhere", _builder)
+
+
+def _faulty(name: str) -> Application:
+    return build(timedelta(milliseconds=100), topic=f"events-{name}")
+
+
+restored, read, stopped, overtaken, reset = map(_faulty, ("restored", "read", "stopped", "overtaken", "reset"))
+"""The application that fault tests kill, each over a topic of its own, so that all can use one broker."""

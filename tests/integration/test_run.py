@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
@@ -28,7 +30,7 @@ from infra.kafka.broker import broker_for
 from infra.settings import Settings
 from pipelines.cli.app import app as weir
 from pipelines.cli.registry import register
-from pipelines.spark.runner import run
+from pipelines.spark.runner import RunSummary, run
 from state.commit.log import newest_commit
 from state.commit.tables import read_table
 from state.engine.instances import current_instance
@@ -36,6 +38,7 @@ from state.engine.views import open_reader
 from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, START_MS, TOPIC, app, records
 from tests.faults.outcome import assert_same, outcome
+from tests.integration import applications
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -43,10 +46,10 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 REFERENCE = "tests.faults.applications:app"
 
 
-def produce(bootstrap_servers: str, first: int, last: int) -> None:
+def produce(bootstrap_servers: str, first: int, last: int, topic: str = TOPIC) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
     for partition, key, value, timestamp_ms in islice(records(last), first, last):
-        producer.produce(TOPIC, value, key, partition=partition, timestamp=timestamp_ms)
+        producer.produce(topic, value, key, partition=partition, timestamp=timestamp_ms)
         producer.poll(0)
     producer.flush()
 
@@ -55,9 +58,45 @@ def events_counted(settings: Settings) -> int:
     return read_table(settings.warehouse / "faulty" / "user_sums")["events"].sum()
 
 
+class Place:
+    """A folder of its own for one of ``tests.integration.applications``, whose topic has 2,000 records."""
+
+    def __init__(self, name: str, settings: Settings, admin: KafkaAdmin) -> None:
+        self.settings, self.app = settings, getattr(applications, name)
+        self.reference, (self.topic,) = f"tests.integration.applications:{name}", self.app.topology.topics()
+        self.warehouse, self.state = settings.warehouse / "faulty", settings.state_dir / "faulty"
+        if admin.create_topic(self.topic, PARTITIONS):
+            self.produce(0, 2_000)
+
+    def produce(self, first: int, last: int) -> None:
+        produce(self.settings.bootstrap_servers, first, last, self.topic)
+
+    def run(self, **options) -> RunSummary:
+        return run(self.reference, self.settings, bootstrap_servers=self.settings.bootstrap_servers, **options)
+
+    def start(self) -> subprocess.Popen[str]:
+        """``weir run`` in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-c", "from pipelines.cli import main; main()", "run", self.reference,
+             "--dir", str(self.settings.dir), "--bootstrap-servers", self.settings.bootstrap_servers],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ), text=True)
+
+    def state_of(self, task: TaskId) -> Path:
+        return self.state / self.app.topology.task_name(task)
+
+    def has_counted(self, events: int) -> bool:
+        return (self.warehouse / "user_sums").exists() and events_counted(self.settings) == events
+
+
+@pytest.fixture
+def place(settings, broker, kafka_admin) -> Callable[[str], Place]:
+    """``place(name)`` is the place of an application, on the broker of all."""
+    return lambda name: Place(name, settings.model_copy(update={"bootstrap_servers": broker}), kafka_admin)
+
+
 @pytest.fixture
 def own_broker(tmp_path):
-    """Settings of a folder, and its embedded broker's address."""
+    """Settings of a folder, and the address of its embedded broker, which no other test uses."""
     settings = Settings(dir=tmp_path / "weir", slots=2)
     with broker_for(settings) as bootstrap_servers:
         yield settings, bootstrap_servers
@@ -78,15 +117,14 @@ def free_port() -> int:
         return listening.getsockname()[1]
 
 
-def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others(embedded, spark):
-    settings, bootstrap_servers = embedded
-    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
-    lost, distrusted = (settings.state_dir / "faulty" / app.topology.task_name(task)
-                        for task in (TaskId(1, 2), TaskId(0, 0)))
+def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others(place, spark):
+    there = place("restored")
+    there.run(until_caught_up=True, spark=spark)
+    lost, distrusted = (there.state_of(task) for task in (TaskId(1, 2), TaskId(0, 0)))
     folders = [current_instance(task) for task in (lost, distrusted)]
     shutil.rmtree(folders[0])
     (folders[1] / "instance.json").unlink()
-    produce(bootstrap_servers, 2_000, 3_000)
+    there.produce(2_000, 3_000)
     pages = []
     port = free_port()
 
@@ -95,16 +133,16 @@ def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others
             with urlopen(f"http://127.0.0.1:{port}/metrics") as response:
                 pages.append(response.read().decode())
 
-    run(REFERENCE, settings.model_copy(update={"metrics_port": port}), bootstrap_servers=bootstrap_servers,
-        until_caught_up=True, spark=spark, on_progress=scrape)
+    there.settings = there.settings.model_copy(update={"metrics_port": port})
+    there.run(until_caught_up=True, spark=spark, on_progress=scrape)
     assert any('stream_task_metrics_restore_total{application_id="faulty",task_id="1_2"}' in page for page in pages)
-    (status,) = json.loads(CliRunner().invoke(weir, ["status", "--json", "--dir", str(settings.dir)]).stdout)[
+    (status,) = json.loads(CliRunner().invoke(weir, ["status", "--json", "--dir", str(there.settings.dir)]).stdout)[
         "applications"]
     told = {(reading["name"], reading["tags"].get("task-id")): reading["value"] for reading in status["metrics"]}
     assert told["restore-total", "0_0"] > 0
     assert told["process-total", None] >= 1_000
-    assert events_counted(settings) == 3_000
-    kinds = read_table(settings.warehouse / "faulty" / "kind_sums")
+    assert there.has_counted(3_000)
+    kinds = read_table(there.warehouse / "kind_sums")
     assert kinds["events"].sum() == sum(b'"amount": -' not in value for _, _, value, _ in records(3_000))
     assert not {current_instance(task) for task in (lost, distrusted)} & set(folders)
     assert not (lost / "quarantine").exists()
@@ -149,20 +187,18 @@ def kill_broker(settings: Settings) -> None:
     broker.kill()
 
 
-def test_readers_in_other_processes_see_committed_state_only_and_never_wait(embedded, spark):
+def test_readers_in_other_processes_see_committed_state_only_and_never_wait(place, spark):
     """A committed total never goes back and never shows what a commit does not hold."""
-    settings, bootstrap_servers = embedded
-    stop = threading.Event()
-    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
-        "bootstrap_servers": bootstrap_servers, "stop": stop, "spark": spark})
+    there, stop = place("read"), threading.Event()
+    thread = threading.Thread(target=there.run, kwargs={"stop": stop, "spark": spark})
     thread.start()
     try:
-        task = settings.state_dir / "faulty" / app.topology.task_name(TaskId(0, 1))
+        task = there.state_of(TaskId(0, 1))
         wait_for(lambda: current_instance(task) is not None, "the first epoch")
         reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
                                    str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)
         for first in range(2_000, 6_000, 100):
-            produce(bootstrap_servers, first, first + 100)
+            there.produce(first, first + 100)
         answer, _ = reader.communicate(timeout=60)
         assert reader.returncode == 0, answer
         reads, states = map(int, answer.split())
@@ -178,44 +214,38 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(embe
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(embedded, number):
-    settings, bootstrap_servers = embedded
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
-               "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
-    weir = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ))
-    wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-             "catching up")
+def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(place, number):
+    there = place("stopped")
+    weir = there.start()
+    wait_for(lambda: there.has_counted(2_000), "catching up")
     children = psutil.Process(weir.pid).children(recursive=True)
     weir.send_signal(number)
     started = time.monotonic()
     _, errors = weir.communicate(timeout=30)
-    assert weir.returncode == 0, errors.decode()
+    assert weir.returncode == 0, errors
     assert time.monotonic() - started < 10
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
 
 
-def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(embedded, spark):
-    settings, bootstrap_servers = embedded
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "run", REFERENCE,
-               "--dir", str(settings.dir), "--bootstrap-servers", bootstrap_servers]
-    older = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-             "catching up")
+def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(place, spark):
+    there = place("overtaken")
+    older = there.start()
+    wait_for(lambda: there.has_counted(2_000), "catching up")
     with pytest.raises(LeaseHeldError, match=f"process {older.pid}"):
-        run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+        there.run(until_caught_up=True, spark=spark)
     stop, claimed = threading.Event(), threading.Event()
-    newer = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
-        "bootstrap_servers": bootstrap_servers, "take_over": True, "stop": stop, "spark": spark,
+    newer = threading.Thread(target=there.run, kwargs={
+        "take_over": True, "stop": stop, "spark": spark,
         "on_progress": lambda progress: claimed.set() if progress.generation == 2 else None})
     newer.start()
     try:
         assert claimed.wait(60)
-        produce(bootstrap_servers, 2_000, 3_000)
+        there.produce(2_000, 3_000)
         _, errors = older.communicate(timeout=60)
         assert older.returncode == 1
         assert "a newer driver has taken over" in errors
-        wait_for(lambda: events_counted(settings) == 3_000, "the new driver's commits")
+        wait_for(lambda: there.has_counted(3_000), "the new driver's commits")
     finally:
         stop.set()
         newer.join(60)
@@ -248,13 +278,13 @@ def test_an_unknown_topic_is_named_before_spark_starts(tmp_path, broker):
     assert not settings.warehouse.exists(), "nothing was claimed"
 
 
-def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_same_tables(embedded, spark):
-    settings, bootstrap_servers = embedded
-    folders = settings.warehouse / "faulty", settings.state_dir / "faulty"
-    register(settings, "faulty", REFERENCE)
-    run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_same_tables(place, spark):
+    there = place("reset")
+    folders = there.warehouse, there.state
+    register(there.settings, "faulty", there.reference)
+    there.run(until_caught_up=True, spark=spark)
     before = outcome(*folders)
-    reset = partial(CliRunner().invoke, weir, ["reset", "faulty", "--dir", str(settings.dir)])
+    reset = partial(CliRunner().invoke, weir, ["reset", "faulty", "--dir", str(there.settings.dir)])
 
     declined = reset(input="n\n")
     assert declined.exit_code == 1
@@ -263,7 +293,7 @@ def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_
 
     assert reset(input="y\n").exit_code == 0
     assert not any(folder.exists() for folder in folders)
-    again = run(REFERENCE, settings, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark)
+    again = there.run(until_caught_up=True, spark=spark)
     assert (again.generation, again.records_in) == (1, 2_000)
     assert_same(outcome(*folders), before)
 
@@ -310,7 +340,8 @@ def look_for_work_often(bootstrap_servers: str) -> None:
     """The broker's cleaner, which rests for 15 s otherwise."""
     entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    AdminClient({"bootstrap.servers": bootstrap_servers}).incremental_alter_configs([resource])[resource].result(10)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(10)
 
 
 def records_left(bootstrap_servers: str, partition: int) -> list[Message]:
