@@ -39,8 +39,8 @@ def records(broker: str) -> pl.DataFrame:
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "plain"})
     consumer.assign([TopicPartition("flights", partition, 0) for partition in ends])
     rows = []
-    while len(rows) < sum(ends.values()):
-        for message in consumer.consume(10_000, timeout=10.0):
+    while missing := sum(ends.values()) - len(rows):
+        for message in consumer.consume(min(missing, 10_000), timeout=10.0):
             assert message.error() is None
             rows.append((message.partition(), message.offset(), message.timestamp()[1],
                          message.key().decode(), message.value().decode()))  # fmt: skip

@@ -31,8 +31,8 @@ def read_topic(bootstrap_servers: str, topic: str, ends: dict[tuple[str, int], i
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "plain"})
     consumer.assign([TopicPartition(topic, partition, 0) for _, partition in ends])
     rows = []
-    while len(rows) < sum(ends.values()):
-        for message in consumer.consume(10_000, timeout=10.0):
+    while missing := sum(ends.values()) - len(rows):
+        for message in consumer.consume(min(missing, 10_000), timeout=10.0):
             assert message.error() is None
             rows.append((message.key(), message.value(), message.timestamp()[1], message.partition(), message.offset()))
     consumer.close()
