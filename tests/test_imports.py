@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,14 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(), str(path))))
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name of every import, wherever in the file it stands; ``from a import b`` gives ``a.b`` too."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -88,13 +94,14 @@ def test_a_worker_starts_without_what_it_does_not_need():
 def test_settings_alone_read_the_environment():
     found = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
              if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
-                    for node in ast.walk(ast.parse(path.read_text())))}
-    # The other two hand it on: to a server they start, and to PySpark, which takes some settings no other way.
-    assert found == {"infra/settings.py", "pipelines/cli/keeper.py", "infra/spark/session.py"}
+                    for node in nodes(path))}
+    # The others hand it on: to servers they start, and to PySpark, which takes some settings no other way.
+    assert found == {"infra/settings.py", "pipelines/cli/keeper.py", "infra/spark/session.py",
+                     "infra/class_archives.py"}
 
 
 def test_relative_imports_are_not_used():
     relative = [f"{path.relative_to(ROOT)}:{node.lineno}" for package in PACKAGES
-                for path in (ROOT / package).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+                for path in (ROOT / package).rglob("*.py") for node in nodes(path)
                 if isinstance(node, ast.ImportFrom) and node.level]
     assert relative == []
