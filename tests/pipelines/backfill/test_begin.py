@@ -128,7 +128,7 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
 def test_an_application_of_running_totals_alone_is_refused_with_the_way_out(tmp_path, topics):
     builder, stream = clicks()
     stream.group_by_key().agg("totals", n=Count()).to_delta("running")
-    with pytest.raises(NoDayOutputsError, match=r"'running': it is a running table.*; give the program another id"):
+    with pytest.raises(NoDayOutputsError, match=r"'running': it is a running table.*; compute all of it with"):
         begin_from_kafka(application(builder), tmp_path, tmp_path, Cluster(topics), DAYS)
 
 
