@@ -15,8 +15,8 @@ class NoDayOutputsError(BackfillError):
         self.application, self.left_out = application, left_out
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} has no output that some days' records give: {self.left_out}; compute "
-                f"all of it with `weir backfill run {self.application} --everything`")
+        return (f"application {self.application!r} has no output that some days' records give: {self.left_out}; "
+                f"compute all of it with `weir backfill run {self.application} --everything`")
 
 
 class HistoryLostError(BackfillError):
