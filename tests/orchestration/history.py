@@ -1,0 +1,43 @@
+"""A history of the held application that took long: real epochs of real tasks and a commit, without Spark and quickly.
+
+The weather is read as from the topic that the example's loader fills, so that a driver goes on with that topic.
+"""
+
+import time
+
+from infra.settings import Settings
+from pipelines.examples.load_weather import weather_records
+from pipelines.spark.coordinator import Coordinator
+from pipelines.spark.planner import Limits
+from pipelines.tasks.epoch import EpochRunner, TaskSettings
+from pipelines.tasks.tables import application_tables
+from state.commit.protocol import Committer
+from state.engine.cache import TaskStoreCache
+from tests.orchestration.held import app
+from tests.pipelines.spark.inline import InlineSlots, Topics
+
+PARTITIONS = 2
+OBSERVATIONS = 40
+"""Those that have been read; most epochs had nothing to read."""
+
+
+def make_history(settings: Settings, epochs: int) -> None:
+    """Bring the application to its first commit, that of epoch ``epochs``."""
+    topics = Topics({("weather", partition): [] for partition in range(PARTITIONS)})
+    for key, value, at_ms, partition in weather_records(PARTITIONS).head(OBSERVATIONS).select(
+            "key", "value", "timestamp_ms", "partition").iter_rows():
+        topics.rows["weather", partition].append((key.encode(), value.encode(), at_ms))
+    runner = EpochRunner(app.topology, TaskSettings(
+        application_folder=str(settings.warehouse / app.id), state_folder=str(settings.state_dir / app.id),
+        partition_counts=app.topology.partition_counts(topics.partition_counts())), topics.reader, lambda step: None)
+    committer = Committer(settings.warehouse, app.id, application_tables(app.topology),
+                          fingerprint=app.topology.fingerprint)
+    coordinator = Coordinator(app, settings.warehouse, committer, InlineSlots(runner))
+    coordinator.start(topics.partition_counts(), topics.start_offsets)
+    ends, limits = topics.end_offsets(list(topics.rows)), Limits(max_records=10, max_bytes=1 << 20, max_skew_ms=None)
+    while coordinator.epoch < epochs:
+        coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000, end_time_ms=0)
+    coordinator.commit("interval")
+    coordinator.settle(close=True)
+    TaskStoreCache.close_all()
+    committer.close()
