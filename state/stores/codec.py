@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -239,10 +240,12 @@ def width(dtype: pl.DataType) -> int:
     return 1 if dtype == pl.Boolean else 8
 
 
+@cache
 def _physical(dtype: pl.DataType) -> pl.DataType:
     return pl.Series([], dtype=dtype).to_physical().dtype
 
 
+@cache
 def numpy_type(dtype: pl.DataType) -> np.dtype:
     return pl.Series([], dtype=dtype).to_physical().to_numpy().dtype.newbyteorder("<")
 
