@@ -22,6 +22,7 @@ from infra.kafka import supervisor as supervisor_module
 from infra.kafka.admin import KafkaAdmin
 from infra.kafka.broker import BrokerStartError, EmbeddedBroker, broker_for
 from infra.process import start_ticks
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.broker
 
@@ -42,19 +43,12 @@ def embedded(settings):
     yield broker
     pids = processes_of(broker)
     broker.files.keep.unlink(missing_ok=True)
-    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end")
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker has ended")
 
 
 def processes_of(broker: EmbeddedBroker) -> list[int]:
     status = broker.files.read_status()
     return [status[name] for name in ("pid", "kafka_pid") if name in status]
-
-
-def wait_for(condition, what, limit_s=30.0):
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {limit_s} s for {what}"
-        time.sleep(0.05)
 
 
 def start_user(settings) -> subprocess.Popen:
@@ -74,7 +68,7 @@ def test_two_commands_share_a_broker_that_ends_after_the_last_even_when_both_are
     KafkaAdmin(address.strip()).check_reachable()
     second.kill()
     second.communicate()
-    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end", 15)
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker has ended", 15)
     assert not embedded.is_supervised()
 
 
@@ -87,7 +81,7 @@ def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, em
         assert producer.flush(10) == 0
         supervisor, kafka = processes_of(embedded)
         os.kill(supervisor, signal.SIGKILL)
-        wait_for(lambda: start_ticks(kafka) is None, "Kafka to end with its supervisor", 5)
+        wait_for(lambda: start_ticks(kafka) is None, "Kafka has ended with its supervisor", 5)
     with broker_for(settings) as again:
         assert again == first
         consumer = Consumer({"bootstrap.servers": again, "group.id": "reader", "enable.auto.commit": False})
@@ -103,7 +97,7 @@ def test_kafka_that_dies_while_in_use_is_started_again_at_the_same_address(setti
         if class_archive("kafka").is_file():  # not where this Java has no jcmd
             assert str(class_archive("kafka")) in Path(f"/proc/{kafka}/maps").read_text()
         os.kill(kafka, signal.SIGKILL)
-        wait_for(lambda: processes_of(embedded)[1:] not in ([], [kafka]), "another Kafka")
+        wait_for(lambda: processes_of(embedded)[1:] not in ([], [kafka]), "there is another Kafka")
         KafkaAdmin(address).check_reachable()
 
 
@@ -121,7 +115,7 @@ def test_start_keeps_it_up_until_stop(settings, embedded):
 def test_a_taken_port_is_given_up_for_another(settings, embedded):
     with broker_for(settings) as first:
         pass
-    wait_for(lambda: not embedded.is_supervised(), "the broker to end")
+    wait_for(lambda: not embedded.is_supervised(), "the broker has ended")
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", int(first.rpartition(":")[2])))
         thief.listen()
@@ -135,7 +129,7 @@ def test_a_deleted_folder_ends_its_broker(settings, embedded):
     embedded.keep()
     pids = processes_of(embedded)
     shutil.rmtree(settings.kafka_dir)
-    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker to end")
+    wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker has ended")
 
 
 def test_a_folder_that_kafka_cannot_use_is_an_error_that_names_the_log(settings, embedded):

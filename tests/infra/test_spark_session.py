@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from infra.java import class_archive
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +76,7 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
     (tmp_path / "tmp").mkdir()
     driver = subprocess.Popen([sys.executable, "-c", BUSY_DRIVER, str(tmp_path)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
-    _wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, 60, "the workers to be busy")
+    wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, "the workers are busy")
     children = psutil.Process(driver.pid).children(recursive=True)
     assert len(children) >= 4  # Java, the workers' parent, two workers
     driver.send_signal(signal.SIGKILL)
@@ -84,13 +84,6 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, [" ".join(process.cmdline()) for process in alive]
     assert output == ""
-
-
-def _wait_for(condition, limit_s, what):
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {limit_s} s for {what}"
-        time.sleep(0.05)
 
 
 SQL_READER = textwrap.dedent("""

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from pipelines import StateReader
 from pipelines.examples.flights import app
 from state.commit.protocol import newest_commit
 from state.commit.tables import read_rows
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
 
@@ -42,7 +42,7 @@ class Folder:
     def demo_that_has_committed(self) -> subprocess.Popen[str]:
         """One in the middle of its run, once it has committed something of its own."""
         before, running = self.committed_records(), self.demo(**IN_SMALL_EPOCHS)
-        wait_until(lambda: self.committed_records() > before or running.poll() is not None)
+        wait_for(lambda: self.committed_records() > before or running.poll() is not None, "it commits", WAIT_LIMIT_S)
         assert running.poll() is None, "the demo ended before it could be stopped: " + running.communicate()[0]
         return running
 
@@ -61,21 +61,14 @@ class Folder:
                 if str(self.path) in " ".join(process.info["cmdline"] or ())]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_LIMIT_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_tables(tmp_path):
     """Killed while it loads, interrupted in the middle of its run, killed there, finished, and asked once more."""
     folder = Folder(tmp_path)
     segments = tmp_path / ".weir" / "kafka"
 
     loading = folder.demo()
-    wait_until(lambda: sum(file.stat().st_size for file in segments.rglob("flights-*/*.log")) > 0
-               or loading.poll() is not None)
+    wait_for(lambda: sum(file.stat().st_size for file in segments.rglob("flights-*/*.log")) > 0
+             or loading.poll() is not None, "it loads", WAIT_LIMIT_S)
     loading.kill()
     loading.communicate()
 
@@ -117,4 +110,4 @@ def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_ta
     assert again.returncode == 0, output
     assert "Nothing to do" in output
     assert_frame_equal(read_rows(folder.warehouse / "flights" / "late_departures"), finals, check_row_order=False)
-    wait_until(lambda: not folder.processes())
+    wait_for(lambda: not folder.processes(), "all have ended", WAIT_LIMIT_S)
