@@ -30,7 +30,9 @@ SHOWN_CHARACTERS = 20_000
 
 def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
     """Its cursor holds the life of a driver that was found stalled, and when."""
-    limit_s = supervised.thresholds.stalled_max_s
+    limit_s, idle = supervised.thresholds.stalled_max_s, supervised.application.max_task_idle
+    # tasks that wait for a quiet topic begin no epoch either, and killed they would wait anew
+    epoch_limit_s = limit_s + (idle.total_seconds() if idle else 0.0)
 
     @dg.sensor(name=f"{supervised.name}_stalled", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
                default_status=dg.DefaultSensorStatus.RUNNING,
@@ -41,7 +43,7 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
         database, now_ms = ControlDatabase(settings.control_database_url), round(time.time() * 1000)
         life = database.application_status(supervised.id)
         known = json.loads(context.cursor or "{}")
-        what = None if life is None else stall(life, database.last_hour(supervised.id), limit_s, now_ms)
+        what = None if life is None else stall(life, database.last_hour(supervised.id), limit_s, epoch_limit_s, now_ms)
         if life is None or what is None:
             return dg.SensorResult(skip_reason="all is well", cursor="{}") if known else dg.SkipReason("all is well")
         name = f"{life.started_at_ms}-{life.pid}"
@@ -63,19 +65,21 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
     return stalled
 
 
-def stall(life: ApplicationStatus, minutes: Sequence[MinuteRow], limit_s: float, now_ms: int) -> str | None:
+def stall(life: ApplicationStatus, minutes: Sequence[MinuteRow], silence_limit_s: float, epoch_limit_s: float,
+          now_ms: int) -> str | None:
     """Why a driver does not get on, in a sentence; None for one that does, that has ended, or that restores."""
     if life.ended_at_ms is not None:
         return None
     silent_s = (now_ms - life.heartbeat_at_ms) / 1000
     has_begun = bool(life.tasks)  # a start says nothing and may wait for brokers as long as it likes
-    if has_begun and life.has_process and silent_s > limit_s:
+    if has_begun and life.has_process and silent_s > silence_limit_s:
         return f"the driver has said nothing for {silent_s:,.0f} s: it hangs in an epoch or a commit"
-    quiet = minutes[-math.ceil(limit_s / 60) - 1:]
-    if (life.is_running and life.state == "running" and len(quiet) > math.ceil(limit_s / 60)
+    quiet = minutes[-math.ceil(epoch_limit_s / 60) - 1:]
+    if (life.is_running and life.state == "running" and len(quiet) > math.ceil(epoch_limit_s / 60)
             and quiet[0].epoch == quiet[-1].epoch and min(minute.lag for minute in quiet) > 0
             and all(task.status != "restoring" for task in life.tasks)):
-        return f"{quiet[-1].lag:,} records wait and no epoch after {quiet[0].epoch} has begun for {limit_s:,.0f} s"
+        return (f"{quiet[-1].lag:,} records wait and no epoch after {quiet[0].epoch} has begun for "
+                f"{epoch_limit_s:,.0f} s")
     return None
 
 

@@ -21,7 +21,7 @@ class Thresholds:
     stalled_max_s: float = 180.0
     """A driver that has lag and has begun no epoch for so long, or that has been silent for so long, is warned of with
     the stacks of its threads; after as long again it is ended, and the next run goes on. Longer than the longest epoch.
-    """
+    The application's ``max_task_idle`` comes to it where no epoch begins."""
     restart_pause_s: float = 10.0
     """Before the second start in a row of a driver that is killed again and again; the first comes at once, each
     further one after twice the pause."""

@@ -6,6 +6,7 @@ import sys
 import time
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 
 import dagster as dg
 import pytest
@@ -21,6 +22,7 @@ from orchestration.stalled import stall, stalled_sensor
 from orchestration.thresholds import Thresholds
 from orchestration.uncommitted import uncommitted_sensor
 from tests.orchestration.flights import FLIGHTS
+from tests.orchestration.test_definitions import clicks
 
 LIMITS = Thresholds()
 MUCH = LIMITS.uncommitted_max_bytes + 1
@@ -154,8 +156,27 @@ def running(**fields) -> ApplicationStatus:
          "ended"])
 def test_a_driver_that_does_not_get_on_is_told_from_one_that_waits_restores_or_has_ended(
         lags, epochs, silent_s, fields, expected):
-    found = stall(running(**fields), minutes(lags, epochs), LIMITS.stalled_max_s, silent_s * 1000)
+    limit_s = LIMITS.stalled_max_s
+    found = stall(running(**fields), minutes(lags, epochs), limit_s, limit_s, silent_s * 1000)
     assert found is None if expected is None else expected in found
+
+
+@pytest.mark.parametrize(("max_task_idle_s", "is_told"), [(0, True), (60, True), (61, False)])
+def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
+        database, drive, tick, monkeypatch, max_task_idle_s, is_told):
+    """Four minutes without an epoch; three are allowed beside the wait."""
+    waiting = clicks("flights")
+    waiting.max_task_idle = timedelta(seconds=max_task_idle_s)
+    database.heartbeat(drive(), state="running")
+    database.report_tasks("flights", [task()])
+    now_ms = time.time_ns() // 1_000_000
+    with monkeypatch.context() as patch:
+        for minute in range(-4, 1):
+            patch.setattr("infra.control.database._now_ms", lambda at_ms=now_ms + minute * 60_000: at_ms)
+            database.add_metric("flights", metric(lag=50))
+    told = observed(tick(stalled_sensor(replace(FLIGHTS, application=waiting))))
+    assert bool(told) is is_told
+    assert all("50 records wait and no epoch after 7 has begun for " in sentence for sentence in told)
 
 
 HANGS = """
