@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, TOPIC, app, records
 from tests.faults.hook import DRIVER_STEPS, FAULTS_DIR, STARTS, WORKER_STEPS, left, order, steps
 from tests.faults.outcome import Unfinished, assert_same, outcome, unfinished
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.spark]
 
@@ -75,11 +78,19 @@ class Runs:
         """One driver to its death at ``step`` and that of all it started; gives what is left to mend."""
         order(self.faults, [("driver", step)])
         assert self.run() == -9, f"the driver caught up before it met {step!r}"
-        until = time.monotonic() + DEATH_LIMIT_S
-        while alive := [process.pid for process in psutil.process_iter() if self._has_started(process)]:
-            assert time.monotonic() < until, f"processes {alive} outlive their driver"
-            time.sleep(0.02)
+        wait_for(lambda: not any(map(self._has_started, psutil.process_iter())), "nothing outlives the driver",
+                 DEATH_LIMIT_S)
         return unfinished(self.warehouse, self.state)
+
+    def die_and_finish(self, kills: Sequence[str], undisturbed: dict) -> list[Unfinished]:
+        """Drivers that die at these steps, one after another, and one that nobody disturbs; gives what each death left.
+        """
+        found = [self.die(step) for step in kills]
+        assert_same(self.finish(), undisturbed)
+        for step, rest in zip(kills, found, strict=True):
+            assert rest.is_its_own or step not in MENDED_STEPS, f"at {step!r} nothing to mend: the kill proves nothing"
+        assert [life.count("append redone") for life in self.lives()] == [0, *(len(rest.tables) for rest in found)]
+        return found
 
     def finish(self) -> dict:
         """A driver that nobody disturbs, in few large epochs; gives the outcome."""
@@ -119,16 +130,14 @@ def test_killed_workers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, 
 
 
 def test_killed_drivers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
-    runs = Runs(tmp_path, brokers)
+    """Every other kill in a second folder, at the same time: while one driver starts, the other is at work."""
+    places = [Runs(tmp_path / name, brokers) for name in ("first", "second")]
     kills = [*DRIVER_STEPS, *WORKER_STEPS, *islice(cycle(MENDED_STEPS), STEP_KILLS - 8)]
-    found = [runs.die(step) for step in kills]
-    assert_same(runs.finish(), undisturbed)
-    for step, rest in zip(kills, found, strict=True):
-        assert rest.is_its_own or step not in MENDED_STEPS, f"a kill at {step!r} that nobody had to mend proves nothing"
+    with ThreadPoolExecutor() as pool:
+        halves = [pool.submit(runs.die_and_finish, kills[each::2], undisturbed) for each, runs in enumerate(places)]
+        found = [rest for half in halves for rest in half.result()]
     assert sum(rest.is_its_own for rest in found) >= 10
-    lives = runs.lives()
-    assert [life.count("append redone") for life in lives] == [0, *(len(rest.tables) for rest in found)]
-    assert any("rolled back" in life for life in lives)
+    assert all(any("rolled back" in life for life in runs.lives()) for runs in places)
 
 
 def test_a_driver_killed_between_producing_and_consuming_a_blob_that_a_commit_lists(tmp_path, brokers, undisturbed):
