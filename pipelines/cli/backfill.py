@@ -54,6 +54,9 @@ def run(application: ProgramArgument,
         directory: DirOption = None, debug: DebugOption = False) -> None:
     """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 
+    With --everything it is the whole history, and its swap brings the stores too: so state goes on under another
+    topology.
+
     The program is the one that ran last, as it is now, unless MODULE:APP names another. Ctrl-C ends it and leaves
     nothing.
     """
@@ -204,7 +207,7 @@ backfill = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",
                        help="Compute days of an application's outputs, or all of it, anew from history, and swap "
                             "that in.")
 for name, command, example in (
-    ("run", run, "flights 2013-01-08 2013-01-15 --swap"),
+    ("run", run, "flights 2013-01-08 2013-01-15 --swap, or weir backfill run flights --everything"),
     ("swap", swap, "flights 20130108-20130115-3f9a1c"),
     ("discard", discard, "flights 20130108-20130115-3f9a1c"),
     ("list", show, "flights --json"),
