@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from pipelines.errors import TopologyError
-from pipelines.serdes.row_type import TIME
+from pipelines.serdes.row_type import LAST_TIME_MS, TIME
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
-NO_END_MS = 253_402_300_799_999
-"""The end of a window that never ends: the last millisecond of the year 9999, as far as a datetime goes."""
+NO_END_MS = LAST_TIME_MS
+"""The end of a window that never ends."""
 
 
 def to_ms(duration: timedelta, name: str) -> int:

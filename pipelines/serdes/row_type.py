@@ -19,6 +19,8 @@ import polars as pl
 from pipelines.errors import TopologyError
 
 TIME = pl.Datetime("ms", "UTC")
+LAST_TIME_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, as far as a datetime goes."""
 
 _DTYPES: dict[Any, pl.DataType] = {
     int: pl.Int64(), float: pl.Float64(), str: pl.String(), bool: pl.Boolean(), bytes: pl.Binary(),

@@ -1,8 +1,9 @@
 """Timestamp extractors: which time a record has, and what becomes of one without a valid time.
 
-A valid time is not null and not negative. An extractor takes the record's own timestamp, or with ``of`` a column's name
-or an expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970. The names are
-Kafka Streams'; the default is ``FailOnInvalidTimestamp()``.
+A valid time is not null, not negative and before the year 10000: one in microseconds, taken for milliseconds, would be
+far behind that, and make every record after it late. An extractor takes the record's own timestamp, or with ``of`` a
+column's name or an expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970.
+The names are Kafka Streams'; the default is ``FailOnInvalidTimestamp()``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from pipelines.serdes.row_type import TIME
+from pipelines.serdes.row_type import LAST_TIME_MS, TIME
 
 UNKNOWN_MS = -1
 """The partition time before any record, as in Kafka Streams."""
@@ -49,7 +50,7 @@ class TimestampExtractor:
         ``now_ms`` is the epoch's wall clock. Rows that are ``unreadable`` have no time and are not judged.
         """
         times = self._times(frame)
-        invalid = (times < 0).fill_null(True)
+        invalid = ~times.is_between(0, LAST_TIME_MS).fill_null(False)
         if not invalid.any():
             return EventTimes(times)
         if unreadable:
@@ -70,9 +71,12 @@ class TimestampExtractor:
         raise NotImplementedError
 
     def _reason(self, time_ms: int | None) -> str:
-        what = "negative timestamp" if time_ms is not None else "no timestamp"
-        shown = "" if time_ms is None else f" {time_ms}"
-        return f"{what}{shown}" if self.of is None else f"{what}{shown} in {self.of!s}"
+        where = "" if self.of is None else f" in {self.of!s}"
+        if time_ms is None:
+            return f"no timestamp{where}"
+        if time_ms < 0:
+            return f"negative timestamp {time_ms}{where}"
+        return f"timestamp {time_ms}{where} is behind the year 9999; it must be in milliseconds since 1970"
 
 
 class FailOnInvalidTimestamp(TimestampExtractor):

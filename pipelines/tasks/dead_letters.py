@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from pipelines.serdes.row_type import LAST_TIME_MS, TIME
 from pipelines.tasks.plan import BadRecord
 from state.types import TableSpec
 
@@ -13,16 +14,17 @@ DEAD_LETTERS = TableSpec(
     name="_dead_letters",
     schema=pl.Schema({
         "topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(),
-        "timestamp": pl.Datetime("ms", "UTC"), "key": pl.Binary(), "value": pl.Binary(), "reason": pl.String(),
+        "timestamp": TIME, "key": pl.Binary(), "value": pl.Binary(), "reason": pl.String(),
         "_epoch": pl.Int64(),
     }),
 )
-"""One row a record, committed with the epoch that met it. A timestamp before 1970 is kept as it came."""
+"""One row a record, committed with the epoch that met it. A timestamp before 1970 is kept as it came, one behind the
+year 9999 is null: few readers have a date for it."""
 
 
 def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
     """Rows of ``DEAD_LETTERS``, in the order given."""
-    return pl.DataFrame(
+    frame = pl.DataFrame(
         {
             "topic": [record.topic for record in bad],
             "partition": [record.partition for record in bad],
@@ -34,4 +36,6 @@ def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:
             "_epoch": [epoch] * len(bad),
         },
         schema={**DEAD_LETTERS.schema, "timestamp": pl.Int64()},
-    ).cast({"timestamp": pl.Datetime("ms", "UTC")})
+    )
+    time = pl.col("timestamp")
+    return frame.with_columns(pl.when(time <= LAST_TIME_MS).then(time).cast(TIME))

@@ -87,8 +87,11 @@ def _stats(rows: pl.DataFrame) -> str:
         if not (column.dtype.is_integer() or column.dtype in (pl.Datetime, pl.String)):
             continue
         nulls[column.name] = column.null_count()
-        low: Any = column.min()
-        high: Any = column.max()
+        try:
+            low: Any = column.min()
+            high: Any = column.max()
+        except OverflowError:  # a time that Python has no datetime for
+            continue
         if low is None:
             continue
         if isinstance(column.dtype, pl.Datetime):

@@ -15,16 +15,19 @@ from polars import col
 from pipelines import (
     Application,
     BadInputError,
+    Count,
     FailOnInvalidTimestamp,
     Json,
     LogAndSkipOnInvalidTimestamp,
     StreamsBuilder,
     String,
+    TimeWindows,
     TopologyError,
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
 from pipelines.serdes.source import decode_source
+from pipelines.tasks.dead_letters import dead_letter_frame
 from pipelines.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -58,6 +61,20 @@ def test_without_more_a_record_has_its_own_time_and_a_negative_one_stops_the_run
         assert times(driver) == [7, 3]
         with pytest.raises(BadInputError, match="offset 2: negative timestamp -4"):
             pipe(driver, (Order(), -4))
+
+
+def test_a_time_in_microseconds_is_bad_input_and_makes_nothing_late():
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=String("user"), value=Json(Order))
+    windowed = orders.group_by_key().windowed_by(TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(0)))
+    windowed.agg("hourly", orders=Count()).to_delta("out")
+    in_ms = int(NOON.timestamp() * 1000)
+    with TopologyTestDriver(Application("test", builder, on_error="dead_letter")) as driver:
+        pipe(driver, (Order(), in_ms), (Order(), in_ms * 1000), (Order(), in_ms))
+        assert [record.row["orders"] for record in driver.create_output_table("out").read_records()] == [1, 2]
+        (letter,) = driver.dead_letters
+    assert letter.reason == f"timestamp {in_ms * 1000} is behind the year 9999; it must be in milliseconds since 1970"
+    assert dead_letter_frame([letter], 1)["timestamp"].to_list() == [None]
 
 
 @pytest.mark.parametrize(("of", "order", "ms"), [

@@ -45,6 +45,12 @@ def test_statistics_let_readers_skip_files(tmp_path):
     assert (listed["path"], listed["max.n"], listed["min.window_start"]) == (entry.path, 1, HOUR)
 
 
+def test_a_column_with_a_time_behind_the_year_9999_has_no_statistics(tmp_path):
+    far = ROWS.with_columns(pl.lit(1 << 48).cast(pl.Datetime("ms", "UTC")).alias("window_start"))
+    stats = json.loads(write_file(tmp_path, SPEC, far, {"task": "0_0", "segment": "3"}).stats)
+    assert stats["minValues"].keys() == stats["maxValues"].keys() == {"k", "n"}
+
+
 def test_each_attempt_has_a_name_of_its_own(tmp_path):
     values = {"task": "0_0", "segment": "3"}
     assert write_file(tmp_path, SPEC, ROWS, values).path != write_file(tmp_path, SPEC, ROWS, values).path
