@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.weir_side import SLOTS
 from infra.kafka.admin import KafkaAdmin
 from infra.settings import Settings
-from infra.spark.session import slot_session
+from infra.spark.session import slot_context
 from pipelines.application import load_application
 from pipelines.spark.coordinator import Coordinator
 from pipelines.spark.planner import Limits
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str]) -> None:
             partition_counts=topology.partition_counts(counts),
         ),
     )
-    spark = slot_session(settings, application.id)
+    spark = slot_context(settings, application.id)
     committer = Committer(
         settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
     )
-    slots = SlotPool(spark.sparkContext, SLOTS, worker, assign(tasks, SLOTS))
+    slots = SlotPool(spark, SLOTS, worker, assign(tasks, SLOTS))
     coordinator = Coordinator(application, settings.warehouse, committer, slots)
     coordinator.start(counts, lambda partitions: admin.beginning_offsets(list(partitions)))
     ends = admin.end_offsets([(topic, p) for topic, count in counts.items() for p in range(count)])

@@ -22,7 +22,7 @@ from infra.java import MissingJavaError, class_archive, java_executable
 from infra.kafka.admin import KafkaAdmin
 from infra.kafka.broker import BrokerStartError, EmbeddedBroker
 from infra.settings import Settings
-from infra.spark.session import slot_session, stop_session
+from infra.spark.session import sql_session, stop_session
 
 _RECORDED = "-XX:+RecordDynamicDumpInfo"
 _DUMP_LIMIT_S = 120.0
@@ -34,11 +34,12 @@ class ClassArchiveError(Exception):
 
 
 def make_spark(folder: Path, target: Path) -> None:
-    """Run a job in a session of its own in ``folder``, and write the classes that it needed to ``target``."""
-    session = slot_session(Settings(dir=folder, slots=2), "classes", java_options=(_RECORDED, "-Xlog:disable"))
+    """Run a job and a query in a session of its own in ``folder``, and write the classes they needed to ``target``."""
+    session = sql_session(Settings(dir=folder, slots=2), "classes", java_options=(_RECORDED, "-Xlog:disable"))
     try:
         context = session.sparkContext
         context.parallelize([0, 1], 2).map(str).collect()
+        session.range(2).selectExpr("sum(id)").collect()
         gateway = context._gateway
         assert gateway is not None
         _dump(gateway.jvm.java.lang.ProcessHandle.current().pid(), target)

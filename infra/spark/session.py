@@ -1,4 +1,4 @@
-"""Spark sessions: one whose slots run epochs, one that reads Delta tables by SQL.
+"""Spark: a context whose slots run epochs, and a session that reads Delta tables by SQL.
 
 Both are local, speak over loopback only, write nothing outside the folder of the settings but a short-lived folder
 for sockets (Unix socket paths are limited to 108 bytes), print nothing, and end with the Python process that began
@@ -18,14 +18,17 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
 
 from infra.jars import jars
 from infra.java import java_executable, shared_classes
 from infra.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
@@ -65,17 +68,18 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-def slot_session(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkSession:
-    """The session that runs an application's epochs: a thread a slot, each task tried four times.
+def slot_context(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkContext:
+    """The context that runs an application's epochs: a thread a slot, each task tried four times.
 
     As many threads more are for restores and snapshots, which run beside the epochs in FAIR pools of their own and
     never take a slot's place (PROTOCOL 27). The Java process takes about a second and a half
-    to come up; there is one a Python process, so stop it (``stop_session``) before the next.
+    to come up; there is one a Python process, so stop it (``stop_context``) before the next. Nothing of Spark SQL is
+    loaded, which takes Java another second at the start and one at the end.
 
     Raises:
         MissingJavaError: No Java.
     """
-    return _session(settings, f"weir-{application_id}", {
+    return _context(settings, f"weir-{application_id}", {
         "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
         "spark.scheduler.mode": "FAIR",
         "spark.speculation": "false",
@@ -89,13 +93,15 @@ def slot_session(settings: Settings, application_id: str, *, java_options: Seque
     }, java_options=(*_SMALL_JAVA, *java_options))
 
 
-def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
+def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence[str] = ()) -> SparkSession:
     """A session with Delta's jars and extensions, for reading tables by SQL: queries that take seconds, not minutes.
 
     Raises:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
-    return _session(settings, f"weir-{name}", {
+    from pyspark.sql import SparkSession
+
+    return SparkSession(_context(settings, f"weir-{name}", {
         "spark.master": f"local[{settings.slots}]",
         "spark.jars": ",".join(str(jar) for jar in jars("delta")),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -103,11 +109,17 @@ def sql_session(settings: Settings, name: str = "sql") -> SparkSession:
         # The default of 50 costs 15 s a query on a laptop.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.shuffle.partitions": str(settings.slots),
-    }, java_options=_QUICK_JAVA)
+    }, java_options=(*_QUICK_JAVA, *java_options)))
+
+
+def stop_context(context: SparkContext) -> None:
+    """Stop a context with its Java process and Python workers, so that another may be started."""
+    context.stop()
+    _end_java()
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop a session with its Java process and Python workers, so that another may be started."""
+    """Stop a session with its context, as ``stop_context`` does."""
     session.stop()
     _end_java()
 
@@ -127,10 +139,10 @@ def _end_java() -> None:
         process.wait()
 
 
-def _session(settings: Settings, name: str, properties: Mapping[str, str],
-             java_options: Sequence[str] = ()) -> SparkSession:
+def _context(settings: Settings, name: str, properties: Mapping[str, str],
+             java_options: Sequence[str] = ()) -> SparkContext:
     if SparkContext._active_spark_context is not None:
-        raise RuntimeError("a Spark session runs in this process already; stop it before starting another")
+        raise RuntimeError("a Spark context runs in this process already; stop it before starting another")
     _end_java()
     java_executable()
     for folder in (settings.tmp, settings.logs, settings.dir / "spark"):
@@ -170,7 +182,7 @@ def _session(settings: Settings, name: str, properties: Mapping[str, str],
     context = SparkContext(gateway=gateway, conf=conf)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # PySpark puts one of its own there, which cancels the epoch at hand
-    return SparkSession(context)
+    return context
 
 
 def _worker_path() -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Event
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from infra.control.guard import DriverControl
 from infra.settings import Settings
@@ -26,7 +25,7 @@ from pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from pipelines.spark.control import lease
 from pipelines.spark.planner import TopicPartition
 from pipelines.spark.progress import Progress
-from pipelines.spark.runner import spark_session, started_driver
+from pipelines.spark.runner import spark_context, started_driver
 from pipelines.spark.worker import WorkerSettings, load_step_hook
 from pipelines.tasks.epoch import TaskSettings
 
@@ -68,7 +67,7 @@ def _run_slices(reference: str, folder: Path, files: SourceFiles,
 
 def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
                ranges: Ranges | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
-               on_step: str | None = None, spark: SparkSession | None = None) -> Completion | None:
+               on_step: str | None = None, spark: SparkContext | None = None) -> Completion | None:
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
     Blocks. ``ranges`` are for one of everything that reads on from where it stands; the other arguments are those of
@@ -84,9 +83,9 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     counts = {topic: len(partitions) for topic, partitions in ranges.items()}
     control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
     with lease(control), ExitStack() as stack:
-        session = spark or stack.enter_context(spark_session(settings, application))
+        context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
-            ranges = write_slices(session.sparkContext, reference, shadow.slices, counts, backfill.files)
+            ranges = write_slices(context, reference, shadow.slices, counts, backfill.files)
         worker = WorkerSettings(
             reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers}, on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices), tasks=TaskSettings(
@@ -94,7 +93,7 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
                 partition_counts=application.topology.partition_counts(counts), on_error=application.on_error))
         driver = started_driver(
             stack, application, settings.model_copy(update={"snapshot_rows": 0}), warehouse=shadow.warehouse,
-            worker=worker, source=FixedRanges(ranges), counts=counts, control=control, session=session,
+            worker=worker, source=FixedRanges(ranges), counts=counts, control=control, context=context,
             on_progress=on_progress)
         summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
     if summary.reason != "caught_up":

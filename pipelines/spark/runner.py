@@ -14,13 +14,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from infra.control.guard import DriverControl
 from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import Settings
-from infra.spark.session import slot_session, stop_session
+from infra.spark.session import slot_context, stop_context
 from pipelines.application import Application, load_application
 from pipelines.serdes.registry import connect_serdes
 from pipelines.spark.afterwards import Afterwards
@@ -52,14 +52,14 @@ FIRST_ANSWER_LIMIT_S = 120.0
 def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
         take_over: bool = False, accept_state_loss: bool = False, owner: str = "weir run", stop: Event | None = None,
         on_progress: Callable[[Progress], None] | None = None, on_step: str | None = None,
-        spark: SparkSession | None = None) -> RunSummary:
+        spark: SparkContext | None = None) -> RunSummary:
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
 
     Blocks. ``stop`` ends it after the epoch at hand, with a commit. ``take_over`` starts although another driver
     holds the lease; the other one is fenced at its next commit. ``accept_state_loss`` starts although another topology
     or partition count leaves stores empty. ``owner`` is the name the lease shows. ``on_step``
     names a ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the
-    workers. ``spark`` lends a session that stays open afterwards; without it one is started and stopped.
+    workers. ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
 
     Raises:
         UnknownTopicError: A source topic does not exist.
@@ -82,7 +82,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
             return _stopped_early(application)
         partition_counts = application.topology.partition_counts(counts)
         report(_starting(application, "starting Spark"))
-        session = spark or stack.enter_context(spark_session(settings, application))
+        context = spark or stack.enter_context(spark_context(settings, application))
         worker = WorkerSettings(
             reference=reference,
             kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
@@ -93,7 +93,7 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
                 partition_counts=partition_counts, on_error=application.on_error))
         driver = started_driver(
             stack, application, settings, warehouse=settings.warehouse, worker=worker, source=brokers, counts=counts,
-            control=control, session=session,
+            control=control, context=context,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers)),
             on_progress=report, beginning_offsets=brokers.beginning_offsets, accept_state_loss=accept_state_loss)
         return driver.run(stop, until_caught_up=until_caught_up)
@@ -109,7 +109,7 @@ class Input(Source, Protocol):
 
 def started_driver(stack: ExitStack, application: Application, settings: Settings, *, warehouse: Path,
                    worker: WorkerSettings, source: Input, counts: Mapping[str, int], control: DriverControl,
-                   session: SparkSession, on_progress: Callable[[Progress], None],
+                   context: SparkContext, on_progress: Callable[[Progress], None],
                    on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
                    beginning_offsets: Offsets | None = None, accept_state_loss: bool = False) -> Driver:
     """A new generation of ``application`` in ``warehouse``, claimed, with its workers ready; ``stack`` takes it apart.
@@ -120,10 +120,10 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
     partition_counts = worker.tasks.partition_counts
     tasks = [TaskId(index, partition) for index, count in partition_counts.items() for partition in range(count)]
     assignment = assign(tasks, settings.slots)
-    pool = SlotPool(session.sparkContext, settings.slots, worker, assignment)
-    restores = RestoreJobs(session.sparkContext, worker, application.topology.task_name, assignment, settings.slots)
+    pool = SlotPool(context, settings.slots, worker, assignment)
+    restores = RestoreJobs(context, worker, application.topology.task_name, assignment, settings.slots)
     stack.callback(restores.close)
-    snapshots = SnapshotJobs(session.sparkContext, worker)
+    snapshots = SnapshotJobs(context, worker)
     stack.callback(snapshots.close)
     committer = Committer(warehouse, application.id, application_tables(application.topology),
                           fingerprint=application.topology.fingerprint, on_step=load_step_hook(worker.on_step))
@@ -254,13 +254,13 @@ def _afterwards(application: Application, settings: Settings,
 
 
 @contextmanager
-def spark_session(settings: Settings, application: Application) -> Iterator[SparkSession]:
-    """A session of its own, stopped after the block."""
-    session = slot_session(settings, application.id)
+def spark_context(settings: Settings, application: Application) -> Iterator[SparkContext]:
+    """A context of its own, stopped after the block."""
+    context = slot_context(settings, application.id)
     try:
-        yield session
+        yield context
     finally:
-        stop_session(session)
+        stop_context(context)
 
 
 def _starting(application: Application, message: str) -> Progress:

@@ -24,7 +24,7 @@ def describe_worker(_, rows):
 
 
 def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
-    conf = spark.sparkContext.getConf()
+    conf = spark.getConf()
     assert conf.get("spark.master") == "local[4,4]"
     assert conf.get("spark.python.task.killTimeout") == "0"
     assert conf.get("spark.speculation") == "false"
@@ -35,12 +35,12 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
 def test_java_maps_the_archive_of_classes(spark):
     if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
-    pid = spark.sparkContext._gateway.jvm.java.lang.ProcessHandle.current().pid()
+    pid = spark._gateway.jvm.java.lang.ProcessHandle.current().pid()
     assert str(class_archive("spark")) in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
-    slots = spark.sparkContext.parallelize(range(2), 2)
+    slots = spark.parallelize(range(2), 2)
     for threads, path, python, _ in slots.mapPartitionsWithIndex(describe_worker).collect():
         assert threads == "1"
         assert str(Path.cwd()) in path
@@ -48,7 +48,7 @@ def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
 
 
 def test_a_worker_outlives_the_job_and_is_used_again(spark):
-    slots = spark.sparkContext.parallelize(range(2), 2)
+    slots = spark.parallelize(range(2), 2)
     first = {row[3] for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
     again = {row[3] for _ in range(5) for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
     assert again & first
@@ -58,7 +58,7 @@ def test_a_worker_outlives_the_job_and_is_used_again(spark):
 BUSY_DRIVER = textwrap.dedent("""
     import os, sys, time
     from infra.settings import Settings
-    from infra.spark.session import slot_session
+    from infra.spark.session import slot_context
 
     folder = sys.argv[1]
     def busy(_, rows, folder=folder):
@@ -67,8 +67,8 @@ BUSY_DRIVER = textwrap.dedent("""
         time.sleep(600)
         yield 0
 
-    session = slot_session(Settings(dir=folder + "/weir", slots=2), "killed")
-    session.sparkContext.parallelize(range(2), 2).mapPartitionsWithIndex(busy).collect()
+    context = slot_context(Settings(dir=folder + "/weir", slots=2), "killed")
+    context.parallelize(range(2), 2).mapPartitionsWithIndex(busy).collect()
 """)
 
 

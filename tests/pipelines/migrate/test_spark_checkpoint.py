@@ -71,7 +71,9 @@ def test_a_folder_without_committed_kafka_offsets_is_refused(tmp_path, batches, 
 @pytest.mark.spark
 def test_the_layout_is_that_of_a_real_query(spark, tmp_path):
     """A query of this Spark writes the folder; the offsets of its source are then put in a Kafka source's place."""
-    query = (spark.readStream.format("rate").load().writeStream.format("noop")
+    from pyspark.sql import SparkSession
+
+    query = (SparkSession(spark).readStream.format("rate").load().writeStream.format("noop")
              .option("checkpointLocation", str(tmp_path / "query")).trigger(once=True).start())
     assert query.awaitTermination(60)
     with pytest.raises(MigrationError, match="offsets/0 has no Kafka source"):
