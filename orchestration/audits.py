@@ -135,7 +135,7 @@ def _offsets(supervised: Supervised, window: "CommitWindow | None") -> dg.AssetC
 
 def _rates(supervised: Supervised, window: "CommitWindow | None") -> Iterator[dg.AssetCheckResult]:
     now, then = (committed_totals(commit) for commit in (
-        (window.newest, window.base) if window else (None, None)))
+        (window.newest, window.counted_from) if window else (None, None)))
     read = now.get("records_in", 0) - then.get("records_in", 0)
     thresholds = supervised.thresholds
     for key, check, count, limit in (

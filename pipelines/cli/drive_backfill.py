@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal
 
 from infra.control import ControlDatabase, ControlDatabaseError, this_host
@@ -182,11 +182,22 @@ def _surroundings(settings: Settings, application: str, console: logging.Handler
 
 @contextmanager
 def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
-    """Hold the application's lease, so that no driver starts."""
+    """Hold the application's lease, so that no driver starts, for as long as the block takes."""
     lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
+    is_over = Event()
+
+    def prolong() -> None:
+        while not is_over.wait(LEASE_TTL_S / 4):
+            with suppress(ControlDatabaseError):
+                database.heartbeat(lease, state="starting")  # as taken: it runs nothing that could stall
+
+    holder = Thread(target=prolong, name="lease", daemon=True)
+    holder.start()
     try:
         yield
     finally:
+        is_over.set()
+        holder.join()
         database.release(lease)
 
 

@@ -32,6 +32,12 @@ class CommitWindow:
     def newest(self) -> CommitRecord:
         return self.commits[-1]
 
+    @property
+    def counted_from(self) -> CommitRecord | None:
+        """The commit from which the tasks' counts go on to the newest: a swap of everything brings those of its
+        backfill. None where they begin with nothing."""
+        return next(filter(_swaps_everything, reversed(self.commits)), self.base)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetBreak:
@@ -81,7 +87,7 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
     swaps a backfill of everything in, which has the backfill's counts.
     """
     for before, after in pairwise((*([window.base] if window.base else []), *window.commits)):
-        if any(note.is_whole and note.epoch == after.epoch for note in after.swapped):
+        if _swaps_everything(after):
             continue
         for task in after.tasks.keys() & before.tasks.keys():
             one, two = before.tasks[task], after.tasks[task]
@@ -101,6 +107,10 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
             if text:
                 yield OffsetBreak(task=task, epoch=after.epoch, is_wrong=bool(back) or read > moved,
                                   sentence=f"task {task}, epochs {before.epoch} to {after.epoch}: {text}")
+
+
+def _swaps_everything(commit: CommitRecord) -> bool:
+    return any(note.is_whole and note.epoch == commit.epoch for note in commit.swapped)
 
 
 def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:

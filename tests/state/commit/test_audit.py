@@ -65,6 +65,17 @@ def test_the_window_begins_behind_a_commit_or_with_the_first_of_all(tmp_path, dr
     assert (whole.base, [commit.epoch for commit in whole.commits]) == (None, [1, 2, 3, 4, 5])
 
 
+def test_counts_go_on_from_the_newest_commit_that_swapped_everything_in(tmp_path, driver):
+    """Its counts are the backfill's: what was late for another program is no rate of this one's records."""
+    driver.commit(record(tmp_path, 1))
+    assert newest_commits(tmp_path, "app", 100).counted_from is None
+    swap = TableSwap(backfill="b", table="facts", column=None, start_ms=0, end_ms=1, cut_epoch=1, files=())
+    driver.commit(replace(record(tmp_path, 3), files=(), swaps=(swap,)))
+    for epoch in (4, 5, 6):
+        driver.commit(record(tmp_path, epoch))
+    assert [newest_commits(tmp_path, "app", epochs).counted_from.epoch for epochs in (100, 4, 3)] == [3, 3, 4]
+
+
 def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
     for epoch in range(1, 5):
         driver.commit(record(tmp_path, epoch))
