@@ -22,6 +22,7 @@ from pipelines.application import load_application
 from pipelines.backfill.files import SourceFiles, write_slice
 from pipelines.backfill.ranges import Ranges
 from pipelines.backfill.shadow import Completion, Shadow, shadow_application
+from pipelines.serdes.registry import connect_serdes
 from pipelines.spark.control import lease
 from pipelines.spark.planner import TopicPartition
 from pipelines.spark.progress import Progress
@@ -46,21 +47,22 @@ class FixedRanges:
 
 
 def write_slices(spark_context: SparkContext, reference: str, folder: Path, counts: Mapping[str, int],
-                 files: SourceFiles) -> Ranges:
+                 files: SourceFiles, schema_registry: Mapping[str, str]) -> Ranges:
     """Write the slices of ``files``, a Spark task each; returns what there is to read. ``counts`` are partitions."""
     wanted = [(topic, partition, count) for topic, count in sorted(counts.items()) for partition in range(count)]
     slices = spark_context.parallelize(wanted, len(wanted)).mapPartitions(
-        partial(_run_slices, reference, folder, files)).collect()
+        partial(_run_slices, reference, folder, files, schema_registry)).collect()
     ranges: Ranges = {}
     for topic, partition, rows in slices:
         ranges.setdefault(topic, {})[partition] = (0, rows)
     return ranges
 
 
-def _run_slices(reference: str, folder: Path, files: SourceFiles,
+def _run_slices(reference: str, folder: Path, files: SourceFiles, schema_registry: Mapping[str, str],
                 wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Inside a Spark task: topic, partition and number of records of each slice that was written."""
     topology = load_application(reference).topology
+    connect_serdes(topology.serdes(), schema_registry)
     for topic, partition, count in list(wanted):
         yield topic, partition, write_slice(folder, topology.source(topic), partition, count, files)
 
@@ -74,10 +76,12 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     ``pipelines.spark.runner.run``.
 
     Raises:
+        SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
         BadRecordError, TaskFailedError: A task cannot go on. The shadow stays as it is, incomplete.
     """
     application = shadow_application(load_application(reference), shadow.id)
+    connect_serdes(application.topology.serdes(), settings.schema_registry)  # refuses what the workers would
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges
     counts = {topic: len(partitions) for topic, partitions in ranges.items()}
@@ -85,9 +89,11 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     with lease(control), ExitStack() as stack:
         context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
-            ranges = write_slices(context, reference, shadow.slices, counts, backfill.files)
+            ranges = write_slices(context, reference, shadow.slices, counts, backfill.files,
+                                  settings.schema_registry)
         worker = WorkerSettings(
-            reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers}, on_step=on_step,
+            reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+            schema_registry=settings.schema_registry, on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices), tasks=TaskSettings(
                 application_folder=str(shadow.folder), state_folder=str(shadow.state_folder),
                 partition_counts=application.topology.partition_counts(counts), on_error=application.on_error))
