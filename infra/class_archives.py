@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from infra.jars import JarsError
 from infra.java import MissingJavaError, class_archive, java_executable
-from infra.kafka.admin import KafkaAdmin
+from infra.kafka.admin import KafkaAdmin, KafkaAdminError
 from infra.kafka.broker import BrokerStartError, EmbeddedBroker
 from infra.settings import Settings
 from infra.spark.session import sql_session, stop_session
@@ -51,20 +51,22 @@ def make_kafka(folder: Path, target: Path) -> None:
     """Pass a record through a broker of its own in ``folder``, and write the classes that it needed to ``target``."""
     os.environ["JDK_JAVA_OPTIONS"] = _RECORDED
     broker = EmbeddedBroker(folder)
-    with broker.used() as bootstrap_servers:
-        KafkaAdmin(bootstrap_servers).create_topic("records", 1)
-        server = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-        producer = Producer({**server, "transactional.id": "records"})
-        producer.init_transactions(_ANSWER_LIMIT_S)
-        producer.begin_transaction()
-        producer.produce("records", b"value", b"key")
-        producer.commit_transaction(_ANSWER_LIMIT_S)
-        consumer = Consumer({**server, "group.id": "records", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["records"])
-        consumer.consume(timeout=_ANSWER_LIMIT_S)
-        consumer.close()
-        _dump(broker.files.read_status()["kafka_pid"], target)
-    broker.stop()
+    try:
+        with broker.used() as bootstrap_servers:
+            KafkaAdmin(bootstrap_servers).create_topic("records", 1)
+            server = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+            producer = Producer({**server, "transactional.id": "records"})
+            producer.init_transactions(_ANSWER_LIMIT_S)
+            producer.begin_transaction()
+            producer.produce("records", b"value", b"key")
+            producer.commit_transaction(_ANSWER_LIMIT_S)
+            consumer = Consumer({**server, "group.id": "records", "auto.offset.reset": "earliest"})
+            consumer.subscribe(["records"])
+            consumer.consume(timeout=_ANSWER_LIMIT_S)
+            consumer.close()
+            _dump(broker.files.read_status()["kafka_pid"], target)
+    finally:
+        broker.stop()  # before its folder is removed
 
 
 def make(program: str, maker: Callable[[Path, Path], None]) -> None:
@@ -73,6 +75,7 @@ def make(program: str, maker: Callable[[Path, Path], None]) -> None:
     Raises:
         ClassArchiveError: ``jcmd`` is missing, or Java refused.
         MissingJavaError, JarsError, BrokerStartError: What starts has nothing to start with.
+        KafkaAdminError, KafkaException: The broker did not answer in time.
     """
     target = class_archive(program)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ def main() -> int:
         try:
             make(program, maker)
             print(f"{program}'s classes: {class_archive(program)}", flush=True)
-        except (ClassArchiveError, BrokerStartError, JarsError) as error:
+        except (ClassArchiveError, BrokerStartError, JarsError, KafkaAdminError, KafkaException) as error:
             print(f"{program}'s classes: {error}; it starts without, a second or two later", flush=True)
     return 0
 
