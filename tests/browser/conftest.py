@@ -18,6 +18,14 @@ from tests.waiting import wait_for
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 VIEW = {"width": 1500, "height": 1000}
+STILL = """
+addEventListener("DOMContentLoaded", () => {
+  const still = document.createElement("style");
+  still.textContent = "*, ::before, ::after { animation-iteration-count: 1 !important }";
+  document.head.append(still);
+});
+"""
+"""Spinners that turn and dots that pulse for as long as a run goes on would take the browser one of two cores."""
 DEQUEUE_AT_ONCE = """
 run_coordinator:
   module: dagster._core.run_coordinator
@@ -68,7 +76,9 @@ def page(chromium) -> Iterator[Page]:
     """A window of a browser that ends with the test, or with this process."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser.new_page(viewport=VIEW, timezone_id="UTC", locale="en-US", reduced_motion="reduce")
+        page = browser.new_page(viewport=VIEW, timezone_id="UTC", locale="en-US", reduced_motion="reduce")
+        page.add_init_script(STILL)
+        yield page
         browser.close()
 
 

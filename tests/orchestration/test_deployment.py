@@ -25,7 +25,7 @@ from pipelines.examples import load_weather
 from state.commit.protocol import newest_commit
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
+pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.timed]
 
 OBSERVATIONS = 26_115
 START_LIMIT_S = 120.0
