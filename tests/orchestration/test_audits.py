@@ -28,7 +28,7 @@ from orchestration.thresholds import Thresholds
 from pipelines.cli import verify
 from state.commit.files import write_file
 from state.engine.cache import TaskStoreCache
-from state.engine.task_store import TaskStore
+from state.engine.databases import Databases
 from state.stores.codec import KeyCodec
 from tests.orchestration.flights import FLIGHTS
 from tests.pipelines.cli.test_verify import Shop
@@ -104,7 +104,7 @@ def shop(settings, monkeypatch):
     place = Shop(application(), Topics({("sales", number): sales(40, number) for number in (0, 1)}), settings.dir)
     place.run()
     monkeypatch.setattr(verify, "LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(TaskStore, "_check", lambda store: None)  # what counting finds is tested with the engine
+    monkeypatch.setattr(Databases, "check", lambda databases: None)  # what counting finds is tested with the engine
     yield place
     TaskStoreCache.close_all()
 

@@ -22,6 +22,7 @@ from pipelines.tasks.epoch import TaskSettings
 from state.changelog.verify import StateDifferenceError
 from state.commit.protocol import newest_commit
 from state.engine.cache import TaskStoreCache
+from state.engine.databases import Databases
 from state.engine.instances import set_current
 from state.engine.task_store import TASK_STORE, TaskStore
 from state.stores.codec import KeyCodec, RowCodec
@@ -67,7 +68,7 @@ def shop(tmp_path, monkeypatch):
     place = Shop(application(), topics, tmp_path)
     place.run()
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(TaskStore, "_check", lambda store: None)  # what counting finds is tested with the engine
+    monkeypatch.setattr(Databases, "check", lambda databases: None)  # what counting finds is tested with the engine
     yield place
     TaskStoreCache.close_all()
 
