@@ -1,6 +1,8 @@
-"""A supervised backfill (``python -m orchestration.backfill_worker``): computes days anew, swaps them in, and reports.
+"""A supervised backfill (``python -m orchestration.backfill_worker``): computes days or everything anew, swaps that in,
+and reports.
 
-Started by a backfill asset. It imports no Dagster, ends with its parent, and on SIGINT or SIGTERM leaves nothing.
+Started by a backfill asset or a rebuild job. It imports no Dagster, ends with its parent, and on SIGINT or SIGTERM
+leaves nothing.
 """
 
 from __future__ import annotations

@@ -111,10 +111,11 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
                 application.id, shadow.id, f"the application stands at offset {offset} of topic {topic!r}, partition "
                 f"{partition}, and it at {there.get((topic, partition), 0)}; swap it again, or run the backfill again "
                 "where the application was reset")
-    for who, record in (("the application", live), ("it", made)):
+    for who, record, way_out in (("the application", live, "run it as it was with --until-caught-up, then swap again"),
+                                 ("the backfill", made, "swap it again")):
         if record.pending_blobs:
             raise SwapRefusedError(application.id, shadow.id, f"rows between sub-topologies of {who} are still under "
-                                   "way; run the application as it was with --until-caught-up, then swap again")
+                                   f"way; {way_out}")
 
 
 def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartition, int]:
