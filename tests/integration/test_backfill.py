@@ -47,7 +47,7 @@ def live(tmp_path_factory, broker, kafka_admin, spark):
     driver = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
         "bootstrap_servers": broker, "stop": stop, "spark": spark})
     driver.start()
-    wait_for(lambda: records_in(settings) == 200, "catching up")
+    wait_for(lambda: records_in(settings) == 200, "it has caught up")
 
     def end() -> None:
         stop.set()
@@ -114,7 +114,7 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_
     killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
     from_files = started(settings, "--from", str(tmp_path / "readings.parquet"))
     wait_for(lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
-             "their start")
+             "they have begun")
     for process, number in ((killed, signal.SIGKILL), (interrupted, signal.SIGINT)):
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
@@ -147,7 +147,7 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     assert row["state"] == "swapped in"
     generation = newest_commit(settings.warehouse, "sensors").generation
     produce_more(200, 220)
-    wait_for(lambda: records_in(settings) == 220, "going on")
+    wait_for(lambda: records_in(settings) == 220, "it has gone on")
     assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
 
 
@@ -158,7 +158,7 @@ def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginn
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
     produce_more(220, None)
-    wait_for(lambda: records_in(settings) == len(readings()), "going on")
+    wait_for(lambda: records_in(settings) == len(readings()), "it has gone on")
     end()
     assert "swapped in by the commit of epoch" in finished(command(settings, "swap", MENDED, name))
     undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)

@@ -158,13 +158,13 @@ def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedde
     thread.start()
     try:
         wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-                 "catching up")
+                 "it has caught up")
         kill_broker(settings)
-        wait_for(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+        wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
         wait_for(lambda: KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
-                 if answers(bootstrap_servers) else False, "the broker's return")
+                 if answers(bootstrap_servers) else False, "the broker is back")
         produce(bootstrap_servers, 2_000, 3_000)
-        wait_for(lambda: events_counted(settings) == 3_000, "going on")
+        wait_for(lambda: events_counted(settings) == 3_000, "it has gone on")
     finally:
         stop.set()
         thread.join(60)
@@ -194,7 +194,7 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(plac
     thread.start()
     try:
         task = there.state_of(TaskId(0, 1))
-        wait_for(lambda: current_instance(task) is not None, "the first epoch")
+        wait_for(lambda: current_instance(task) is not None, "the first epoch is there")
         reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
                                    str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)
         for first in range(2_000, 6_000, 100):
@@ -217,7 +217,7 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(plac
 def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(place, number):
     there = place("stopped")
     weir = there.start()
-    wait_for(lambda: there.has_counted(2_000), "catching up")
+    wait_for(lambda: there.has_counted(2_000), "it has caught up")
     children = psutil.Process(weir.pid).children(recursive=True)
     weir.send_signal(number)
     started = time.monotonic()
@@ -231,7 +231,7 @@ def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(p
 def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(place, spark):
     there = place("overtaken")
     older = there.start()
-    wait_for(lambda: there.has_counted(2_000), "catching up")
+    wait_for(lambda: there.has_counted(2_000), "it has caught up")
     with pytest.raises(LeaseHeldError, match=f"process {older.pid}"):
         there.run(until_caught_up=True, spark=spark)
     stop, claimed = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(p
         _, errors = older.communicate(timeout=60)
         assert older.returncode == 1
         assert "a newer driver has taken over" in errors
-        wait_for(lambda: there.has_counted(3_000), "the new driver's commits")
+        wait_for(lambda: there.has_counted(3_000), "the new driver has committed")
     finally:
         stop.set()
         newer.join(60)
@@ -257,13 +257,13 @@ def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
     with broker_for(theirs) as bootstrap_servers:
         KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
         produce(bootstrap_servers, 0, 2_000)
-    wait_for(lambda: not answers(bootstrap_servers), "the broker's end")
+    wait_for(lambda: not answers(bootstrap_servers), "the broker has ended")
     settings, messages = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=bootstrap_servers), []
     thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
         "bootstrap_servers": bootstrap_servers, "until_caught_up": True, "spark": spark,
         "on_progress": lambda progress: messages.append(progress.message)})
     thread.start()
-    wait_for(lambda: any("no answer from Kafka" in message for message in messages), "the message")
+    wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
     with broker_for(theirs) as again:
         assert again == bootstrap_servers
         thread.join(60)
@@ -316,7 +316,7 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
         kept.update({partition: records_left(bootstrap_servers, partition) for partition in range(PARTITIONS)})
         return all(left[0].offset() > 100 for left in kept.values())
 
-    wait_for(is_cleaned, "cleaning")
+    wait_for(is_cleaned, "it is cleaned")
     stop = threading.Event()
     limit = threading.Timer(60, stop.set)
     limit.start()
