@@ -74,7 +74,8 @@ def stall(life: ApplicationStatus, minutes: Sequence[MinuteRow], silence_limit_s
     has_begun = bool(life.tasks)  # a start says nothing and may wait for brokers as long as it likes
     if has_begun and life.has_process and silent_s > silence_limit_s:
         return f"the driver has said nothing for {silent_s:,.0f} s: it hangs in an epoch or a commit"
-    quiet = minutes[-math.ceil(epoch_limit_s / 60) - 1:]
+    own = [minute for minute in minutes if minute.at_ms >= life.started_at_ms]  # the one before may have waited as well
+    quiet = own[-math.ceil(epoch_limit_s / 60) - 1:]
     if (life.is_running and life.state == "running" and len(quiet) > math.ceil(epoch_limit_s / 60)
             and quiet[0].epoch == quiet[-1].epoch and min(minute.lag for minute in quiet) > 0
             and all(task.status != "restoring" for task in life.tasks)):

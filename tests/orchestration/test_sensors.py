@@ -161,19 +161,23 @@ def test_a_driver_that_does_not_get_on_is_told_from_one_that_waits_restores_or_h
     assert found is None if expected is None else expected in found
 
 
-@pytest.mark.parametrize(("max_task_idle_s", "is_told"), [(0, True), (60, True), (61, False)])
+@pytest.mark.parametrize(("began", "max_task_idle_s", "is_told"), [
+    (-5, 0, True), (-5, 60, True), (-5, 61, False), (-1, 0, False)])
 def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
-        database, drive, tick, monkeypatch, max_task_idle_s, is_told):
-    """Four minutes without an epoch; three are allowed beside the wait."""
+        database, drive, tick, monkeypatch, began, max_task_idle_s, is_told):
+    """Four minutes without an epoch, not all of them its own; three are allowed beside the wait."""
     waiting = clicks("flights")
     waiting.max_task_idle = timedelta(seconds=max_task_idle_s)
-    database.heartbeat(drive(), state="running")
-    database.report_tasks("flights", [task()])
     now_ms = time.time_ns() // 1_000_000
     with monkeypatch.context() as patch:
-        for minute in range(-4, 1):
+        for minute in range(-5, 1):
             patch.setattr("infra.control.database._now_ms", lambda at_ms=now_ms + minute * 60_000: at_ms)
-            database.add_metric("flights", metric(lag=50))
+            if minute == began:
+                lease = drive()
+            if minute > -5:
+                database.add_metric("flights", metric(lag=50))
+    database.heartbeat(lease, state="running")
+    database.report_tasks("flights", [task()])
     told = observed(tick(stalled_sensor(replace(FLIGHTS, application=waiting))))
     assert bool(told) is is_told
     assert all("50 records wait and no epoch after 7 has begun for " in sentence for sentence in told)
