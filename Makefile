@@ -3,6 +3,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 SERVICES := spark or broker or dagster or browser
 PARALLEL := -n 2 --dist worksteal
+BY_MODULE := -n 2 --dist loadscope
 # Where it is set, each of the hundreds of Python processes of the tests compiles all that it imports once more: Dagster
 # with Weir's definitions takes 3.3 s of CPU then, in place of 1.7.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,10 +27,11 @@ check: setup ## Linters and type checker
 quick: setup ## Tests that need no Spark, no broker and no patience: under a minute
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow)"
 
-test: check ## All tests: those without services two at a time, then the others one by one
+test: check ## All tests: two at a time, those with services by module, and at last one by one what is timed
 	@tools/setup.sh --browser
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES))"
-	$(PYTEST) -m "$(SERVICES)" --durations=12
+	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
+	$(PYTEST) -m timed
 
 faults: setup ## Kill processes at random, 300 times, and compare with an undisturbed run
 	FAULT_KILLS=300 $(PYTEST) -m faults

@@ -24,7 +24,7 @@ from pipelines.serdes.scalar import Int64
 from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timed]
 SOURCE = Path(__file__).parent / "java" / "CountsToMigrate.java"
 PARTITIONS = 2
 RECORDS = 4_000
