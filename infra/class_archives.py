@@ -49,7 +49,7 @@ def make_spark(folder: Path, target: Path) -> None:
 
 def make_kafka(folder: Path, target: Path) -> None:
     """Pass a record through a broker of its own in ``folder``, and write the classes that it needed to ``target``."""
-    os.environ["JDK_JAVA_OPTIONS"] = _RECORDED
+    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {_RECORDED}".strip()
     broker = EmbeddedBroker(folder)
     try:
         with broker.used() as bootstrap_servers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.application import Application
-from pipelines.backfill.errors import NoDayOutputsError, OpenWindowsError, SourceFilesError
+from pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError, OpenWindowsError, SourceFilesError
 from pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from pipelines.backfill.outputs import DayOutputs, day_outputs
 from pipelines.backfill.ranges import (
@@ -31,6 +31,7 @@ def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path,
     """Begin a backfill of ``days`` over what the topics hold; ``margin_ms`` is by default what the windows need.
 
     Raises:
+        GlobalTablesError: The application has global tables.
         NoDayOutputsError: No output has rows that belong to days.
         NoCutError: The application's newest commit cannot be the cut.
         HistoryLostError: The topics may have lost records of the days.
@@ -47,7 +48,7 @@ def begin_from_files(application: Application, warehouse: Path, state_dir: Path,
     """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
 
     Raises:
-        NoDayOutputsError, NoCutError: As from Kafka.
+        GlobalTablesError, NoDayOutputsError, NoCutError: As from Kafka.
         SourceFilesError: A topic has no files, or they do not have its columns.
         OpenWindowsError: The live run has not finished the days.
     """
@@ -70,10 +71,12 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
     """Begin a backfill of the whole history, stores included (docs/backfill.md, 12).
 
     Raises:
+        GlobalTablesError: As for days.
         NoCutError: The application has committed nothing, or a topic does not exist.
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table of the application has other columns than the program writes.
     """
+    _require_no_global_tables(application)
     cut = committed(application, newest_commit(warehouse, application.id))
     for spec in application_tables(application.topology):
         require_fit(warehouse / application.id, spec)
@@ -92,7 +95,13 @@ def require_closed(application: Application, cut: CommitRecord, days: Days, end_
             raise OpenWindowsError(application.id, task, str(days))
 
 
+def _require_no_global_tables(application: Application) -> None:
+    for table in application.topology.global_tables:
+        raise GlobalTablesError(application.id, table.store.name)
+
+
 def _outputs(application: Application) -> DayOutputs:
+    _require_no_global_tables(application)
     outputs = day_outputs(application.topology)
     if not outputs.swapped:
         raise NoDayOutputsError(application.id, "; ".join(

@@ -46,6 +46,18 @@ class BeginningLostError(BackfillError):
                 "rest; backfill days that are still there, or give the program another id and run it over what is left")
 
 
+class GlobalTablesError(BackfillError):
+    """The application joins with a global table, which is the topic as it is now, not as it was."""
+
+    def __init__(self, application: str, table: str) -> None:
+        super().__init__(application, table)
+        self.application, self.table = application, table
+
+    def __str__(self) -> str:
+        return (f"application {self.application!r} joins with the global table {self.table!r}, which has its topic's "
+                "rows of now, not of then; backfill an application without it, or make it a table of the stream's key")
+
+
 class NoCutError(BackfillError):
     """The live application's newest commit cannot be the cut."""
 

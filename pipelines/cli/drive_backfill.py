@@ -28,6 +28,7 @@ from pipelines.cli.log_files import log_file, logging_to
 from pipelines.cli.options import CommandError
 from pipelines.cli.registry import load_reference, require
 from state.commit.log import newest_commit
+from state.errors import SwapRefusedError
 
 if TYPE_CHECKING:
     from pipelines.spark.progress import Progress
@@ -124,7 +125,11 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
     shadow = Shadow.of(settings.warehouse, settings.state_dir, application, backfill)
     database = ControlDatabase(settings.control_database_url)
     if shadow.backfill.days == EVERYTHING:
-        if database.is_running(application):
+        status = database.application_status(application)
+        if status is not None and status.is_running:
+            if status.owner == AT_REST:
+                raise CommandError(f"process {status.pid} works on {application} at rest, as a swap does; try again "
+                                   "when it has ended")
             raise CommandError(
                 f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
                 f"{backfill} in once more, then start it again")
@@ -156,11 +161,15 @@ def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
         from pipelines.spark.backfill import run_shadow
+        from pipelines.spark.errors import PartitionCountError
 
         ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
         try:
             completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
                                     stop=stop, ranges=ranges, on_progress=on_progress)
+        except PartitionCountError as error:
+            raise SwapRefusedError(program.id, shadow.id, "a topic has other partitions than when it began "
+                                   f"({error.topics}); discard it and run the backfill again") from None
         finally:
             _forget(settings, shadow)
     if completion is None:

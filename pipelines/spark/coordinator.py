@@ -17,7 +17,6 @@ from pipelines.application import NO_LIMIT, Application
 from pipelines.backfill.shadow import remove_shadow, remove_swapped
 from pipelines.backfill.swap import read_prepared, reason_of
 from pipelines.spark.admission import admit, committed_positions
-from pipelines.spark.errors import RunError
 from pipelines.spark.planner import (
     Limits,
     Task,
@@ -302,9 +301,7 @@ class Coordinator:
     def _beginnings(self, source_counts: Mapping[str, int],
                     beginning_offsets: Offsets | None) -> dict[TopicPartition, int]:
         tables = self.application.topology.global_tables
-        if beginning_offsets is None:
-            raise RunError(f"the global table {tables[0].store.name!r} is read from a topic as it is now, which a "
-                           "backfill cannot; backfill an application without it")
+        assert beginning_offsets is not None, "backfills refuse global tables as they begin"
         return dict(beginning_offsets([(table.source.topic, partition) for table in tables
                                        for partition in range(source_counts[table.source.topic])]))
 

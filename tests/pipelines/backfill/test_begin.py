@@ -23,8 +23,8 @@ from pipelines import (
     TimeWindows,
     UnlimitedWindows,
 )
-from pipelines.backfill.begin import begin_from_kafka
-from pipelines.backfill.errors import HistoryLostError, NoCutError, NoDayOutputsError
+from pipelines.backfill.begin import begin_everything, begin_from_kafka
+from pipelines.backfill.errors import GlobalTablesError, HistoryLostError, NoCutError, NoDayOutputsError
 from pipelines.backfill.outputs import DayOutput, day_outputs
 from pipelines.backfill.ranges import cut_of, kafka_ranges
 from pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
@@ -123,6 +123,18 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
         cut_of(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
+
+
+def test_a_global_table_is_of_now_and_refused_before_anything_is_made(tmp_path, topics):
+    builder, stream = clicks()
+    names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
+    stream.join(names, key="user").to_delta("named")
+    program, cluster = application(builder), Cluster(topics)
+    for begin in (lambda: begin_everything(program, tmp_path, tmp_path, cluster),
+                  lambda: begin_from_kafka(program, tmp_path, tmp_path, cluster, DAYS)):
+        with pytest.raises(GlobalTablesError, match="global table 'names', which has its topic's rows of now"):
+            begin()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_application_of_running_totals_alone_is_refused_with_the_way_out(tmp_path, topics):

@@ -1,11 +1,21 @@
-"""What holds an application at rest while a backfill is swapped in."""
+"""What holds an application at rest while a backfill is swapped in, and what one hears who swaps beside it."""
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from infra.control import ControlDatabase
 from infra.settings import Settings
+from pipelines.backfill.shadow import EVERYTHING, Backfill, Shadow
 from pipelines.cli import drive_backfill
+from pipelines.cli.options import CommandError
+from pipelines.cli.registry import register
+from tests.faults.applications import app
 from tests.waiting import wait_for
+
+REFERENCE = "tests.faults.applications:app"
 
 
 def test_the_lease_is_prolonged_for_as_long_as_a_swap_takes(tmp_path, monkeypatch):
@@ -21,3 +31,14 @@ def test_the_lease_is_prolonged_for_as_long_as_a_swap_takes(tmp_path, monkeypatc
         wait_for(lambda: heard_at_ms() > taken_at_ms, "it is prolonged", every_s=0.01)
     status = database.application_status("shop")
     assert (status.state, status.is_running) == ("stopped", False)
+
+
+def test_a_second_swap_hears_of_the_first_and_not_that_a_driver_runs(tmp_path):
+    settings = Settings(dir=tmp_path)
+    register(settings, app.id, REFERENCE)
+    database = ControlDatabase(settings.control_database_url)
+    Shadow.of(settings.warehouse, settings.state_dir, "faulty", "everything-1").begin(Backfill(
+        id="everything-1", application="faulty", days=EVERYTHING, source="Kafka", ranges={}, cut_epoch=1))
+    with (drive_backfill._at_rest(database, "faulty"),
+          pytest.raises(CommandError, match=f"process {os.getpid()} works on faulty at rest, .* try again")):
+        drive_backfill.swap_in(settings, REFERENCE, "everything-1")
