@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LOOK_BACK_MAX_S = 3_000.0
+"""The longest span that a sensor can look back over: readings are kept for an hour."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
@@ -49,3 +52,10 @@ class Thresholds:
     """As ``stale_warn_s``."""
     cooldown_s: float = 600.0
     """Least time between two requests of a sensor, and between two warnings of the same thing."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading would ever show."""
+        for name in ("lag_grows_max_s", "stalled_max_s"):
+            if getattr(self, name) > LOOK_BACK_MAX_S:
+                raise ValueError(f"{name} is {getattr(self, name):,.0f} s; readings are kept for an hour, so it must "
+                                 f"be {LOOK_BACK_MAX_S:,.0f} s at most")

@@ -6,6 +6,7 @@ How keys and values are laid out is ``formats``, what is written of it ``migrati
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,6 +29,9 @@ HELD_ROWS = 1_000_000
 """Rows of a changelog in memory before older ones of the same key are dropped."""
 EMPTY_READS = 10
 """Reads without progress, a second each, after which the brokers count as away."""
+TRANSACTION_LIMIT_S = 30.0
+"""How long a transaction may take to end: brokers abort that of an application which was killed after 10 to 20 s."""
+TRANSACTION_LOOK_S = 0.1
 _RAW = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "ts": pl.Int64(), "offset": pl.Int64()})
 
 
@@ -53,7 +57,8 @@ class Cluster(Protocol):
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def end_offsets(self, partitions: Sequence[TopicPartition], *,
+                    is_committed: bool = True) -> dict[TopicPartition, int]: ...
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
 
@@ -129,9 +134,27 @@ class KafkaStreamsApp:
         if found != count:
             raise MigrationError(f"changelog topic {topic!r} has {found} partitions, and the application {count} tasks "
                                  "for it; its keys would live elsewhere, so read everything anew without a migration")
-        ends = self.cluster.end_offsets([(topic, number) for number in range(count)])
-        return {partition: min(end, positions.get(partition, 0)) if topic in self.topic_counts else end
-                for partition, end in ends.items()}
+        partitions = [(topic, number) for number in range(count)]
+        if topic in self.topic_counts:
+            return {partition: min(end, positions.get(partition, 0))
+                    for partition, end in self.cluster.end_offsets(partitions).items()}
+        return self._settled_ends(partitions)
+
+    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends of partitions that the application alone writes, once its last transaction has ended in each: a
+        broker answers a commit before it has marked all that belongs to it."""
+        until = time.monotonic() + TRANSACTION_LIMIT_S
+        while True:
+            written = self.cluster.end_offsets(partitions, is_committed=False)
+            ends = self.cluster.end_offsets(partitions)
+            still_open = [partition for partition in partitions if ends[partition] < written[partition]]
+            if not still_open:
+                return ends
+            if time.monotonic() > until:
+                topic, number = still_open[0]
+                raise MigrationError(f"topic {topic!r}, partition {number} has a transaction that has not ended for "
+                                     f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again")
+            time.sleep(TRANSACTION_LOOK_S)
 
     def _rows_by_task(self, sub_topology: SubTopology, store: StoreSpec, ends: Mapping[TopicPartition, int],
                       count: int) -> Iterable[tuple[TaskId, pl.DataFrame]]:
@@ -162,7 +185,7 @@ class KafkaStreamsApp:
         """Rows between sub-topologies that nobody has taken yet would be lost."""
         count = self.cluster.partition_counts([topic]).get(topic, 0)
         partitions = [(topic, number) for number in range(count)]
-        beginnings, ends = self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions)
+        beginnings, ends = self.cluster.beginning_offsets(partitions), self._settled_ends(partitions)
         for partition in partitions:
             start = max(committed.get(partition, 0), beginnings[partition])
             if any(raw.keys for raw in self._read(*partition, ends[partition], start)):

@@ -299,3 +299,9 @@ def test_every_sensor_looks_in_a_fifth_of_a_second(database, drive, committer, c
             tick(sensor)
             taken_s.append(time.monotonic() - started)
         assert min(taken_s) < LOOK_LIMIT_S, (sensor.name, taken_s)
+
+
+@pytest.mark.parametrize("name", ["lag_grows_max_s", "stalled_max_s"])
+def test_a_span_that_no_reading_would_ever_show_is_refused(name):
+    with pytest.raises(ValueError, match=rf"{name} is 3,600 s; .* 3,000 s at most"):
+        Thresholds(**{name: 3_600})

@@ -28,6 +28,8 @@ class Cluster:
     rows: dict = field(default_factory=dict)
     offsets: dict = field(default_factory=dict)
     members: int = 0
+    open_looks: int = 0
+    """How often the last record of each partition still counts as of an open transaction."""
 
     def partition_counts(self, topics):
         counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
@@ -36,8 +38,10 @@ class Cluster:
     def beginning_offsets(self, partitions):
         return dict.fromkeys(partitions, 0)
 
-    def end_offsets(self, partitions):
-        return {partition: len(self.rows[partition]) for partition in partitions}
+    def end_offsets(self, partitions, *, is_committed=True):
+        is_open = is_committed and self.open_looks > 0
+        self.open_looks -= is_committed
+        return {partition: max(0, len(self.rows[partition]) - is_open) for partition in partitions}
 
     def group_offsets(self, group):
         return self.offsets
@@ -119,6 +123,18 @@ def test_the_newest_row_of_each_key_is_taken_and_deleted_keys_are_not(cluster, m
     migration = app(cluster).migration()
     assert migration.positions == {("visits", 0): 3, ("visits", 1): 0}
     assert sorted(rows_of(migration, "by_user")[TaskId(0, 0)]) == [("ann", 3, 6), ("bob", 1, 7)]
+
+
+def test_what_the_last_transaction_wrote_is_waited_for(cluster, monkeypatch):
+    """A broker answers a commit before it has marked all records of it: until then they are not readable."""
+    monkeypatch.setattr(module, "TRANSACTION_LOOK_S", 0)
+    wanted = rows_of(app(cluster).migration(), "by_user")
+    cluster.open_looks = 9
+    assert rows_of(app(cluster).migration(), "by_user") == wanted
+    monkeypatch.setattr(module, "TRANSACTION_LIMIT_S", 0)
+    cluster.open_looks = 99
+    with pytest.raises(MigrationError, match=r"partition 0 has a transaction that has not ended .*; stop what writes"):
+        app(cluster).migration()
 
 
 def test_windows_are_taken_while_they_can_change_and_stream_time_comes_with_them(cluster):
