@@ -29,6 +29,7 @@ from state.commit.tables import AppendTable, read_table
 from state.errors import FencedError, SwapRefusedError, TableSchemaError
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, copied, made, output, run_on, run_shadow
+from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
 from tests.pipelines.spark.inline import Place, Topics
 
@@ -166,6 +167,19 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
     epoch = newest_commit(place.warehouse, "sensors").epoch
     assert swap(place, shadow) < epoch, "twice is once"
     assert_same(contents(place), results[0])
+
+
+@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended"])
+def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
+    before = contents(place)
+    for step in ("claimed", "changelogs written"):
+        swap_killed_at(place, shadow, step)
+        assert_same(contents(place), before)
+    swap_killed_at(place, shadow, decided_at)
+    place.application = mended
+    place.run()
+    assert_same(contents(place), results[0])
+    assert_stores_are_the_changelogs(place)
 
 
 @pytest.mark.parametrize("step", ["append redone", "state written"])

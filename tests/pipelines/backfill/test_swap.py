@@ -21,6 +21,7 @@ from state.commit.tables import read_rows
 from state.errors import FencedError, SwapRefusedError
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun, copied, made, output, run_shadow
+from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
 
 pytestmark = pytest.mark.faults
@@ -124,6 +125,18 @@ def test_the_live_run_goes_on_between_the_cut_and_the_swap(tmp_path, results):
 
 def shadow_cut(place) -> int:
     return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
+
+
+@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended"])
+def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
+    before, after = results
+    for step in ("swap files written", "swap prepared"):
+        swap_killed_at(place, shadow, step)
+        assert_outputs(place, before)
+    swap_killed_at(place, shadow, decided_at)
+    place.run()
+    assert_outputs(place, after)
+    assert list(shadows(place.warehouse, place.folder / "shadows", "sensors")) == []
 
 
 @pytest.mark.parametrize(("step", "is_running"), [*((step, True) for step in STEPS), ("pivot appended", False),
