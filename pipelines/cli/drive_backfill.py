@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from infra.control import ControlDatabase, ControlDatabaseError, this_host
 from infra.control.rows import AT_REST
 from infra.settings import Settings
+from pipelines.application import Application
 from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
 from pipelines.backfill.errors import UnknownBackfillError
 from pipelines.backfill.everything import commit_of, is_behind, swap_everything
@@ -133,7 +134,8 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
             raise CommandError(
                 f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
                 f"{backfill} in once more, then start it again")
-        _read_on(settings, reference, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console)
+        _read_on(settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress,
+                 console=console)
         with _at_rest(database, application):
             epoch = swap_everything(settings.warehouse, program, shadow)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores as it starts again"
@@ -145,7 +147,7 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 
 
-def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
+def _read_on(settings: Settings, reference: str, program: Application, shadow: Shadow, *, owner: str,
              on_progress: Callable[[Progress], None], console: logging.Handler | None) -> None:
     """Let a complete backfill of everything read what the application has read since.
 
@@ -155,7 +157,6 @@ def _read_on(settings: Settings, reference: str, shadow: Shadow, *, owner: str,
     """
     from infra.kafka.admin import KafkaAdmin
 
-    program = load_reference(reference)
     live = committed(program, newest_commit(settings.warehouse, program.id))
     if not is_behind(program, live, commit_of(program, shadow)):
         return

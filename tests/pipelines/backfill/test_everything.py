@@ -28,7 +28,7 @@ from state.commit.protocol import newest_commit
 from state.commit.tables import AppendTable, read_table
 from state.errors import FencedError, SwapRefusedError, TableSchemaError
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun_whole, copied, made, output, run_on, run_shadow
+from tests.pipelines.backfill.inline import begun_whole, made, output, run_on, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
 from tests.pipelines.spark.inline import Place, Topics
@@ -59,19 +59,6 @@ def results(tmp_path_factory):
         give(place, share)
         place.run()
         found.append(contents(place))
-    return found
-
-
-@pytest.fixture
-def place(template, tmp_path):
-    """The live application."""
-    return copied(template, tmp_path)
-
-
-@pytest.fixture
-def shadow(place):
-    """The complete backfill."""
-    [found] = shadows(place.warehouse, place.folder / "shadows", "sensors")
     return found
 
 
@@ -169,10 +156,10 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
     assert_same(contents(place), results[0])
 
 
-@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended"])
+@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
 def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
     before = contents(place)
-    for step in ("claimed", "changelogs written"):
+    for step in ("claimed", "swap files written", "changelogs written"):
         swap_killed_at(place, shadow, step)
         assert_same(contents(place), before)
     swap_killed_at(place, shadow, decided_at)

@@ -20,7 +20,7 @@ from state.commit.swap import PREPARED_LIFE_S
 from state.commit.tables import read_rows
 from state.errors import FencedError, SwapRefusedError
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun, copied, made, output, run_shadow
+from tests.pipelines.backfill.inline import begun, made, output, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
 
@@ -56,19 +56,6 @@ def results(template, tmp_path_factory):
         after[table] = mixed.sort(mixed.columns)
         assert not after[table].equals(rows)
     return before, after
-
-
-@pytest.fixture
-def place(template, tmp_path):
-    """The live application, caught up."""
-    return copied(template, tmp_path)
-
-
-@pytest.fixture
-def shadow(place):
-    """A complete backfill of the mended program."""
-    [found] = shadows(place.warehouse, place.folder / "shadows", "sensors")
-    return found
 
 
 def assert_outputs(place, wanted: dict[str, pl.DataFrame]) -> None:
@@ -127,7 +114,7 @@ def shadow_cut(place) -> int:
     return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
 
 
-@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended"])
+@pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
 def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
     before, after = results
     for step in ("swap files written", "swap prepared"):
