@@ -80,9 +80,12 @@ if ! is_done packages "$packages"; then
     mark packages "$packages"
 fi
 
-project=$(fingerprint pyproject.toml)-$PWD
+project=$(fingerprint pyproject.toml infra/kafka/_columns.c)-$PWD
 if ! is_done project "$project"; then
     say "installing Weir itself"
+    if ! command -v cc >/dev/null && ! command -v gcc >/dev/null; then
+        is_root && install_first gcc && install_first libc6-dev || fail "a C compiler is needed: install gcc, then run make setup again"
+    fi
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
     mark project "$project"
 fi

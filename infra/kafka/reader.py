@@ -8,15 +8,15 @@ next call, so that bounding a read costs no second fetch; losing it costs one. D
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import cast
+from dataclasses import dataclass
 
-import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+import polars as pl
+from confluent_kafka import KafkaError, KafkaException
+
+from infra.kafka.columns import RECORD_SCHEMA
+from infra.kafka.consumer import NO_LIMIT, PartitionConsumer
 
 FETCH_PROPERTIES: Mapping[str, object] = {
     "enable.auto.commit": False,
@@ -30,15 +30,15 @@ FETCH_PROPERTIES: Mapping[str, object] = {
     "fetch.queue.backoff.ms": 1,
 }
 CONSUME_TIMEOUT_S = 0.05
-"""How long one call waits for a full batch; offsets that hold no record cost at most this."""
+"""How long one call waits for a first record."""
 PATIENCE_S = 1.0
 """How long a read without any progress waits. Fetching goes on behind it, so a short wait loses nothing, and a stop
 is not held up by one wait after another for each partition of brokers that are away."""
 CONNECT_LIMIT_S = 2.0
-BATCH_RECORDS = 10_000
-"""A call's messages stay in the processor's cache: 5 to 15 % less than with 50,000."""
-PASSING_ERRORS = frozenset({KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN,
-                            KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+PASSING_ERRORS = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT,
+                            KafkaError._RESOLVE, KafkaError._UNKNOWN_PARTITION})
+"""A broker that is behind does not know a new partition yet."""
+_NOWHERE = -1
 
 
 class OffsetGoneError(Exception):
@@ -53,68 +53,31 @@ class OffsetGoneError(Exception):
                 "(retention or a new topic of the same name); raise the topic's retention, or reset the application")
 
 
-@dataclass
+@dataclass(frozen=True)
 class RawRecords:
-    """Undecoded records of one topic partition in offset order; the lists and arrays are aligned."""
+    """Undecoded records of one topic partition in offset order."""
 
     topic: str
     partition: int
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    timestamps_ms: np.ndarray
-    offsets: np.ndarray
+    frame: pl.DataFrame
+    """As ``RECORD_SCHEMA``."""
     next_offset: int
     """Where to read on: past the records here and past the offsets that hold none."""
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-@dataclass
-class _Fetched:
-    """Records fetched and not handed out yet."""
-
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    timestamps_ms: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    offsets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def extend(self, messages: list[Message]) -> int:
-        """Take ``messages`` over; gives the bytes of their values."""
-        values = list(map(Message.value, messages))
-        self.keys += map(Message.key, messages)
-        self.values += values
-        times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
-        first, last = offset_of(messages[0]), offset_of(messages[-1])
-        if last - first + 1 == len(messages):
-            offsets = np.arange(first, last + 1, dtype=np.int64)
-        else:
-            offsets = np.array([offset_of(message) for message in messages], np.int64)
-        self.timestamps_ms = np.concatenate([self.timestamps_ms, times])
-        self.offsets = np.concatenate([self.offsets, offsets])
-        return sum(map(len, filter(None, values)))
-
-    def take(self, count: int) -> _Fetched:
-        """Cut the first ``count`` records off."""
-        head = _Fetched(self.keys[:count], self.values[:count], self.timestamps_ms[:count], self.offsets[:count])
-        self.keys, self.values = self.keys[count:], self.values[count:]
-        self.timestamps_ms, self.offsets = self.timestamps_ms[count:], self.offsets[count:]
-        return head
-
-
-def offset_of(message: Message) -> int:
-    """The offset of a consumed message, which always has one."""
-    return cast(int, message.offset())
-
 
 class PartitionReader:
-    """Reads one topic partition; keep it between epochs. Not for use from several threads."""
+    """Reads one topic partition; keep it between epochs, and close it. Not for use from several threads.
+
+    Raises:
+        KafkaException: A property is unknown or cannot be used.
+    """
 
     def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
-        self._consumer = Consumer({**FETCH_PROPERTIES, "group.id": f"weir-reader-{topic}-{partition}", **properties})
-        self._fetched = _Fetched()
-        self._handed_out = -1
+        self._consumer = PartitionConsumer({**FETCH_PROPERTIES, **properties}, topic, partition)
+        self._fetched = RECORD_SCHEMA.to_frame()
+        """Records fetched and not handed out yet."""
+        self._handed_out = _NOWHERE
 
     def read(self, start: int, end: int, *, until_time_ms: int | None = None, max_bytes: int = 64 << 20,
              patience_s: float = PATIENCE_S) -> RawRecords:
@@ -129,69 +92,59 @@ class PartitionReader:
         """
         if self._handed_out != start:
             self._seek(start)
-        next_offset = self._collect(start, end, until_time_ms, max_bytes, patience_s)
-        offsets = self._fetched.offsets
-        count = int(np.searchsorted(offsets, end))
+        self._handed_out = _NOWHERE  # an error on the way loses what was fetched: the next read seeks
+        next_offset = self._collect(start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes,
+                                    patience_s)
+        fetched = self._fetched
+        count = fetched["offset"].search_sorted(end)
         if until_time_ms is not None:
-            beyond = np.flatnonzero(self._fetched.timestamps_ms[:count] > until_time_ms)
+            beyond = (fetched["timestamp_ms"][:count] > until_time_ms).arg_true()
             if len(beyond):
-                count = min(count, max(int(beyond[0]), 1))
-        if count < len(offsets):
-            next_offset = int(offsets[count])
+                count = min(count, max(beyond[0], 1))
+        if count < fetched.height:
+            next_offset = fetched["offset"][count]
         next_offset = max(start, min(next_offset, end))
-        head = self._fetched.take(count)
-        self._handed_out = next_offset
-        return RawRecords(self.topic, self.partition, head.keys, head.values, head.timestamps_ms, head.offsets,
-                          next_offset)
+        self._fetched, self._handed_out = fetched[count:], next_offset
+        return RawRecords(self.topic, self.partition, fetched[:count], next_offset)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
-        kept = int(np.searchsorted(records.offsets, offset))
-        fetched = self._fetched
-        self._fetched = _Fetched(records.keys[kept:] + fetched.keys, records.values[kept:] + fetched.values,
-                                 np.concatenate([records.timestamps_ms[kept:], fetched.timestamps_ms]),
-                                 np.concatenate([records.offsets[kept:], fetched.offsets]))
-        self._handed_out = offset
+        kept = records.frame[records.frame["offset"].search_sorted(offset):]
+        self._fetched, self._handed_out = pl.concat([kept, self._fetched]), offset
 
     def connect(self) -> None:
         """Meet the brokers ahead of the first read; brokers that are away are met later."""
-        with contextlib.suppress(KafkaException):
-            self._consumer.list_topics(self.topic, timeout=CONNECT_LIMIT_S)
+        self._consumer.connect(CONNECT_LIMIT_S)
 
     def close(self) -> None:
         self._consumer.close()
 
     def _seek(self, offset: int) -> None:
-        self._fetched = _Fetched()
-        self._consumer.assign([TopicPartition(self.topic, self.partition, offset)])
+        self._fetched = RECORD_SCHEMA.to_frame()
+        self._consumer.start(offset)
 
-    def _collect(self, start: int, end: int, until_time_ms: int | None, max_bytes: int,
-                 patience_s: float) -> int:
+    def _collect(self, start: int, end: int, until_ms: int, max_bytes: int, patience_s: float) -> int:
         """Fetch until the range, the bytes or the time is covered; gives the offset reached."""
-        fetched = self._fetched
-        reached = int(fetched.offsets[-1]) + 1 if len(fetched.offsets) else start
-        size = sum(map(len, filter(None, fetched.values)))
+        kept, consumer = self._fetched, self._consumer
+        reached = max(start, consumer.next_offset)
+        if kept.height:
+            max_bytes -= kept.select(pl.sum_horizontal(pl.col("key", "value").bin.size().sum())).item()
+            if reached >= end or max_bytes <= 0 or kept["timestamp_ms"].max() > until_ms:  # type: ignore[operator]
+                return reached
         deadline = time.monotonic() + patience_s
-        while reached < end and size < max_bytes:
-            if until_time_ms is not None and len(fetched.offsets) and fetched.timestamps_ms.max() > until_time_ms:
+        while reached < end:
+            is_complete = consumer.consume(CONSUME_TIMEOUT_S, end=end, until_ms=until_ms, max_bytes=max_bytes)
+            for error in consumer.errors():
+                self._raise_if_final(error, reached)
+            if consumer.next_offset > reached:
+                reached, deadline = consumer.next_offset, time.monotonic() + patience_s
+            if consumer.at_end is not None:
+                reached = max(reached, min(consumer.at_end, end))
                 break
-            messages = self._consumer.consume(min(BATCH_RECORDS, end - reached), CONSUME_TIMEOUT_S)
-            records, at_end = messages, False
-            if any(map(Message.error, messages)):
-                records = [message for message in messages if message.error() is None]
-                for message in messages:
-                    if (error := message.error()) is not None:
-                        self._raise_if_final(error, reached)
-                        if error.code() == KafkaError._PARTITION_EOF:
-                            at_end, reached = True, max(reached, min(offset_of(message), end))
-            if records and offset_of(records[0]) < start:
-                records = [message for message in records if offset_of(message) >= start]
-            if records:
-                size += fetched.extend(records)
-                reached = max(reached, offset_of(records[-1]) + 1)
-                deadline = time.monotonic() + patience_s
-            if at_end or time.monotonic() > deadline:
+            if is_complete or time.monotonic() > deadline:
                 break
+        found = consumer.take()
+        self._fetched = pl.concat([kept, found]) if kept.height else found
         return reached
 
     def _raise_if_final(self, error: KafkaError, reached: int) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
 
 from pipelines.backfill.errors import SourceFilesError
@@ -74,7 +72,7 @@ def write_slice(folder: Path, source: SourceNode, partition: int, partitions: in
     records = pl.DataFrame({
         "key": pl.Series([source.key_serde.encode(key) for key in keys], dtype=pl.Binary),
         "value": pl.Series([source.value_serde.encode(value) for value in values], dtype=pl.Binary),
-        "time_ms": rows["_time_ms"]})
+        "timestamp_ms": rows["_time_ms"]})
     folder.mkdir(parents=True, exist_ok=True)
     records.write_ipc(_slice(folder, source.topic, partition))
     return records.height
@@ -82,14 +80,12 @@ def write_slice(folder: Path, source: SourceNode, partition: int, partitions: in
 
 @dataclass(frozen=True)
 class SliceRecords:
-    """Records of a slice in order; the lists and arrays are aligned."""
+    """Records of a slice in order."""
 
     topic: str
     partition: int
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    timestamps_ms: np.ndarray[Any, Any]
-    offsets: np.ndarray[Any, Any]
+    frame: pl.DataFrame
+    """As ``RAW_SCHEMA``."""
     next_offset: int
 
 
@@ -98,20 +94,20 @@ class SliceReader:
 
     def __init__(self, folder: Path, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
-        self._records = pl.read_ipc(_slice(folder, topic, partition))
+        records = pl.read_ipc(_slice(folder, topic, partition))
+        self._records = records.with_columns(offset=pl.int_range(pl.len(), dtype=pl.Int64))
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
         """Records of ``[start, end)``, cut at the first beyond ``until_time_ms`` and past ``max_bytes``; at least one.
         """
         rows = self._records[start:end]
-        times, count = rows["time_ms"].to_numpy(), rows.height
+        count = rows.height
         if until_time_ms is not None:
-            count = min(count, int(np.searchsorted(times, until_time_ms, side="right")))
-        sizes = (rows["key"].bin.size().fill_null(0) + rows["value"].bin.size().fill_null(0)).cum_sum().to_numpy()
-        count = min(count, int(np.searchsorted(sizes, max_bytes)) + 1)
+            count = min(count, rows["timestamp_ms"].search_sorted(until_time_ms, side="right"))
+        sizes = (rows["key"].bin.size().fill_null(0) + rows["value"].bin.size().fill_null(0)).cum_sum()
+        count = min(count, sizes.search_sorted(max_bytes) + 1)
         rows = rows[:max(1, count)]
-        return SliceRecords(self.topic, self.partition, rows["key"].to_list(), rows["value"].to_list(),
-                            times[:rows.height], np.arange(start, start + rows.height), start + rows.height)
+        return SliceRecords(self.topic, self.partition, rows, start + rows.height)
 
     def take_back(self, records: object, offset: int) -> None:
         """Nothing is taken from a slice."""

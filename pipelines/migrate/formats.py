@@ -60,12 +60,12 @@ def key_columns(store: StoreSpec) -> pl.Schema:
 
 def decode_rows(store: StoreSpec, window_size_ms: int | None, serdes: StoreSerdes, rows: pl.DataFrame,
                 where: str) -> pl.DataFrame:
-    """A changelog's rows (``key``, ``value``: Binary, ``ts``, ``offset``) as the store's columns and ``_ts`` (ms).
+    """A changelog's rows (as ``RAW_SCHEMA``) as the store's columns and ``_ts`` (ms).
 
     Raises:
         MigrationError: A key or value is not of the serdes' form; ``where`` names the topic and partition.
     """
-    keys, values, times = rows["key"], rows["value"], rows["ts"]
+    keys, values, times = rows["key"], rows["value"], rows["timestamp_ms"]
     bounds = []
     if window_size_ms is not None:
         _require_length(keys, TIME_BYTES + SEQUENCE_BYTES, rows, where, "key of a window store")
@@ -105,7 +105,7 @@ def _decoded(serde: Serde, items: pl.Series, wanted: pl.Schema, rows: pl.DataFra
     if list(found.values()) != list(wanted.values()) or not (is_single or list(found) == list(wanted)):
         raise MigrationError(f"{what} is read as {dict(found)} by {serde!r}, and the store has {dict(wanted)}; give "
                              "serdes with the store's columns")
-    decoded = serde.decode(items.to_list(), row_type)
+    decoded = serde.decode(items, row_type)
     if bad := [*decoded.bad.items(), *((index, "is empty") for index in decoded.absent)]:
         index, reason = min(bad)
         raise MigrationError(f"{what} at offset {rows['offset'][index]} cannot be read by {serde!r}: {reason}; give "

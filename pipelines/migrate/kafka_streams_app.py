@@ -19,7 +19,7 @@ from pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, 
 from pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
 from pipelines.migrate.outputs import output_rows
 from pipelines.operators.windows import TimeWindows
-from pipelines.serdes.source import RawRecords
+from pipelines.serdes.source import RAW_SCHEMA, RawRecords
 from pipelines.topology import SubTopology
 from pipelines.topology.nodes import AggregateNode
 from state.types import StoreSpec, TableSpec, TaskId
@@ -32,7 +32,6 @@ EMPTY_READS = 10
 TRANSACTION_LIMIT_S = 30.0
 """How long a transaction may take to end: brokers abort that of an application which was killed after 10 to 20 s."""
 TRANSACTION_LOOK_S = 0.1
-_RAW = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "ts": pl.Int64(), "offset": pl.Int64()})
 
 
 class FetchedRecords(RawRecords, Protocol):
@@ -171,12 +170,11 @@ class KafkaStreamsApp:
         return [(TaskId(sub_topology.index, number), rows) for number, rows in by_partition.items()]
 
     def _newest(self, topic: str, partition: int, end: int) -> pl.DataFrame:
-        """The newest record of each key below ``end``, deleted keys left out: ``key value ts offset``."""
-        held = pl.DataFrame(schema=_RAW)
+        """The newest record of each key below ``end``, deleted keys left out: as ``RAW_SCHEMA``."""
+        held = RAW_SCHEMA.to_frame()
         parts: list[pl.DataFrame] = []
         for raw in self._read(topic, partition, end):
-            parts.append(pl.DataFrame({"key": raw.keys, "value": raw.values, "ts": raw.timestamps_ms,
-                                       "offset": raw.offsets}, schema=_RAW))
+            parts.append(raw.frame)
             if sum(part.height for part in parts) > max(HELD_ROWS, held.height):
                 held, parts = _newest_of([held, *parts]), []
         return _newest_of([held, *parts]).filter(pl.col("value").is_not_null() & pl.col("key").is_not_null())
@@ -188,7 +186,7 @@ class KafkaStreamsApp:
         beginnings, ends = self.cluster.beginning_offsets(partitions), self._settled_ends(partitions)
         for partition in partitions:
             start = max(committed.get(partition, 0), beginnings[partition])
-            if any(raw.keys for raw in self._read(*partition, ends[partition], start)):
+            if any(raw.frame.height for raw in self._read(*partition, ends[partition], start)):
                 raise MigrationError(f"Kafka Streams application {self.id!r} has records in its repartition topic "
                                      f"{topic!r} that it has not read; start it without new input, let it catch up, "
                                      "and stop it cleanly")

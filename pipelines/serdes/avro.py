@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any
 
@@ -64,7 +64,7 @@ class Avro(RegistrySerde):
                                    fields_of(self, item, self._row_type.annotations))
         return self._header + written.getvalue()
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         """Raises ``SchemaRegistryError`` when the registry cannot be asked for a schema that is not known yet."""
         records, absent, bad = decode_one_by_one(items, self._decode_one)
         try:

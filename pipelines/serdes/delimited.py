@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -40,7 +39,7 @@ class Delimited:
             raise ValueError(f"{item!r} has a part that holds the separator {self.sep!r}, so it could not be read back")
         return self.sep.join(parts).encode()
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)
         names = list(row_type.columns)
         wrong = (text.str.count_matches(self.sep, literal=True) != len(names) - 1).fill_null(False)

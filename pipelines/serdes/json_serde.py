@@ -2,19 +2,25 @@
 
 Unknown fields are skipped without being decoded, a missing field is null for ``X | None`` and bad input
 otherwise, an integer is accepted where a float is declared and nothing else is coerced, and JSON ``null`` is
-a tombstone. A batch is decoded in one call when it can be proven that no value runs into its neighbour.
+a tombstone. Values are decoded many by a call when it can be proven that none runs into its neighbour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import polars as pl
 
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
 from pipelines.serdes.structs import StructSerde, check_integers, columns_of
+
+TOGETHER = 4_000
+"""Values decoded by one call: they stay in the processor's cache. 66 ms for 150,000 of 400 bytes, all at once 138."""
+_LINE_END = ord("\n")
+_NULL = pl.Series([b"null"])
 
 
 class Json(StructSerde):
@@ -25,12 +31,13 @@ class Json(StructSerde):
         self._lines: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._struct)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._struct | None)
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
-        absent: list[int] = []
-        objects = self._decode_together(items)
-        if objects is None:
-            absent = [index for index, item in enumerate(items) if item is None or item == b"null"]
-            objects = self._decode_around(items, absent) if absent else None
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
+        gone = items.is_null() | (items == _NULL).fill_null(False)
+        absent = gone.arg_true().to_list()
+        objects = self._decode_together(items.filter(~gone) if absent else items)
+        if objects is not None and absent:
+            present = iter(objects)
+            objects = [None if is_gone else next(present) for is_gone in gone.to_list()]
         if objects is not None:
             try:
                 return DecodedColumns(columns_of(row_type, objects, absent), absent)
@@ -39,33 +46,26 @@ class Json(StructSerde):
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
         return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
 
-    def _decode_together(self, items: Sequence[bytes | None]) -> list[Any] | None:
-        """All objects by one call, or None where a value is absent, bad, or might run into its neighbour.
+    def _decode_together(self, items: pl.Series) -> list[Any] | None:
+        """All objects, or None where a value is bad or might run into its neighbour.
 
-        As many line ends as there are gaps, each between two braces, leave every value a line of its own.
+        As many line ends as there are gaps between values leave every value a line of its own, and so do braces around
+        each of them an object of its own.
         """
-        try:
-            joined = b"\n".join(items)  # type: ignore[arg-type]
-        except TypeError:
+        if not (items.bin.starts_with(b"{").all() and items.bin.ends_with(b"}").all()):
             return None
-        gaps = len(items) - 1
-        if not (joined.startswith(b"{") and joined.endswith(b"}")
-                and joined.count(b"\n") == gaps and joined.count(b"}\n{") == gaps):
-            return None
+        objects: list[Any] = []
         try:
-            objects = self._lines.decode_lines(joined)
-        except ValueError:
+            texts = items.cast(pl.String())
+            for start in range(0, len(texts), TOGETHER):
+                part = texts[start:start + TOGETHER]
+                lines = part.str.join("\n").item().encode()
+                if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) != len(part) - 1:
+                    return None
+                objects += self._lines.decode_lines(lines)
+        except (ValueError, pl.exceptions.ComputeError):
             return None
         return objects if len(objects) == len(items) else None
-
-    def _decode_around(self, items: Sequence[bytes | None], absent: list[int]) -> list[Any] | None:
-        """As ``_decode_together``, with None for the absent values."""
-        gone = set(absent)
-        present = self._decode_together([item for index, item in enumerate(items) if index not in gone])
-        if present is None:
-            return None
-        objects = iter(present)
-        return [None if index in gone else next(objects) for index in range(len(items))]
 
     def _decode_one(self, item: bytes) -> Any:
         value = self._one.decode(item)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import polars as pl
 
 from pipelines.serdes.row_type import RowType
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
@@ -22,7 +22,7 @@ class Msgpack(StructSerde):
         super().__init__(schema, msgspec.msgpack.Encoder())
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(self._struct | None)
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         decode = self._decoder.decode
         try:
             objects = [None if item is None else decode(item) for item in items]

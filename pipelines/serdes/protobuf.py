@@ -8,7 +8,7 @@ null, any other has its default. An enum's value is its name.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
@@ -64,7 +64,7 @@ class Protobuf(RegistrySerde):
             item = self.message(**{name: value for name, value in values.items() if value is not None})
         return self._header + item.SerializeToString()
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         messages, absent, bad = decode_one_by_one(items, self._decode_one)
         columns = [pl.Series(name, [None if message is None else read(message) for message in messages],
                              dtype=row_type.columns[name]) for name, read in self._readers.items()]

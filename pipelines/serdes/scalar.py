@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -50,7 +49,7 @@ class String(_Scalar):
     def _write(self, item: str) -> bytes:
         return item.encode()
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)
         return DecodedColumns([text.alias(next(iter(row_type.columns)))], absent, bad)
 
@@ -63,15 +62,16 @@ class Bytes(_Scalar):
     def _write(self, item: bytes) -> bytes:
         return item
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
-        column = pl.Series(next(iter(row_type.columns)), items, dtype=pl.Binary())
-        return DecodedColumns([column], column.is_null().arg_true().to_list())
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
+        return DecodedColumns([items.alias(next(iter(row_type.columns)))], items.is_null().arg_true().to_list())
 
 
 class _Number(_Scalar):
     """Numbers of one width, big-endian."""
 
     stored: np.dtype[Any]
+    read: pl.DataType
+    """As ``stored``."""
     dtype: pl.DataType = pl.Int64()
 
     def _write(self, item: Any) -> bytes:
@@ -79,39 +79,34 @@ class _Number(_Scalar):
             raise ValueError(f"{self!r} writes {self.stored.itemsize} bytes, into which {item} does not fit")
         return np.array(item, self.stored).tobytes()
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         width = self.stored.itemsize
-        absent = [index for index, item in enumerate(items) if item is None]
-        bad = {index: f"expected {width} bytes, found {len(item)}" for index, item in enumerate(items)
-               if item is not None and len(item) != width}
-        unread = {*absent, *bad}
-        filled = b"".join(bytes(width) if index in unread else item for index, item in enumerate(items))  # type: ignore[misc]
-        numbers = np.frombuffer(filled, self.stored)
-        column = pl.Series(next(iter(row_type.columns)), numbers.astype(self.stored.newbyteorder("="))).cast(self.dtype)
-        if unread:
-            column = column.scatter(sorted(unread), None)
-        return DecodedColumns([column], absent, bad)
+        wrong = (items.bin.size() != width).fill_null(False)
+        bad = {index: f"expected {width} bytes, found {len(items[index])}" for index in wrong.arg_true().to_list()}
+        numbers = (items.set(wrong, None) if bad else items).bin.reinterpret(dtype=self.read, endianness="big")
+        return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))],
+                              items.is_null().arg_true().to_list(), bad)
 
 
 class Int64(_Number):
     """Eight bytes, two's complement (Kafka's LongSerializer)."""
 
     annotation = int
-    stored = np.dtype(">i8")
+    stored, read = np.dtype(">i8"), pl.Int64()
 
 
 class Int32(_Number):
     """Four bytes, two's complement (Kafka's IntegerSerializer)."""
 
     annotation = int
-    stored = np.dtype(">i4")
+    stored, read = np.dtype(">i4"), pl.Int32()
 
 
 class Float64(_Number):
     """Eight bytes, IEEE 754 (Kafka's DoubleSerializer)."""
 
     annotation = float
-    stored = np.dtype(">f8")
+    stored, read = np.dtype(">f8"), pl.Float64()
     dtype = pl.Float64()
 
 
@@ -119,7 +114,7 @@ class Float32(_Number):
     """Four bytes, IEEE 754 (Kafka's FloatSerializer)."""
 
     annotation = float
-    stored = np.dtype(">f4")
+    stored, read = np.dtype(">f4"), pl.Float32()
     dtype = pl.Float64()
 
 
@@ -131,7 +126,7 @@ class Boolean(_Scalar):
     def _write(self, item: Any) -> bytes:
         return bytes([bool(item)])
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         known = {None: None, b"\x00": False, b"\x01": True}
         column = pl.Series(next(iter(row_type.columns)), [known.get(item) for item in items], dtype=pl.Boolean())
         return DecodedColumns([column], [index for index, item in enumerate(items) if item is None],
@@ -153,7 +148,7 @@ class Uuid(_Scalar):
         except ValueError:
             raise ValueError(f"{self!r} takes a UUID or its text, found {item!r}") from None
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         text, absent, bad = decode_text(items)
         wrong = (~text.str.contains(_UUID)).fill_null(False)
         if wrong.any():
@@ -162,10 +157,10 @@ class Uuid(_Scalar):
         return DecodedColumns([text.str.to_lowercase().alias(next(iter(row_type.columns)))], absent, bad)
 
 
-def decode_text(items: Sequence[bytes | None]) -> tuple[pl.Series, list[int], dict[int, str]]:
+def decode_text(items: pl.Series) -> tuple[pl.Series, list[int], dict[int, str]]:
     """UTF-8 text, the rows without bytes, and the rows whose bytes are not UTF-8 with the reason."""
     try:
-        text = pl.Series(items, dtype=pl.Binary()).cast(pl.String())
+        text = items.cast(pl.String())
     except pl.exceptions.ComputeError:
         objects, absent, bad = decode_one_by_one(items, bytes.decode)
         return pl.Series(objects, dtype=pl.String()), absent, bad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,8 +30,8 @@ class Serde(Protocol):
         """The columns; a scalar that was given no name takes ``default_name`` (``key`` or ``value``)."""
         ...
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
-        """Columns of ``row_type`` for ``items``, never raising for bad bytes."""
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
+        """Columns of ``row_type`` for ``items`` (Binary, null where a record has none), never raising for bad bytes."""
         ...
 
     def encode(self, item: Any) -> bytes | None:
@@ -64,7 +64,7 @@ def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[s
     return fields
 
 
-def decode_one_by_one(items: Sequence[bytes | None], decode: Any) -> tuple[list[Any], list[int], dict[int, str]]:
+def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[Any], list[int], dict[int, str]]:
     """Objects of ``items``, with None where absent or bad; ``decode`` raises ValueError with the reason."""
     objects: list[Any] = []
     absent, bad = [], {}

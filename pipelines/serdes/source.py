@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -13,25 +13,20 @@ from pipelines.serdes.serde import Serde
 from pipelines.serdes.timestamps import TimestampExtractor
 from pipelines.tasks.plan import BadRecord
 
+RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
+"""Undecoded records of one topic partition; what a record lacks is null."""
+
 
 class RawRecords(Protocol):
-    """Records of one topic partition in offset order; all five columns have the same length."""
+    """Records of one topic partition in offset order."""
 
     @property
     def topic(self) -> str: ...
     @property
     def partition(self) -> int: ...
     @property
-    def keys(self) -> list[bytes | None]: ...
-    @property
-    def values(self) -> list[bytes | None]: ...
-    @property
-    def timestamps_ms(self) -> np.ndarray[Any, Any]:
-        """int64."""
-        ...
-    @property
-    def offsets(self) -> np.ndarray[Any, Any]:
-        """int64."""
+    def frame(self) -> pl.DataFrame:
+        """As ``RAW_SCHEMA``."""
         ...
 
 
@@ -68,16 +63,16 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
 
     ``partition_time_ms`` and ``now_ms`` are what the timestamp extractor goes by (``TimestampExtractor.extract``).
     """
-    rows = len(raw.values)
-    key = source.key_serde.decode(raw.keys, source.key)
-    value = source.value_serde.decode(raw.values, source.value)
+    rows = raw.frame.height
+    key = source.key_serde.decode(raw.frame["key"], source.key)
+    value = source.value_serde.decode(raw.frame["value"], source.value)
     deleted = np.zeros(rows, dtype=bool)
     deleted[value.absent] = True
     frame = pl.DataFrame([
         *key.columns, *value.columns,
-        pl.Series("_ts", raw.timestamps_ms, dtype=pl.Int64()),
+        raw.frame["timestamp_ms"].alias("_ts"),
         pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
-        pl.Series("_offset", raw.offsets, dtype=pl.Int64()),
+        raw.frame["offset"].alias("_offset"),
         pl.Series("_deleted", deleted, dtype=pl.Boolean()),
     ])
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
@@ -90,13 +85,11 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
     bad = [_bad_record(raw, index, reasons[index]) for index in sorted(reasons)]
     keep = np.ones(rows, dtype=bool)
     keep[[*reasons, *event_times.skipped]] = False
-    return Decoded(frame.filter(pl.Series(keep)), bad, raw.offsets[event_times.skipped].tolist())
+    return Decoded(frame.filter(pl.Series(keep)), bad, raw.frame["offset"].gather(event_times.skipped).to_list())
 
 
 def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
-    return BadRecord(topic=raw.topic, partition=raw.partition, offset=int(raw.offsets[index]),
-                     timestamp_ms=int(raw.timestamps_ms[index]), reason=reason,
-                     key=raw.keys[index], value=raw.values[index])
+    return BadRecord(topic=raw.topic, partition=raw.partition, reason=reason, **raw.frame.row(index, named=True))
 
 
 def source_schema(columns: pl.Schema) -> pl.Schema:

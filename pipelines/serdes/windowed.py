@@ -6,7 +6,6 @@ and its start: milliseconds since 1970 in eight big-endian bytes each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,16 +33,15 @@ class WindowedSerde:
         """The key's own columns; the window's bounds come behind them."""
         return self.key.row_type(default_name)
 
-    def decode(self, items: Sequence[bytes | None], row_type: RowType) -> DecodedColumns:
-        keys = pl.Series(items, dtype=pl.Binary())
+    def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         behind = self.times * TIME_BYTES
-        short = (keys.bin.size() < behind).fill_null(False)
-        bad = {index: f"expected a key and {behind} bytes of its window, found {len(keys[index])} bytes"
+        short = (items.bin.size() < behind).fill_null(False)
+        bad = {index: f"expected a key and {behind} bytes of its window, found {len(items[index])} bytes"
                for index in short.arg_true().to_list()}
-        keys = keys.set(short, None) if bad else keys
+        keys = items.set(short, None) if bad else items
         frame = pl.DataFrame([keys.alias("key")])
         inner = self.key.decode(
-            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series().to_list(), row_type)
+            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series(), row_type)
         times = [keys.bin.tail((self.times - index) * TIME_BYTES).bin.head(TIME_BYTES).bin.reinterpret(
             dtype=pl.Int64(), endianness="big") for index in range(self.times)]
         bounds = [bound.cast(TIME).alias(name) for bound, name in

@@ -83,11 +83,15 @@ class Worker:
     def settle(self, request: SettleRequest) -> tuple[TaskId, bool]:
         """Answer ``request``; closing also gives the consumers back."""
         if request.close:
-            for reader in self.readers.values():
-                reader.close()
-            self.readers.clear()
+            self.close()
         return request.task, self.epochs.settle(request.task, request.instance, generation=request.generation,
                                                 committed=request.committed, close=request.close)
+
+    def close(self) -> None:
+        """Give the consumers back; they are made anew when they are needed."""
+        for reader in self.readers.values():
+            reader.close()
+        self.readers.clear()
 
 
 GC_ALLOCATIONS = 50_000
@@ -100,6 +104,8 @@ _workers: list[Worker] = []
 def worker_for(settings: WorkerSettings) -> Worker:
     """This process's worker, made anew when the settings are others, those of the brokers included."""
     if not _workers or _workers[0].settings != settings:
+        for worker in _workers:
+            worker.close()
         _workers[:] = [Worker(settings)]
     return _workers[0]
 

@@ -21,7 +21,7 @@ SHARE_ELSEWHERE = 0.25
 
 def check_placement(raw: RawRecords, partitions: int) -> None:
     """Raises ``PartitionerError`` where too many keys belong into another one of the topic's ``partitions``."""
-    keys = list(dict.fromkeys(key for key in raw.keys[:RECORDS] if key is not None))
+    keys = raw.frame["key"][:RECORDS].drop_nulls().unique().to_list()
     if len(keys) < FEWEST_KEYS:
         return
     targets = (murmur2(keys) & np.uint32(0x7FFFFFFF)) % partitions

@@ -14,14 +14,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from pipelines.application import Application
 from pipelines.errors import BadInputError
 from pipelines.operators.windows import to_ms
 from pipelines.serdes.registry import connect_serdes
-from pipelines.serdes.source import decode_source
+from pipelines.serdes.source import RAW_SCHEMA, decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
 from pipelines.tasks.global_tables import GlobalTables
 from pipelines.tasks.metrics import Reading, RunMetrics
@@ -52,10 +51,7 @@ class _Records:
 
     topic: str
     partition: int
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    timestamps_ms: np.ndarray[Any, Any]
-    offsets: np.ndarray[Any, Any]
+    frame: pl.DataFrame
 
 
 class _Task:
@@ -180,10 +176,10 @@ class TopologyTestDriver:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
             topic=topic, partition=0,
-            keys=[encode_part(topic, "key", source.key_serde, key)],
-            values=[encode_part(topic, "value", source.value_serde, value)],
-            timestamps_ms=np.array([self._now_ms if time_ms is None else time_ms], dtype=np.int64),
-            offsets=np.array([self._offsets[topic]], dtype=np.int64))
+            frame=pl.DataFrame([(encode_part(topic, "key", source.key_serde, key),
+                                 encode_part(topic, "value", source.value_serde, value),
+                                 self._now_ms if time_ms is None else time_ms, self._offsets[topic])],
+                               schema=RAW_SCHEMA, orient="row"))
         self._offsets[topic] += 1
         if topic in self._global_topics:
             self._global_tables.take(raw, self._now_ms)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from random import Random
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.reader import OffsetGoneError, PartitionReader
+from infra.kafka.reader import OffsetGoneError, PartitionReader, RawRecords
 
 pytestmark = pytest.mark.broker
 
@@ -37,29 +38,39 @@ def numbered(broker, topic):
     return name
 
 
+def offsets(found: RawRecords) -> list[int]:
+    return found.frame["offset"].to_list()
+
+
+def delete_records_before(broker: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        deleted.result(10)
+
+
 def assert_reaches(reader: PartitionReader, position: int, end: int) -> None:
     """Reading on comes to ``end`` without a record; a marker may land a moment after its transaction."""
     until = time.monotonic() + 10
     while position < end and time.monotonic() < until:
         found = reader.read(position, end)
-        assert len(found) == 0
+        assert found.frame.height == 0
         position = found.next_offset
     assert position == end
 
 
 def test_a_range_is_read_to_its_end_and_no_further(reading, numbered):
     found = reading(numbered).read(10, 25)
-    assert found.offsets.tolist() == list(range(10, 25))
-    assert (found.keys[0], found.values[-1], found.next_offset) == (b"k10", b"v24", 25)
-    assert found.timestamps_ms.tolist() == [1_000_000 + number * 1_000 for number in range(10, 25)]
+    assert found.frame.rows() == [(b"k%d" % number, b"v%d" % number, 1_000_000 + number * 1_000, number)
+                                  for number in range(10, 25)]
+    assert found.next_offset == 25
 
 
 def test_reading_goes_on_where_it_stopped_and_seeks_where_it_did_not(reading, numbered):
     reader = reading(numbered)
-    assert reader.read(0, 10).offsets.tolist() == list(range(10))
-    assert reader.read(10, 20).offsets.tolist() == list(range(10, 20))
-    assert reader.read(5, 8).offsets.tolist() == [5, 6, 7], "back"
-    assert reader.read(90, 100).offsets.tolist() == list(range(90, 100)), "ahead"
+    assert offsets(reader.read(0, 10)) == list(range(10))
+    assert offsets(reader.read(10, 20)) == list(range(10, 20))
+    assert offsets(reader.read(5, 8)) == [5, 6, 7], "back"
+    assert offsets(reader.read(90, 100)) == list(range(90, 100)), "ahead"
 
 
 def test_records_that_were_taken_back_come_again_without_a_seek(reading, numbered, monkeypatch):
@@ -68,16 +79,16 @@ def test_records_that_were_taken_back_come_again_without_a_seek(reading, numbere
     reader.take_back(taken, 25)
     monkeypatch.setattr(reader, "_seek", lambda offset: pytest.fail(f"sought {offset}"))
     again = reader.read(25, 60)
-    assert again.offsets.tolist() == list(range(25, 60))
-    assert again.values == [b"v%d" % number for number in range(25, 60)]
+    assert offsets(again) == list(range(25, 60))
+    assert again.frame["value"].to_list() == [b"v%d" % number for number in range(25, 60)]
 
 
 def test_a_time_cuts_before_the_first_record_beyond_it_but_one_is_always_taken(reading, numbered):
     reader = reading(numbered)
     found = reader.read(0, 100, until_time_ms=1_000_000 + 7_500)
-    assert (found.offsets.tolist(), found.next_offset) == (list(range(8)), 8)
-    assert reader.read(8, 100, until_time_ms=0).offsets.tolist() == [8], "what was fetched beyond is not lost"
-    assert reader.read(9, 100).offsets.tolist() == list(range(9, 100))
+    assert (offsets(found), found.next_offset) == (list(range(8)), 8)
+    assert offsets(reader.read(8, 100, until_time_ms=0)) == [8], "what was fetched beyond is not lost"
+    assert offsets(reader.read(9, 100)) == list(range(9, 100))
 
 
 def test_bytes_stop_reading_early(reading, broker, topic):
@@ -88,8 +99,55 @@ def test_bytes_stop_reading_early(reading, broker, topic):
         producer.poll(0)
     producer.flush()
     found = reading(name).read(0, 40_000, max_bytes=1_000_000)
-    assert 10_000 <= len(found) < 40_000
-    assert found.next_offset == len(found)
+    assert found.next_offset == found.frame.height == 10_000, "the record that passes the bound is the last one"
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_random_ranges_hold_what_was_produced(reading, broker, topic, compression):
+    lot = Random(compression)
+    name = topic()
+    parts = [None, b"", b"k", b"of twelve by", b"longer than twelve bytes", bytes(range(256)) * 20]
+    rows = [(lot.choice(parts), lot.choice(parts), lot.randrange(2**45), offset) for offset in range(3_000)]
+    producer = Producer({"bootstrap.servers": broker, "compression.type": compression, "batch.num.messages": 100})
+    for key, value, timestamp_ms, _ in rows:
+        producer.produce(name, value, key, timestamp=timestamp_ms)
+    producer.flush()
+    reader, position = reading(name), 0
+    for _ in range(40):
+        position = position if position < 3_000 and lot.random() < 0.7 else lot.randrange(3_000)
+        end = lot.randint(position + 1, 3_000)
+        until_ms, max_bytes = lot.choice([None, 2**44, 2**45]), lot.choice([1, 1_000, 100_000, 64 << 20])
+        found = reader.read(position, end, until_time_ms=until_ms, max_bytes=max_bytes)
+        assert found.frame.rows() == rows[position:found.next_offset]
+        assert position < found.next_offset <= end
+        if max_bytes == 64 << 20:
+            late = next((row[3] for row in rows[position:end] if until_ms is not None and row[2] > until_ms), end)
+            assert found.next_offset == max(late, position + 1)
+        position = found.next_offset
+        if lot.random() < 0.3 and found.frame.height > 1:
+            position = lot.randrange(int(found.frame["offset"][0]), position)
+            reader.take_back(found, position)
+
+
+def test_reading_goes_on_after_an_error(reading, broker, numbered):
+    reader = reading(numbered)
+    assert offsets(reader.read(50, 60)) == list(range(50, 60))
+    delete_records_before(broker, numbered, 50)
+    for _ in range(2):
+        with pytest.raises(OffsetGoneError, match="offset 10 is not in the log any more"):
+            reader.read(10, 60)
+    assert offsets(reader.read(60, 70)) == list(range(60, 70))
+
+
+def test_what_waiting_cannot_mend_is_raised(broker):
+    reader = PartitionReader({"bootstrap.servers": broker, "topic.metadata.propagation.max.ms": 0}, "nowhere", 0)
+    with pytest.raises(KafkaException, match="topic does not exist"):
+        reader.read(0, 1, patience_s=10)
+    reader.close()
+    with pytest.raises(KafkaException, match='No such configuration property: "fetch"'):
+        PartitionReader({"fetch": "1"}, "events", 0)
+    with pytest.raises(KafkaException, match="ssl"):
+        PartitionReader({"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}, "events", 0)
 
 
 def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic):
@@ -103,7 +161,7 @@ def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic
         (producer.commit_transaction if is_kept else producer.abort_transaction)()
     reader = reading(name)
     found = reader.read(0, 6)
-    assert (found.values, found.offsets.tolist()) == ([b"a", b"c"], [0, 4])
+    assert (found.frame["value"].to_list(), offsets(found)) == ([b"a", b"c"], [0, 4])
     assert_reaches(reader, found.next_offset, 6)
 
 
@@ -120,9 +178,7 @@ def test_a_range_that_holds_no_record_moves_the_position_to_its_end(reading, bro
 
 
 def test_an_offset_that_retention_has_passed_is_named(reading, broker, numbered):
-    admin = AdminClient({"bootstrap.servers": broker})
-    for deleted in admin.delete_records([TopicPartition(numbered, 0, 50)]).values():
-        deleted.result(10)
+    delete_records_before(broker, numbered, 50)
     with pytest.raises(OffsetGoneError, match="offset 10 is not in the log any more"):
         reading(numbered).read(10, 60)
 
@@ -130,5 +186,5 @@ def test_an_offset_that_retention_has_passed_is_named(reading, broker, numbered)
 def test_a_broker_that_is_away_gives_what_there_is(topic):
     reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "nowhere", 0)
     found = reader.read(3, 9, patience_s=0.2)
-    assert (len(found), found.next_offset) == (0, 3)
+    assert (found.frame.height, found.next_offset) == (0, 3)
     reader.close()

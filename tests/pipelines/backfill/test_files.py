@@ -13,6 +13,7 @@ from pipelines.backfill.errors import OpenWindowsError, SourceFilesError
 from pipelines.backfill.files import SliceReader
 from pipelines.backfill.shadow import Days
 from pipelines.backfill.swap import prepare, swap_at_rest
+from pipelines.serdes.source import RAW_SCHEMA
 from state.commit.tables import read_rows
 from tests.pipelines.backfill.inline import made_from_files, output
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, app, archive, readings, sensors
@@ -101,15 +102,15 @@ def test_rows_without_a_time_are_refused_not_left_out(tmp_path, in_order):
 
 
 def test_a_slice_is_read_like_a_topic(tmp_path):
-    pl.DataFrame({"key": [b"k"] * 4, "value": [b"12345", None, b"1", b"2"], "time_ms": [10, 20, 30, 40]}).write_ipc(
-        tmp_path / "t-0.arrow")
+    records = pl.DataFrame({"key": [b"k"] * 4, "value": [b"12345", None, b"1", b"2"], "timestamp_ms": [10, 20, 30, 40]})
+    records.write_ipc(tmp_path / "t-0.arrow")
     reader = SliceReader(tmp_path, "t", 0)
 
     def offsets(start, end, *, until_time_ms=None, max_bytes=1 << 20):
         found = reader.read(start, end, until_time_ms=until_time_ms, max_bytes=max_bytes)
-        assert len(found.keys) == len(found.values) == len(found.timestamps_ms) == len(found.offsets)
-        assert found.next_offset == found.offsets[-1] + 1
-        return found.offsets.tolist()
+        assert found.frame.schema == RAW_SCHEMA
+        assert found.next_offset == found.frame["offset"][-1] + 1
+        return found.frame["offset"].to_list()
 
     assert offsets(0, 4) == [0, 1, 2, 3]
     assert offsets(1, 3) == [1, 2]

@@ -6,7 +6,6 @@ import struct
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-import numpy as np
 import polars as pl
 import pytest
 from polars import col
@@ -16,6 +15,7 @@ from pipelines import Application, BufferConfig, Count, Max, StreamsBuilder, Str
 from pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
 from pipelines.migrate import kafka_streams_app as module
 from pipelines.serdes.scalar import Int64
+from pipelines.serdes.source import RAW_SCHEMA
 from state.types import TaskId
 
 MINUTE = 60_000
@@ -63,9 +63,9 @@ class Reader:
 
     def read(self, start, end, *, max_bytes):
         taken = self.rows[start:min(end, start + 2)]
-        return RawRecords(self.topic, self.partition, [row[0] for row in taken], [row[1] for row in taken],
-                          np.array([row[2] for row in taken], np.int64),
-                          np.arange(start, start + len(taken), dtype=np.int64), start + len(taken))
+        frame = pl.DataFrame([(*row, offset) for offset, row in enumerate(taken, start)], schema=RAW_SCHEMA,
+                             orient="row")
+        return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def close(self):
         pass

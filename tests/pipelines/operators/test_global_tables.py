@@ -3,12 +3,12 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from polars import col
 
 from infra.kafka.reader import RawRecords
 from pipelines import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
+from pipelines.serdes.source import RAW_SCHEMA
 from pipelines.tasks.global_tables import TRIES, GlobalTables
 from pipelines.tasks.plan import OffsetRange
 from pipelines.testing import TopologyTestDriver
@@ -86,11 +86,11 @@ def test_brokers_that_give_nothing_are_waited_for_and_then_named():
     builder = StreamsBuilder()
     builder.global_table("products", key=String("id"), value=Json(Product), store="products")
     builder.stream("sales", key=String("shop"), value=Json(Sale)).to_delta("out")
-    asked, none = [], np.empty(0, np.int64)
+    asked = []
 
     def read(topic, partition, start, end):
         asked.append(start)
-        return RawRecords(topic, partition, [], [], none, none, start)
+        return RawRecords(topic, partition, RAW_SCHEMA.to_frame(), start)
 
     tables = GlobalTables(builder.build(), "fail")
     with pytest.raises(TimeoutError, match=r"'products', partition 1.*nothing at offset 3 of 9"):

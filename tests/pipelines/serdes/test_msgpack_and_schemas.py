@@ -25,7 +25,7 @@ class Visit:
 
 def decoded(serde, items):
     row_type = serde.row_type("value")
-    columns = serde.decode(items, row_type)
+    columns = serde.decode(pl.Series(items, dtype=pl.Binary()), row_type)
     return pl.DataFrame(columns.columns).rows(), columns.absent, columns.bad
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import fastavro
+import polars as pl
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -50,7 +51,7 @@ def connected(serde, server):
 
 
 def decoded(serde, items):
-    columns = serde.decode(items, serde.row_type("value"))
+    columns = serde.decode(pl.Series(items, dtype=pl.Binary()), serde.row_type("value"))
     return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, columns.bad
 
 
@@ -122,7 +123,7 @@ def test_a_registry_that_cannot_be_asked_is_not_bad_input():
     serde = Avro(Order)
     connect_serdes([serde], {"url": url, "max.retries": "0", "timeout": "1"})
     with pytest.raises(SchemaRegistryError, match=f"{url} does not answer"):
-        serde.decode([item], serde.row_type("value"))
+        serde.decode(pl.Series([item]), serde.row_type("value"))
     with pytest.raises(SchemaRegistryError, match=r"max\.retries must be a number"):
         connect_serdes([serde], {"url": url, "max.retries": "many"})
     with pytest.raises(SchemaRegistryError, match=r"--set schema_registry.url"):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ class Route:
 
 
 def rows(serde, items):
-    columns = serde.decode(items, serde.row_type("value"))
+    columns = serde.decode(pl.Series(items, dtype=pl.Binary()), serde.row_type("value"))
     return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, set(columns.bad)
 
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ BY_SIZE, BY_SESSION = TimeWindowed(String("user"), size=timedelta(seconds=3)), S
 
 
 def rows(serde, items):
-    columns = serde.decode(items, serde.row_type("value"))
+    columns = serde.decode(pl.Series(items, dtype=pl.Binary()), serde.row_type("value"))
     return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, columns.bad
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import numpy as np
+import polars as pl
 
 from pipelines import Json, StreamsBuilder, String
-from pipelines.serdes.source import decode_source
+from pipelines.serdes.source import RAW_SCHEMA, decode_source
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Event:
 def decode(keys, values, times):
     builder = StreamsBuilder()
     builder.stream("events", key=String("user"), value=Json(Event))
-    raw = SimpleNamespace(topic="events", partition=2, keys=keys, values=values,
-                          timestamps_ms=np.array(times, dtype=np.int64),
-                          offsets=np.arange(40, 40 + len(keys), dtype=np.int64))
+    frame = pl.DataFrame({"key": keys, "value": values, "timestamp_ms": times, "offset": range(40, 40 + len(keys))},
+                         schema=RAW_SCHEMA)
+    raw = SimpleNamespace(topic="events", partition=2, frame=frame)
     return decode_source(builder.build().source("events"), raw, partition_time_ms=-1, now_ms=0)
 
 

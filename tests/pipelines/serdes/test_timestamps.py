@@ -5,7 +5,6 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ from pipelines import (
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
-from pipelines.serdes.source import decode_source
+from pipelines.serdes.source import RAW_SCHEMA, decode_source
 from pipelines.tasks.dead_letters import dead_letter_frame
 from pipelines.testing import TopologyTestDriver
 
@@ -141,11 +140,11 @@ def decoded(source, records, bounds):
     """Rows, bad records and skipped offsets of ``records`` decoded batch by batch."""
     rows, bad, skipped, newest = [], [], [], -1
     for start, end in pairwise(bounds):
-        part = records[start:end]
-        found = decode_source(source, SimpleNamespace(
-            topic="orders", partition=0, keys=[key for _, key, _ in part], values=[value for _, _, value in part],
-            timestamps_ms=np.array([time for time, _, _ in part], np.int64),
-            offsets=np.arange(start, end, dtype=np.int64)), partition_time_ms=newest, now_ms=99)
+        frame = pl.DataFrame([(key, value, time, offset)
+                              for offset, (time, key, value) in enumerate(records[start:end], start)],
+                             schema=RAW_SCHEMA, orient="row")
+        found = decode_source(source, SimpleNamespace(topic="orders", partition=0, frame=frame),
+                              partition_time_ms=newest, now_ms=99)
         rows += found.frame.rows()
         bad += [(record.offset, record.reason) for record in found.bad]
         skipped += found.skipped

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-import numpy as np
+import polars as pl
 
 from infra.control.rows import RequestRow
+from infra.kafka.columns import RECORD_SCHEMA
 from infra.kafka.reader import RawRecords
 from pipelines.application import Application
 from pipelines.spark.coordinator import Coordinator
@@ -67,9 +68,9 @@ class _Reader:
         if until_time_ms is not None:
             beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
             taken = taken[:max(beyond[0], 1)] if beyond else taken
-        return RawRecords(self.topic, self.partition, [row[0] for row in taken], [row[1] for row in taken],
-                          np.array([row[2] for row in taken], np.int64),
-                          np.arange(start, start + len(taken), dtype=np.int64), start + len(taken))
+        frame = pl.DataFrame([(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA,
+                             orient="row")
+        return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Nothing was fetched ahead."""

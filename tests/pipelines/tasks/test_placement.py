@@ -2,13 +2,14 @@
 
 import zlib
 
-import numpy as np
+import polars as pl
 import pytest
 
 from infra.kafka.reader import RawRecords
 from pipelines import Count, Json, StreamsBuilder, String
 from pipelines.errors import PartitionerError
 from pipelines.serdes.partitioner import murmur2
+from pipelines.serdes.source import RAW_SCHEMA
 from pipelines.tasks.placement import check_placement
 from tests.pipelines.topology.test_topology import Click
 
@@ -16,8 +17,8 @@ KEYS = [b"user-%d" % number for number in range(400)]
 
 
 def read(keys: list[bytes | None], partition: int = 1) -> RawRecords:
-    return RawRecords("users", partition, keys, [b"{}"] * len(keys), np.zeros(len(keys), np.int64),
-                      np.arange(len(keys)), len(keys))
+    frame = pl.DataFrame([(key, b"{}", 0, offset) for offset, key in enumerate(keys)], schema=RAW_SCHEMA, orient="row")
+    return RawRecords("users", partition, frame, len(keys))
 
 
 def in_partition(partition: int, partitions: int) -> list[bytes]:

@@ -1,0 +1,223 @@
+/* Records of one topic partition as columns: a consume callback of librdkafka appends to them, and Arrow's C data
+ * interface hands them over without a copy (arrow.apache.org/docs/format/CDataInterface.html).
+ *
+ * Plain C without Python.h: infra/kafka/columns.py calls it by ctypes, which lets go of the interpreter's lock meanwhile,
+ * and gives it librdkafka's functions, so that nothing is linked. Not for use from several threads.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3 };
+
+struct message { /* rd_kafka_message_t, as rdkafka.h declares it */
+    int32_t error;
+    void *topic;
+    int32_t partition;
+    void *payload;
+    size_t length;
+    void *key;
+    size_t key_length;
+    int64_t offset;
+    void *private_data;
+};
+
+struct buffer {
+    char *at;
+    size_t used, size;
+};
+
+struct bytes_column { /* Arrow's large binary */
+    struct buffer validity, ends, data;
+    int64_t nulls;
+};
+
+struct columns {
+    /* Set by the caller; columns.py declares the fields down to error_text. */
+    int64_t end;       /* stop with the record before this offset, */
+    int64_t until_ms;  /* with the first one later than this time, */
+    int64_t max_bytes; /* and once keys and values pass this many bytes */
+    /* What came. */
+    int64_t rows, bytes, next_offset;
+    int32_t is_complete; /* one of the three bounds was met */
+    int32_t is_out_of_memory;
+    int32_t error; /* an error met behind the rows; the columns stop there too */
+    int64_t error_offset;
+    char error_text[ERROR_TEXT];
+
+    struct buffer offsets, timestamps;
+    struct bytes_column keys, values;
+    int64_t (*timestamp_of)(const struct message *, int32_t *);
+    void (*yield)(void *client);
+    void *client;
+};
+
+static bool reserve(struct buffer *buffer, size_t more, size_t first)
+{
+    if (more <= buffer->size - buffer->used) return true;
+    size_t size = buffer->size ? buffer->size : first;
+    while (size - buffer->used < more) size *= 2;
+    char *at = realloc(buffer->at, size);
+    if (at == NULL) return false;
+    buffer->at = at;
+    buffer->size = size;
+    return true;
+}
+
+static bool append_number(struct buffer *buffer, int64_t number)
+{
+    if (!reserve(buffer, sizeof number, FIRST_ROWS * sizeof number)) return false;
+    memcpy(buffer->at + buffer->used, &number, sizeof number);
+    buffer->used += sizeof number;
+    return true;
+}
+
+static bool append_bytes(struct bytes_column *column, int64_t row, const void *bytes, size_t length)
+{
+    if (row % 8 == 0) {
+        if (!reserve(&column->validity, 1, FIRST_ROWS / 8)) return false;
+        column->validity.at[column->validity.used++] = 0;
+    }
+    if (row == 0 && !(append_number(&column->ends, 0) && reserve(&column->data, 1, FIRST_BYTES))) return false;
+    if (bytes == NULL) {
+        column->nulls++;
+    } else {
+        if (!reserve(&column->data, length, FIRST_BYTES)) return false;
+        memcpy(column->data.at + column->data.used, bytes, length);
+        column->data.used += length;
+        column->validity.at[row / 8] |= (char)(1 << (row % 8));
+    }
+    return append_number(&column->ends, (int64_t)column->data.used);
+}
+
+static void release(struct buffer *buffer)
+{
+    free(buffer->at);
+    *buffer = (struct buffer){0};
+}
+
+static void release_bytes(struct bytes_column *column)
+{
+    release(&column->validity);
+    release(&column->ends);
+    release(&column->data);
+    column->nulls = 0;
+}
+
+struct columns *columns_new(void *timestamp_of, void *yield, void *client)
+{
+    struct columns *columns = calloc(1, sizeof *columns);
+    if (columns == NULL) return NULL;
+    *(void **)&columns->timestamp_of = timestamp_of;
+    *(void **)&columns->yield = yield;
+    columns->client = client;
+    return columns;
+}
+
+/* Forget all rows, and read on at `start`. */
+void columns_clear(struct columns *columns, int64_t start)
+{
+    release(&columns->offsets);
+    release(&columns->timestamps);
+    release_bytes(&columns->keys);
+    release_bytes(&columns->values);
+    columns->rows = columns->bytes = 0;
+    columns->next_offset = start;
+    columns->is_complete = columns->is_out_of_memory = columns->error = 0;
+}
+
+void columns_free(struct columns *columns)
+{
+    columns_clear(columns, 0);
+    free(columns);
+}
+
+/* The callback for rd_kafka_consume_callback. Yielding leaves what is behind this record in librdkafka's queue. */
+void columns_take(const struct message *message, void *opaque)
+{
+    struct columns *columns = opaque;
+    if (message->error) {
+        size_t length = message->payload == NULL ? 0 : message->length;
+        if (length >= ERROR_TEXT) length = ERROR_TEXT - 1;
+        if (length) memcpy(columns->error_text, message->payload, length);
+        columns->error_text[length] = '\0';
+        columns->error = message->error;
+        columns->error_offset = message->offset;
+        columns->yield(columns->client);
+        return;
+    }
+    if (message->offset < columns->next_offset) return; /* fetched before a seek */
+    int32_t kind;
+    int64_t row = columns->rows, timestamp = columns->timestamp_of(message, &kind);
+    if (!(append_number(&columns->offsets, message->offset) && append_number(&columns->timestamps, timestamp)
+          && append_bytes(&columns->keys, row, message->key, message->key_length)
+          && append_bytes(&columns->values, row, message->payload, message->length))) {
+        columns->is_out_of_memory = 1;
+        columns->yield(columns->client);
+        return;
+    }
+    columns->rows++;
+    columns->bytes += (int64_t)(message->key_length + message->length);
+    columns->next_offset = message->offset + 1;
+    if (columns->next_offset >= columns->end || timestamp > columns->until_ms || columns->bytes >= columns->max_bytes) {
+        columns->is_complete = 1;
+        columns->yield(columns->client);
+    }
+}
+
+struct ArrowSchema {
+    const char *format, *name, *metadata;
+    int64_t flags, n_children;
+    struct ArrowSchema **children, *dictionary;
+    void (*release)(struct ArrowSchema *);
+    void *private_data;
+};
+
+struct ArrowArray {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void **buffers;
+    struct ArrowArray **children, *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+
+static void release_schema(struct ArrowSchema *schema)
+{
+    schema->release = NULL;
+}
+
+static void release_array(struct ArrowArray *array)
+{
+    for (int64_t each = 0; each < array->n_buffers; each++) free((void *)array->buffers[each]);
+    free(array->private_data);
+    array->release = NULL;
+}
+
+static const void *move(struct buffer *buffer)
+{
+    const void *at = buffer->at;
+    *buffer = (struct buffer){0};
+    return at;
+}
+
+/* Move column `which` (0 key, 1 value, 2 timestamp, 3 offset) out to Arrow structures; false without memory for them. */
+int32_t columns_export(struct columns *columns, int32_t which, struct ArrowSchema *schema, struct ArrowArray *array)
+{
+    const void **buffers = calloc(BUFFERS, sizeof *buffers);
+    if (buffers == NULL) return 0;
+    *schema = (struct ArrowSchema){.format = which < 2 ? "Z" : "l", .name = "", .flags = 2, .release = release_schema};
+    *array = (struct ArrowArray){.length = columns->rows, .n_buffers = 2, .buffers = buffers, .release = release_array,
+                                 .private_data = buffers};
+    if (which < 2) {
+        struct bytes_column *column = which == 0 ? &columns->keys : &columns->values;
+        array->null_count = column->nulls;
+        array->n_buffers = BUFFERS;
+        buffers[0] = move(&column->validity);
+        buffers[1] = move(&column->ends);
+        buffers[2] = move(&column->data);
+    } else {
+        buffers[1] = move(which == 2 ? &columns->timestamps : &columns->offsets);
+    }
+    return 1;
+}

@@ -1,0 +1,125 @@
+"""Records of one topic partition as columns, filled by a callback in C (``_columns.c``) and taken over by polars.
+
+What goes over is not copied: polars takes the columns by Arrow's C data interface (the PyCapsule protocol).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+RECORD_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
+"""Undecoded records of one topic partition; what a record lacks is null."""
+ERROR_BYTES = 512
+
+
+class _Fields(ctypes.Structure):
+    """What ``_columns.c`` lets callers see of ``struct columns``."""
+
+    _fields_ = (("end", ctypes.c_int64), ("until_ms", ctypes.c_int64), ("max_bytes", ctypes.c_int64),
+                ("rows", ctypes.c_int64), ("bytes", ctypes.c_int64), ("next_offset", ctypes.c_int64),
+                ("is_complete", ctypes.c_int32), ("is_out_of_memory", ctypes.c_int32),
+                ("error", ctypes.c_int32), ("error_offset", ctypes.c_int64),
+                ("error_text", ctypes.c_char * ERROR_BYTES))
+
+
+class _ArrowSchema(ctypes.Structure):
+    _fields_ = (("format", ctypes.c_void_p), ("name", ctypes.c_void_p), ("metadata", ctypes.c_void_p),
+                ("flags", ctypes.c_int64), ("n_children", ctypes.c_int64), ("children", ctypes.c_void_p),
+                ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p), ("private_data", ctypes.c_void_p))
+
+
+class _ArrowArray(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
+                ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.c_void_p),
+                ("children", ctypes.c_void_p), ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p),
+                ("private_data", ctypes.c_void_p))
+
+
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype, _capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class _Column:
+    """One column on its way to polars."""
+
+    def __init__(self, columns: Any, which: int) -> None:
+        self._schema, self._array = _ArrowSchema(), _ArrowArray()
+        if not _library().columns_export(columns, which, ctypes.byref(self._schema), ctypes.byref(self._array)):
+            raise MemoryError
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
+        return (_capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
+                _capsule(ctypes.addressof(self._array), b"arrow_array", None))
+
+
+class RecordColumns:
+    """Columns that grow by ``take``, librdkafka's consume callback, up to a bound; then ``frame`` hands them out.
+
+    ``timestamp_of`` and ``stop`` are the addresses of ``rd_kafka_message_timestamp`` and ``rd_kafka_yield``, ``client``
+    what the latter is called with.
+
+    Raises:
+        ImportError: ``_columns.c`` is not compiled; the text names the command.
+    """
+
+    def __init__(self, timestamp_of: int | None, stop: int | None, client: int | None) -> None:
+        self.pointer = _library().columns_new(timestamp_of, stop, client)
+        if not self.pointer:
+            raise MemoryError
+
+    @property
+    def found(self) -> Any:
+        """The fields of ``struct columns``: bounds to set, and what came."""
+        return self.pointer.contents
+
+    @property
+    def take(self) -> int | None:
+        """The address of the callback, to be called with ``pointer``."""
+        return address_of(_library().columns_take)
+
+    def begin_at(self, offset: int) -> None:
+        """Forget all rows, and pass over what comes from before ``offset``."""
+        _library().columns_clear(self.pointer, offset)
+
+    def frame(self) -> pl.DataFrame:
+        """The rows since the last call, as ``RECORD_SCHEMA``."""
+        if not self.found.rows:
+            return RECORD_SCHEMA.to_frame()
+        frame = pl.DataFrame([pl.Series(_Column(self.pointer, which)).alias(name)
+                              for which, name in enumerate(RECORD_SCHEMA)])
+        self.begin_at(self.found.next_offset)
+        return frame
+
+    def close(self) -> None:
+        """Once; nothing may be called afterwards."""
+        _library().columns_free(self.pointer)
+
+
+def declare(loaded: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> None:
+    """Give a function of a library the types of its declaration."""
+    function = getattr(loaded, name)
+    function.restype, function.argtypes = result, arguments
+
+
+def address_of(function: Any) -> int | None:
+    """Where a function of a library lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    found = importlib.util.find_spec("infra.kafka._columns")
+    if found is None or found.origin is None:
+        raise ImportError("infra.kafka._columns is not compiled: run make setup")
+    library = ctypes.CDLL(found.origin)
+    pointer, columns = ctypes.c_void_p, ctypes.POINTER(_Fields)
+    declare(library, "columns_new", columns, pointer, pointer, pointer)
+    declare(library, "columns_clear", None, columns, ctypes.c_int64)
+    declare(library, "columns_free", None, columns)
+    declare(library, "columns_export", ctypes.c_int32, columns, ctypes.c_int32, pointer, pointer)
+    return library

@@ -1,0 +1,144 @@
+"""librdkafka's consumer of one topic partition, read by columns.
+
+confluent-kafka brings the library, and makes a Python object of every record, which cost more than all else of an epoch
+(docs/adr/0007). Here its C API (rdkafka.h) is called by ctypes. The consumer is the "simple" one: it has no group, and
+offsets are the caller's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+
+import polars as pl
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+from infra.kafka.columns import ERROR_BYTES, RecordColumns, address_of, declare
+
+NO_LIMIT = 2**63 - 1
+_CONSUMER = 1
+_OK = 0
+_ErrorCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class PartitionConsumer:
+    """Fetches one topic partition from an offset on, in the background. Not for use from several threads.
+
+    Raises:
+        KafkaException: A property is unknown or cannot be used.
+    """
+
+    def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
+        self._partition = partition
+        self._is_started = False
+        self._client_errors: list[KafkaError] = []
+        self._on_error = _ErrorCallback(self._keep_error)  # kept for as long as librdkafka may call it
+        kafka = _rdkafka()
+        text = ctypes.create_string_buffer(ERROR_BYTES)
+        conf = kafka.rd_kafka_conf_new()
+        kafka.rd_kafka_conf_set_error_cb(conf, self._on_error)
+        for name, value in properties.items():
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            if kafka.rd_kafka_conf_set(conf, name.encode(), written.encode(), text, ERROR_BYTES) != _OK:
+                kafka.rd_kafka_conf_destroy(conf)
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
+        self._client = kafka.rd_kafka_new(_CONSUMER, conf, text, ERROR_BYTES)
+        if not self._client:
+            kafka.rd_kafka_conf_destroy(conf)
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
+        self._topic = kafka.rd_kafka_topic_new(self._client, topic.encode(), None)
+        self._columns = RecordColumns(address_of(kafka.rd_kafka_message_timestamp), address_of(kafka.rd_kafka_yield),
+                                      self._client)
+
+    def start(self, offset: int) -> None:
+        """Fetch from ``offset`` on; what was fetched before is forgotten."""
+        self._stop()
+        if _rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != _OK:
+            raise KafkaException(KafkaError(_rdkafka().rd_kafka_last_error()))
+        self._is_started = True
+        self._columns.begin_at(offset)
+
+    def consume(self, timeout_s: float, *, end: int, until_ms: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> bool:
+        """Take over what was fetched, waiting ``timeout_s`` for a first record; ``take`` hands it out.
+
+        True when it stopped at a bound: with the last record before ``end``, with the first one later than
+        ``until_ms``, or with the one at which all that was taken over reaches ``max_bytes``.
+        """
+        found = self._columns.found
+        found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
+        found.is_complete, found.error = 0, _OK
+        _rdkafka().rd_kafka_consume_callback(self._topic, self._partition, round(timeout_s * 1000),
+                                             self._columns.take, self._columns.pointer)
+        _rdkafka().rd_kafka_poll(self._client, 0)
+        if found.is_out_of_memory:
+            raise MemoryError
+        return bool(found.is_complete)
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last record that was taken over."""
+        return int(self._columns.found.next_offset)
+
+    @property
+    def at_end(self) -> int | None:
+        """The offset at which the last call met the partition's end for now."""
+        found = self._columns.found
+        return int(found.error_offset) if found.error == KafkaError._PARTITION_EOF else None
+
+    def errors(self) -> list[KafkaError]:
+        """What the last call met of errors, of the partition or of the client."""
+        found = self._columns.found
+        errors, self._client_errors = self._client_errors, []
+        if found.error not in (_OK, KafkaError._PARTITION_EOF):
+            errors.append(KafkaError(found.error, found.error_text.decode(errors="replace")))
+        return errors
+
+    def take(self) -> pl.DataFrame:
+        """The records taken over since the last call, as ``RECORD_SCHEMA``."""
+        return self._columns.frame()
+
+    def connect(self, timeout_s: float) -> None:
+        """Meet the brokers and ask them for the topic; those that are away are met later."""
+        metadata = ctypes.c_void_p()
+        if _rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata),
+                                        round(timeout_s * 1000)) == _OK:
+            _rdkafka().rd_kafka_metadata_destroy(metadata)
+
+    def close(self) -> None:
+        """Once; nothing may be called afterwards."""
+        self._stop()
+        _rdkafka().rd_kafka_topic_destroy(self._topic)
+        _rdkafka().rd_kafka_destroy(self._client)
+        self._columns.close()
+
+    def _stop(self) -> None:
+        if self._is_started:
+            _rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
+            self._is_started = False
+
+    def _keep_error(self, client: int, code: int, reason: bytes | None, opaque: int) -> None:
+        self._client_errors.append(KafkaError(code, (reason or b"").decode(errors="replace")))
+
+
+@cache
+def _rdkafka() -> ctypes.CDLL:
+    """librdkafka as confluent-kafka has it, found among what its module is linked with."""
+    kafka = ctypes.CDLL(cimpl.__file__)
+    pointer, text, number, partition = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int32
+    declare(kafka, "rd_kafka_conf_new", pointer)
+    declare(kafka, "rd_kafka_conf_set", number, pointer, text, text, text, ctypes.c_size_t)
+    declare(kafka, "rd_kafka_conf_set_error_cb", None, pointer, _ErrorCallback)
+    declare(kafka, "rd_kafka_conf_destroy", None, pointer)
+    declare(kafka, "rd_kafka_new", pointer, number, pointer, text, ctypes.c_size_t)
+    declare(kafka, "rd_kafka_poll", number, pointer, number)
+    declare(kafka, "rd_kafka_destroy", None, pointer)
+    declare(kafka, "rd_kafka_topic_new", pointer, pointer, text, pointer)
+    declare(kafka, "rd_kafka_topic_destroy", None, pointer)
+    declare(kafka, "rd_kafka_metadata", number, pointer, number, pointer, ctypes.POINTER(pointer), number)
+    declare(kafka, "rd_kafka_metadata_destroy", None, pointer)
+    declare(kafka, "rd_kafka_last_error", number)
+    declare(kafka, "rd_kafka_consume_start", number, pointer, partition, ctypes.c_int64)
+    declare(kafka, "rd_kafka_consume_stop", number, pointer, partition)
+    declare(kafka, "rd_kafka_consume_callback", number, pointer, partition, number, pointer, pointer)
+    return kafka

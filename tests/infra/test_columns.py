@@ -1,0 +1,126 @@
+"""The callback in C against a list in Python: what it takes, where it stops, and what it leaves in memory."""
+
+import ctypes
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, address_of
+
+
+class Message(ctypes.Structure):
+    """``rd_kafka_message_t``; the private field holds the timestamp here."""
+
+    _fields_ = (("error", ctypes.c_int32), ("topic", ctypes.c_void_p), ("partition", ctypes.c_int32),
+                ("payload", ctypes.c_char_p), ("length", ctypes.c_size_t), ("key", ctypes.c_char_p),
+                ("key_length", ctypes.c_size_t), ("offset", ctypes.c_int64), ("timestamp_ms", ctypes.c_int64))
+
+
+Take = ctypes.CFUNCTYPE(None, ctypes.POINTER(Message), ctypes.c_void_p)
+TimestampOf = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Message), ctypes.c_void_p)
+Stop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+PART = st.none() | st.binary(max_size=40)
+RECORDS = st.lists(st.tuples(PART, PART, st.integers(-(2**63), 2**63 - 1), st.integers(0, 3)), max_size=40)
+BOUND = st.integers(0, 200)
+
+
+@pytest.fixture(scope="module")
+def feed():
+    """Feeds records to columns as librdkafka does, until they ask it to stop; gives how many it took."""
+    stopped = []
+    timestamp_of = TimestampOf(lambda message, kind: message.contents.timestamp_ms)
+    stop = Stop(lambda client: stopped.append(client))
+    columns = RecordColumns(address_of(timestamp_of), address_of(stop), 7)
+    take = Take(columns.take)
+
+    def fed(messages):
+        stopped.clear()
+        for count, message in enumerate(messages, 1):
+            take(ctypes.byref(message), ctypes.cast(columns.pointer, ctypes.c_void_p))
+            if stopped:
+                assert stopped == [7]
+                return count
+        return len(messages)
+
+    fed.columns = columns
+    yield fed
+    columns.close()
+
+
+def record(key, value, timestamp_ms, offset):
+    return Message(0, None, 0, value, len(value or b""), key, len(key or b""), offset, timestamp_ms)
+
+
+def bounds(feed, *, start=0, end=2**63 - 1, until_ms=2**63 - 1, max_bytes=2**63 - 1):
+    feed.columns.begin_at(start)
+    found = feed.columns.found
+    found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=RECORDS, start=st.integers(0, 5), end=BOUND, until_ms=BOUND, max_bytes=BOUND)
+def test_columns_hold_what_a_list_would(feed, records, start, end, until_ms, max_bytes):
+    rows, offset = [], 0
+    for key, value, timestamp_ms, gap in records:
+        offset += gap
+        rows.append((key, value, timestamp_ms, offset))
+        offset += 1
+    found = bounds(feed, start=start, end=end, until_ms=until_ms, max_bytes=max_bytes)
+    wanted, size, stopped = [], 0, len(rows)
+    for count, row in enumerate(rows, 1):
+        if row[3] < start:
+            continue
+        wanted.append(row)
+        size += len(row[0] or b"") + len(row[1] or b"")
+        if row[3] + 1 >= end or row[2] > until_ms or size >= max_bytes:
+            stopped = count
+            break
+    assert feed([record(*row) for row in rows]) == stopped
+    assert bool(found.is_complete) == bool(wanted and (wanted[-1][3] + 1 >= end or wanted[-1][2] > until_ms
+                                                       or size >= max_bytes))
+    assert found.bytes == size
+    assert found.next_offset == (wanted[-1][3] + 1 if wanted else start)
+    frame = feed.columns.frame()
+    assert frame.schema == RECORD_SCHEMA
+    assert frame.rows() == wanted
+    assert feed.columns.frame().rows() == [], "handed out once"
+
+
+def test_what_was_handed_out_outlives_the_columns_it_came_from(feed):
+    bounds(feed)
+    value = b"a value that is longer than twelve bytes"
+    feed([record(b"k%d" % number, value, number, number) for number in range(5_000)])
+    first = feed.columns.frame()
+    feed([record(b"other", b"another value that is longer than that", 0, number) for number in range(5_000, 9_000)])
+    assert first["key"].to_list() == [b"k%d" % number for number in range(5_000)]
+    assert first["value"].unique().to_list() == [value]
+
+
+def test_an_error_ends_the_batch_behind_the_records_before_it(feed):
+    found = bounds(feed)
+    text = b"Broker: no permission"
+    failed = Message(29, None, 0, text, len(text), None, 0, 4, 0)
+    assert feed([record(b"k", b"v", 1, 3), failed, record(b"k", b"v", 1, 5)]) == 2
+    assert (found.error, found.error_offset, found.error_text, found.rows) == (29, 4, text, 1)
+    failed = Message(29, None, 0, b"x" * 2 * ERROR_BYTES, 2 * ERROR_BYTES, None, 0, 4, 0)
+    feed([failed])
+    assert found.error_text == b"x" * (ERROR_BYTES - 1)
+
+
+def test_frames_that_are_dropped_give_their_memory_back(feed):
+    process = psutil.Process()
+    messages = [record(b"k", b"x" * 100_000, 0, number) for number in range(100)]
+
+    def held():
+        for _ in range(20):
+            bounds(feed)
+            feed(messages)
+            assert feed.columns.frame().height == 100
+            feed(messages)
+        return process.memory_info().rss
+
+    before = held()
+    assert held() - before < 60 << 20, "20 times 10 MB were taken and dropped, and 20 times forgotten"
