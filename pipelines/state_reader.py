@@ -21,7 +21,7 @@ from pipelines.application import Application
 from pipelines.errors import QueryError
 from pipelines.serdes.partitioner import murmur2
 from pipelines.serdes.registry import connect_serdes
-from pipelines.serdes.row_type import RowType
+from pipelines.serdes.row_type import RowType, key_frame
 from pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from pipelines.topology.topology import SubTopology
 from state.engine.contract import StateReader as Snapshot
@@ -83,15 +83,15 @@ class StateReader:
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:
         """The row of a key: one or none. ``as_of`` is for versioned stores.
 
-        A key is its column's value; of several columns a dictionary, a tuple, or the key's dataclass.
+        A key is its column's value; of several columns a tuple in their order, a dictionary, or an object with these
+        fields, as functions get it.
 
         Raises:
-            QueryError: There is no such store, or it is of another kind; there is no state here; or the position is
-                not reached in time.
+            QueryError: There is no such store, or it is of another kind; the key does not fit its columns; there is no
+                state here; or the position is not reached in time.
         """
         def read(found: KeyValueStore | VersionedStore) -> pl.DataFrame:
-            values = key_columns(found.spec, key)
-            keys = pl.DataFrame([values], schema={name: found.spec.key[name] for name in values})
+            keys = key_row(found.spec, key)
             if as_of is not None:
                 keys = keys.with_columns(as_of_ms=pl.lit(_ms(as_of)))
             return found.get_rows(keys).filter("_found").drop("_found")
@@ -103,7 +103,7 @@ class StateReader:
               query: Query = _AS_SET) -> Answer:
         """Rows of the keys from ``lower`` through ``upper``, both included; None is no bound."""
         return self._ask(store, (KeyValueStore,), lambda found: _frame(
-            found.range(_plain(lower), _plain(upper))), query)
+            found.range(_dictionary(found.spec, lower), _dictionary(found.spec, upper))), query)
 
     def prefix(self, store: str, prefix: Any, *, query: Query = _AS_SET) -> Answer:
         """Rows whose key begins so: a beginning of the first column, or a tuple of the first columns."""
@@ -114,13 +114,14 @@ class StateReader:
         """Windows that start from ``from_time`` through ``to_time``, both included: of one key, or of all (None)."""
         bounds = (_ms(from_time), _ms(to_time))
         return self._ask(store, (WindowStore,), lambda found: _frame(
-            found.fetch_all(*bounds) if key is None else found.fetch_between(_plain(key), *bounds)), query)
+            found.fetch_all(*bounds) if key is None else found.fetch_between(
+                _dictionary(found.spec, key), *bounds)), query)
 
     def sessions(self, store: str, key: Key, earliest_end: datetime | None = None,
                  latest_start: datetime | None = None, *, query: Query = _AS_SET) -> Answer:
         """Sessions of a key that end no earlier and start no later than given, both included."""
         return self._ask(store, (SessionStore,), lambda found: _frame(
-            found.find_sessions(_plain(key), _ms(earliest_end), _ms(latest_start))), query)
+            found.find_sessions(_dictionary(found.spec, key), _ms(earliest_end), _ms(latest_start))), query)
 
     def kind(self, store: str) -> StoreKind:
         """What kind of store that is."""
@@ -146,15 +147,15 @@ class StateReader:
         sub_topology, spec = self._spec(store)
         names = self.tasks(store)
         count = 1 + max(int(name.rpartition("_")[2]) for name in names)
-        columns = key_columns(spec, key)
+        keys = key_row(spec, key)
         if sub_topology.keyed_edges:
             edge = sub_topology.keyed_edges[0]
             if edge.met is not None:
                 connect_serdes([edge.met.key_serde], self._schema_registry)
-            partition = int(edge.partition_of(_entering(columns, spec, edge.node.record.key), count)[0])
+            partition = int(edge.partition_of(_entering(keys, edge.node.record.key), count)[0])
         else:
             source = sub_topology.sources[0]
-            (item,) = source.key.to_objects(_entering(columns, spec, source.key))
+            (item,) = source.key.to_objects(_entering(keys, source.key))
             connect_serdes([source.key_serde], self._schema_registry)
             encoded = source.key_serde.encode(item)
             partition = int(murmur2([encoded or b""])[0] & 0x7FFFFFFF) % count
@@ -209,25 +210,28 @@ class StateReader:
         return folders
 
 
-def key_columns(spec: StoreSpec, key: Key) -> dict[str, Any]:
-    """A key as a dictionary of the store's key columns, the times of windows and versions left out."""
-    names = [name for name in spec.key if spec.kind is StoreKind.KEY_VALUE
-             or name not in ("window_start", "window_end", "valid_from")]
-    plain = _plain(key)
-    if isinstance(plain, Mapping):
-        return dict(plain)
-    return dict(zip(names, plain if isinstance(plain, tuple) else (plain,), strict=True))
+def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
+    """A key as a row of the store's key columns, the times of windows and versions left out.
+
+    Raises:
+        QueryError: It does not fit them.
+    """
+    columns = {name: dtype for name, dtype in spec.key.items() if spec.kind is StoreKind.KEY_VALUE
+               or name not in ("window_start", "window_end", "valid_from")}
+    try:
+        return key_frame(columns, key)
+    except TypeError as error:
+        raise QueryError(f"store {spec.name!r}: {error}") from None
 
 
-def _entering(columns: Mapping[str, Any], spec: StoreSpec, entrance: RowType) -> pl.DataFrame:
+def _dictionary(spec: StoreSpec, key: Key | None) -> dict[str, Any] | None:
+    return None if key is None else key_row(spec, key).row(0, named=True)
+
+
+def _entering(keys: pl.DataFrame, entrance: RowType) -> pl.DataFrame:
     """A store's key, or the first columns of it, as the topic or edge names it that it comes by."""
-    values = [columns[name] for name in spec.key if name in columns and not name.startswith("_")]
+    values = [value for name, value in keys.row(0, named=True).items() if not name.startswith("_")]
     return pl.DataFrame([values[:len(entrance.columns)]], schema=entrance.columns, orient="row")
-
-
-def _plain(key: Key) -> Key:
-    """A dataclass as a dictionary, anything else as it is."""
-    return dataclasses.asdict(key) if dataclasses.is_dataclass(key) and not isinstance(key, type) else key
 
 
 def _frame(scan: Scan[Any]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,7 +42,9 @@ def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
         if dtype.is_float():
             return float(text)
         if dtype == pl.Datetime:
-            return datetime.fromisoformat(text)
+            return _utc(datetime.fromisoformat(text))
+        if dtype == pl.Date:
+            return date.fromisoformat(text)
     except (KeyError, ValueError, TypeError):
         raise CommandError(f"KEY: {text!r} is not a value for the key column {column} ({dtype}); correct it") from None
     return str(text).encode() if dtype == pl.Binary else str(text)
@@ -88,6 +90,11 @@ def _moment(text: str | None, option: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise CommandError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
+    return _utc(moment)
+
+
+def _utc(moment: datetime) -> datetime:
+    """With the zone UTC where it names none."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

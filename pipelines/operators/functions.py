@@ -10,12 +10,15 @@ from typing import Any
 import polars as pl
 
 from pipelines.errors import UserFunctionError
-from pipelines.serdes.row_type import RowType
+from pipelines.serdes.row_type import RowType, as_datetimes
 
 
 @dataclass(frozen=True, order=True)
 class Windowed:
-    """The key of a windowed table: the key and its window ``[window_start, window_end)``, UTC."""
+    """The key of a windowed table: the key and its window ``[window_start, window_end)``, UTC.
+
+    The end of a window that reaches behind the year 9999 is ``datetime.max`` here; columns have the true one.
+    """
 
     key: Any
     window_start: datetime
@@ -36,7 +39,7 @@ class KeyType:
         keys = self.row_type.to_objects(rows, absent if absent.any() else None)
         if not self.is_windowed:
             return keys
-        starts, ends = rows.get_column("window_start").to_list(), rows.get_column("window_end").to_list()
+        starts, ends = (as_datetimes(rows.get_column(name)).to_list() for name in ("window_start", "window_end"))
         return [None if parts[1] is None else Windowed(*parts) for parts in zip(keys, starts, ends, strict=True)]
 
 

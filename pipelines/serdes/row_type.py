@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Sequence
-from datetime import date, datetime
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ import polars as pl
 from pipelines.errors import TopologyError
 
 TIME = pl.Datetime("ms", "UTC")
+FIRST_TIME_MS = -62_135_596_800_000
+"""The first millisecond of the year 1."""
 LAST_TIME_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, as far as a datetime goes."""
 
@@ -38,7 +40,7 @@ class RowType:
     """Typed columns and the Python type they stand for.
 
     ``python_type`` is None for columns that came from expressions; objects made from those are of a dataclass
-    with the same fields. A scalar has one column and no fields.
+    with the same fields, one for all row types with the same columns. A scalar has one column and no fields.
     """
 
     columns: pl.Schema
@@ -51,8 +53,9 @@ class RowType:
         return {name: annotation_of(dtype) for name, dtype in self.columns.items()}
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:
-        """One object a row, in order; None where ``absent`` (Boolean, same length) is true."""
-        lists = [frame.get_column(name).to_list() for name in self.columns]
+        """One object a row, in order; None where ``absent`` (Boolean, same length) is true. Times as
+        ``as_datetimes``."""
+        lists = [as_datetimes(frame.get_column(name)).to_list() for name in self.columns]
         if self.is_scalar:
             objects = lists[0]
         else:
@@ -82,8 +85,68 @@ class RowType:
                 return cls
             names = list(self.columns)
             return lambda *values: cls(**dict(zip(names, values, strict=True)))
-        fields = [(name, _ANNOTATIONS.get(dtype, Any)) for name, dtype in self.columns.items()]
-        return dataclasses.make_dataclass("Row", fields, frozen=True)
+        return _row_class(tuple(self.annotations.items()))
+
+
+@cache
+def _row_class(fields: tuple[tuple[str, Any], ...]) -> type:
+    """The frozen dataclass of fields and annotations: one a process, so that equal rows are equal; they pickle."""
+    def reduced(row: Any) -> tuple[Any, ...]:
+        return _row, (fields, *(getattr(row, name) for name, _ in fields))
+
+    return dataclasses.make_dataclass("Row", fields, frozen=True, namespace={"__reduce__": reduced})
+
+
+def _row(fields: tuple[tuple[str, Any], ...], *values: Any) -> Any:
+    """What a pickled row is made of again."""
+    return _row_class(fields)(*values)
+
+
+def key_frame(columns: Mapping[str, pl.DataType], key: Any) -> pl.DataFrame:
+    """A key as one row of ``columns``, all null for None.
+
+    It is a dataclass or dictionary with just these fields, a tuple in their order, or of a single column its value.
+
+    Raises:
+        TypeError: It has another shape, or a value is of another type.
+    """
+    item = key
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        item = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    elif item is None or (len(columns) == 1 and not isinstance(item, (tuple, Mapping))):
+        item = dict.fromkeys(columns, item)
+    elif isinstance(item, tuple) and len(item) == len(columns):
+        item = dict(zip(columns, item, strict=True))
+    kinds = {name: annotation_of(normal_dtype(dtype, name)) for name, dtype in columns.items()}
+    try:
+        if isinstance(item, Mapping) and item.keys() == kinds.keys() and all(
+                item[name] is None or fits(kind, item[name]) for name, kind in kinds.items()):
+            return pl.DataFrame([_series(name, dtype, [item[name]]) for name, dtype in columns.items()])
+    except (TypeError, OverflowError):  # a naive time, or a number that is too large: refused below
+        pass
+    named = ", ".join(f"{name} ({_name(kind)})" for name, kind in kinds.items())
+    ways = "a tuple in their order, a dictionary, or an object with these fields" if len(columns) > 1 else "its value"
+    raise TypeError(f"{key!r} does not fit the key, which has the column{'s' * (len(columns) > 1)} {named}; "
+                    f"pass {ways}")
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def as_datetimes(times: pl.Series) -> pl.Series:
+    """The column for Python: a time behind the year 9999, as the end of a window may be, becomes ``datetime.max`` in
+    UTC, one before the year 1 ``datetime.min``. Columns that are no times, or whose times all fit, are as they are."""
+    if not isinstance(times.dtype, pl.Datetime) or is_datetime(times).all():
+        return times
+    bounds = pl.Series([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+    lowest, highest = bounds.cast(pl.Datetime("us", "UTC"))
+    return times.cast(pl.Datetime("us", "UTC")).clip(lowest, highest)
+
+
+def is_datetime(times: pl.Series) -> pl.Series:
+    """Which times a datetime can hold (Boolean), true for null."""
+    return times.dt.timestamp("ms").is_between(FIRST_TIME_MS, LAST_TIME_MS).fill_null(True)
 
 
 def _series(name: str, dtype: pl.DataType, values: list[Any]) -> pl.Series:
@@ -188,7 +251,7 @@ def schema_class(schema: Any) -> Any:
     for name, dtype in schema.items():
         kind = annotation_of(normal_dtype(dtype, f"the field {name!r}"))
         fields.append((name, kind if name in required else kind | None))
-    return dataclasses.make_dataclass("Row", fields, frozen=True)
+    return _row_class(tuple(fields))
 
 
 def annotation_of(dtype: pl.DataType) -> Any:

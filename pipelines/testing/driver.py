@@ -204,7 +204,7 @@ class TopologyTestDriver:
         self._metrics.epoch(f"{task.sub_topology.index}_0", output.metrics, {**output.counts, **(dropped or {})})
         self._gauges[task.sub_topology.index] = output.gauges
         for table, rows in output.sinks.items():
-            self._outputs[table].add(rows.to_dicts())
+            self._outputs[table].add(rows)
         for edge in task.sub_topology.edges_out:
             if edge.name in output.edges:
                 self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.operators.windows import to_ms
 from pipelines.serdes.serde import Serde
-from pipelines.testing.stores import values_of
+from pipelines.testing.stores import dictionaries, values_of
 from pipelines.topology.nodes import RecordType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -103,26 +103,27 @@ class OutputRecord:
 
 
 class TestOutputTable:
-    """What a topology wrote to a Delta table, oldest first; reading takes a row out."""
+    """What a topology wrote to a Delta table, oldest first; reading takes a row out.
+
+    A time behind the year 9999, as the end of a window may be, is ``datetime.max`` in UTC.
+    """
 
     __test__ = False
 
     def __init__(self, name: str, record: RecordType) -> None:
         self.name, self._record = name, record
-        self._records: deque[OutputRecord] = deque()
+        self._rows: deque[pl.DataFrame] = deque()
 
-    def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Called by the driver with rows as dictionaries of all the table's columns."""
-        for row in rows:
-            visible = {name: value for name, value in row.items() if not name.startswith("_")}
-            self._records.append(OutputRecord(visible, row["_ts"], row["_deleted"]))
+    def add(self, rows: pl.DataFrame) -> None:
+        """Called by the driver with rows that have all the table's columns."""
+        self._rows.extend(rows.iter_slices(1))
 
     def is_empty(self) -> bool:
-        return not self._records
+        return not self._rows
 
     def get_queue_size(self) -> int:
         """How many rows are unread."""
-        return len(self._records)
+        return len(self._rows)
 
     def read_key_value(self) -> tuple[Any, Any]:
         """Key and value of the oldest unread row; ``LookupError`` when there is none.
@@ -130,10 +131,9 @@ class TestOutputTable:
         The key is an object of the key's type, a ``Windowed`` behind a window. A scalar value is itself, others are a
         dictionary of the value columns, that of a tombstone is None.
         """
-        record = self.read_record()
-        row = pl.DataFrame([{name: record.row[name] for name in self._record.columns}], schema=self._record.columns)
+        row = self._next()
         (key,), (value,) = self._record.key_type.to_objects(row), values_of(self._record, row)
-        return key, None if record.is_deleted else value
+        return key, None if row.get_column("_deleted")[0] else value
 
     def read_value(self) -> Any:
         """The value of the oldest unread row, as ``read_key_value`` gives it."""
@@ -141,7 +141,7 @@ class TestOutputTable:
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
         """Keys and values of all unread rows, oldest first."""
-        return [self.read_key_value() for _ in range(len(self._records))]
+        return [self.read_key_value() for _ in range(len(self._rows))]
 
     def read_values_to_list(self) -> list[Any]:
         """Values of all unread rows, oldest first."""
@@ -156,9 +156,9 @@ class TestOutputTable:
 
     def read_record(self) -> OutputRecord:
         """The oldest unread row with its time; raises ``LookupError`` when there is none."""
-        if not self._records:
-            raise LookupError(f"the table {self.name!r} has no unread row")
-        return self._records.popleft()
+        row = self._next()
+        (visible,) = dictionaries(row.select(name for name in row.columns if not name.startswith("_")))
+        return OutputRecord(visible, row.get_column("_ts")[0], row.get_column("_deleted")[0])
 
     def read_row(self) -> dict[str, Any]:
         """The oldest unread row: key columns, window bounds, value columns; ``LookupError`` when there is none.
@@ -169,8 +169,13 @@ class TestOutputTable:
 
     def read_rows(self) -> list[dict[str, Any]]:
         """All unread rows, oldest first."""
-        return [self.read_record().row for _ in range(len(self._records))]
+        return [self.read_record().row for _ in range(len(self._rows))]
 
     def read_records(self) -> list[OutputRecord]:
         """All unread rows with their times, oldest first."""
-        return [self.read_record() for _ in range(len(self._records))]
+        return [self.read_record() for _ in range(len(self._rows))]
+
+    def _next(self) -> pl.DataFrame:
+        if not self._rows:
+            raise LookupError(f"the table {self.name!r} has no unread row")
+        return self._rows.popleft()

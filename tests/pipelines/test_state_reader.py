@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 from pipelines import (
@@ -25,6 +26,7 @@ from pipelines import (
 )
 from pipelines.serdes.partitioner import murmur2
 from pipelines.serdes.registry import connect_serdes
+from pipelines.serdes.row_type import RowType
 from state.engine.cache import TaskStoreCache
 from state.types import IsolationLevel
 from tests.pipelines.serdes.registry_server import schema_registry
@@ -65,6 +67,13 @@ def test_keys_ranges_and_prefixes_with_the_position_they_stand_at(place):
     assert reader.range("sums", "shop-2", "shop-4").rows["shop"].to_list() == ["shop-2", "shop-4", "shop-3"]
     assert reader.prefix("sums", "shop-7").rows["shop"].to_list() == ["shop-7"]
     assert reader.get("by_amount", {"amount": 7}).rows["sales"].to_list() == [2]
+    for key in (7, (7,), RowType(pl.Schema({"amount": pl.Int64()})).to_objects(pl.DataFrame({"amount": [7]}))[0]):
+        assert reader.get("by_amount", key).rows["sales"].to_list() == [2]
+        assert reader.range("by_amount", key, key).rows["sales"].to_list() == [2]
+    for look in (reader.get, reader.range, reader.task_of):
+        for key in ("seven", (7, 7), {"shop": 7}):
+            with pytest.raises(QueryError, match=r"store 'by_amount': .* the key, which has the column amount \(int\)"):
+                look("by_amount", key)
     with pytest.raises(QueryError, match="is a key-value store, which this query does not fit"):
         reader.windows("sums", "shop-2")
 

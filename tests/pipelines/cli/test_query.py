@@ -33,6 +33,8 @@ def test_several_key_columns_take_a_dash_or_json(text, key):
 def test_one_key_column_takes_the_text_as_it_is():
     assert parse_key("a-b", pl.Schema({"user": pl.String()})) == {"user": "a-b"}
     assert parse_key("-7", pl.Schema({"id": pl.Int64()})) == {"id": -7}
+    assert parse_key("2013-01-01", pl.Schema({"day": pl.Date()})) == {"day": TEN.date()}
+    assert parse_key("2013-01-01T10:00", pl.Schema({"at": pl.Datetime("ms", "UTC")})) == {"at": TEN}
 
 
 @pytest.mark.parametrize(("text", "schema", "words"), [
