@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from pipelines.arguments import not_negative_ms, positive_ms
 from pipelines.dsl.builder import StreamsBuilder
 from pipelines.errors import ApplicationLoadError, TopologyError
-from pipelines.operators.windows import to_ms
 from state.stores.custom import FollowingStore
 from state.types import IsolationLevel
 
@@ -53,22 +53,25 @@ class Application:
         Raises:
             TopologyError: The topology or a setting cannot run.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
+        if not isinstance(id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
             raise TopologyError(f"the application id {id!r} does not do; use letters, digits, dash and underscore, "
                                 "with a letter or digit first")
-        if to_ms(commit_interval, "commit_interval") < 1:
-            raise TopologyError(f"commit_interval is {commit_interval}; it must be at least one millisecond")
-        if max_skew is not None and to_ms(max_skew, "max_skew") < 0:
-            raise TopologyError(f"max_skew is {max_skew}; it must not be negative")
-        if max_task_idle is not None and to_ms(max_task_idle, "max_task_idle") < 0:
-            raise TopologyError(f"max_task_idle is {max_task_idle}; it must not be negative, None waits for nothing")
+        if not isinstance(builder, StreamsBuilder):
+            raise TopologyError(f"the application {id!r} got a {type(builder).__name__} as its builder; pass the "
+                                "StreamsBuilder that describes its topology")
+        positive_ms(commit_interval, "commit_interval")
+        if max_skew is not None:
+            not_negative_ms(max_skew, "max_skew")
+        if max_task_idle is not None:
+            not_negative_ms(max_task_idle, "max_task_idle (None waits for nothing)")
         if on_error not in ("fail", "dead_letter"):
             raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
-        if uncommitted_max_bytes < 1 and uncommitted_max_bytes != NO_LIMIT:
-            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes}; it must be above zero, or -1 for "
-                                "no limit")
+        if uncommitted_max_bytes != NO_LIMIT and (not isinstance(uncommitted_max_bytes, int)
+                                                  or uncommitted_max_bytes < 1):
+            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes!r}; it must be a whole number above "
+                                "zero, or -1 for no limit")
         if state_isolation not in list(IsolationLevel):
             raise TopologyError(f'state_isolation is {state_isolation!r}; it must be "read_committed" or '
                                 '"read_uncommitted"')

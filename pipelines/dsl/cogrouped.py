@@ -83,7 +83,7 @@ class _Cogrouped:
         values = CogroupedValues.of([record.value for record in records])
 
         def fold(name: str) -> tuple[Fold, RowType]:
-            functions = [user_function(aggregator, name) for aggregator in aggregators]
+            functions = [user_function(each, name, "key", "value", "aggregate") for each in aggregators]
             user_function(initializer, name)
             outputs = [returned_type(function, "value") for function in functions]
             for function, other in zip(functions, outputs, strict=True):
@@ -145,6 +145,7 @@ class CogroupedKStream(_Cogrouped):
         if not isinstance(grouped, KGroupedStream):
             raise TopologyError(f"cogroup got a {type(grouped).__name__}; pass a grouped stream, as "
                                 "stream.group_by_key()")
+        self._graph.check_meets(grouped._graph)
         if (aggregator is None) == (not aggregates):
             raise TopologyError("cogroup takes one function (key, value, aggregate), or named aggregates as n=Count()")
         check_aggregates(aggregates)
@@ -209,5 +210,5 @@ class SessionWindowedCogroupedKStream(_WindowedCogrouped):
     def aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator, /) -> KTable:
         """Each stream's aggregator over the merged session; sessions are merged, by their ends, as
         ``merger(key, aggregate, other)`` from ``initializer()`` on."""
-        user_function(merger, f"aggregate({store!r}, ...)")
+        user_function(merger, f"aggregate({store!r}, ...)", "key", "aggregate", "other")
         return self._aggregate(store, initializer, merger)

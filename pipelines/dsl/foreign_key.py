@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, store_spec
+from pipelines.dsl.graph import Graph, check_name, store_spec, takes_arguments
 from pipelines.dsl.joins import JoinFunction, joiner_of
 from pipelines.dsl.mapping import selected_key
 from pipelines.errors import TopologyError
@@ -85,7 +84,7 @@ def _selected(name: str, left: Node, right: Node,
               foreign_key: ForeignKey) -> tuple[Mapping[str, pl.Expr] | UserFunction, RecordType]:
     """What makes the foreign key of a left row, and its type."""
     columns = dict(foreign_key) if isinstance(foreign_key, Mapping) else {}
-    if callable(foreign_key) and len(inspect.signature(foreign_key).parameters) == 1:
+    if callable(foreign_key) and takes_arguments(foreign_key, 1):
         foreign_key = _of_key_and_value(foreign_key)
     selector, key, _ = selected_key(name, left, [] if columns else [foreign_key], columns)
     wanted = right.record.key_columns

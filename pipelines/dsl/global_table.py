@@ -20,15 +20,15 @@ KeySelector = str | pl.Expr | Callable[[Any, Any], Any] | Mapping[str, str | pl.
 class GlobalKTable:
     """The newest value of each key of a whole topic, on every worker; made to join streams with."""
 
-    def __init__(self, node: GlobalTableNode) -> None:
-        self.node = node
+    def __init__(self, graph: Graph, node: GlobalTableNode) -> None:
+        self._graph, self._node = graph, node
 
 
 def add_global_table(graph: Graph, source: SourceNode, store: str) -> GlobalKTable:
     name = graph.new_name("KTABLE-SOURCE-")
     record = source.record
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
-    return GlobalKTable(graph.add(GlobalTableNode(name=name, record=record, source=source, store=spec)))
+    return GlobalKTable(graph, graph.add(GlobalTableNode(name=name, record=record, source=source, store=spec)))
 
 
 def add_global_join(graph: Graph, stream: Node, table: GlobalTableNode, function: JoinFunction | None,

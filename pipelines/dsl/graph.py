@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +39,17 @@ class Graph:
         self.nodes.append(node)
         return node
 
+    def check_meets(self, other: Graph) -> None:
+        """Raises ``TopologyError`` when what is to meet was made by two builders: a topology is that of one."""
+        if other is not self:
+            raise TopologyError("the two sides come from two StreamsBuilders, and a topology reads the topics of one; "
+                                "make them with one")
+
     def record(self, where: str, key: RowType, value: RowType, *, is_windowed: bool = False,
-               shared: Sequence[str] = ()) -> RecordType:
+               shared: Sequence[str] = (), is_grouped: bool = False) -> RecordType:
         """The record type of these columns, checked; ``shared`` are columns that key and value may both have.
+
+        ``is_grouped`` says that the value was computed for the key, and so what the way out of an error is.
 
         Raises:
             TopologyError: A column's name is reserved, or a key and a value column have one name.
@@ -53,7 +62,10 @@ class Graph:
                 raise TopologyError(f"{where}: the column {name!r} is the window's own; rename it")
         for name in key.columns:
             if name in value.columns and name not in shared:
-                raise TopologyError(f"{where}: {name!r} is both a key column and a value column; rename one of them")
+                way_out = "rename one of them" if not is_grouped else (
+                    f'give the key another name, as group_by({name}_key=col("{name}")), or rename or drop the value\'s '
+                    "column")
+                raise TopologyError(f"{where}: {name!r} is both a key column and a value column; {way_out}")
         return RecordType(key=key, value=value, is_windowed=is_windowed)
 
 
@@ -77,11 +89,34 @@ def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *,
     return StoreSpec(name=name, key=record.key_columns, value=value, kind=kind)
 
 
-def user_function(call: Callable[..., Any], node: str) -> UserFunction:
-    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called."""
+def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserFunction:
+    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called with ``arguments``, as far as it tells.
+    """
     if not callable(call):
         raise TopologyError(f"{node} got {call!r}; pass a polars expression or a function")
-    return UserFunction(call, node)
+    function = UserFunction(call, node)
+    if (taken := parameters_of(call)) is not None:
+        try:
+            taken.bind(*arguments)
+        except TypeError:
+            names = inspect.Signature([each.replace(annotation=each.empty) for each in taken.parameters.values()])
+            raise TopologyError(f"{node}: function {function.name} takes {names}, and is called with "
+                                f"({', '.join(arguments)}); give it these arguments") from None
+    return function
+
+
+def takes_arguments(call: Any, count: int) -> bool:
+    """Whether a function says that it has so many parameters."""
+    taken = parameters_of(call)
+    return taken is not None and len(taken.parameters) == count
+
+
+def parameters_of(call: Callable[..., Any]) -> inspect.Signature | None:
+    """What a function takes; None where it does not tell, as some that are written in C."""
+    try:
+        return inspect.signature(call, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
 
 
 def return_annotation(function: UserFunction, example: str) -> Any:

@@ -54,7 +54,7 @@ class _Grouped:
         value = self._node.record.value
 
         def fold(name: str) -> tuple[Fold, RowType]:
-            function = user_function(reducer, name)
+            function = user_function(reducer, name, "reduced", "value")
 
             def step(key: Any, item: Any, state: Any) -> Any:
                 return item if state is None else reducer(state, item)
@@ -87,7 +87,7 @@ class _GroupedByFunction(_Grouped):
                   /) -> KTable:
         """``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row and begins anew."""
         def fold(name: str) -> tuple[Fold, RowType]:
-            function = user_function(aggregator, name)
+            function = user_function(aggregator, name, "key", "value", "aggregate")
             user_function(initializer, name)
             output = returned_type(function, "value")
 
@@ -177,9 +177,9 @@ class SessionWindowedKStream(_Windowed):
         Sessions are merged, by their ends, as ``merger(key, aggregate, other)`` from ``initializer()`` on.
         """
         def fold(name: str) -> tuple[Fold, RowType]:
-            function = user_function(aggregator, name)
+            function = user_function(aggregator, name, "key", "value", "aggregate")
             user_function(initializer, name)
-            user_function(merger, name)
+            user_function(merger, name, "key", "aggregate", "other")
             output = returned_type(function, "value")
 
             def step(key: Any, item: Any, state: Any) -> Any:
@@ -216,7 +216,7 @@ def add_aggregation(graph: Graph, name: str, parent: Node, store: str, fold: Fol
                     windowing: Windowing | None) -> KTable:
     """An aggregation of what ``parent`` forwards, kept in ``store``, in windows or not."""
     record = graph.record(name, parent.record.key, output,
-                          is_windowed=parent.record.is_windowed or windowing is not None)
+                          is_windowed=parent.record.is_windowed or windowing is not None, is_grouped=True)
     spec = store_spec(name, store, record, fold.state)
     if windowing is None:
         return KTable(graph, graph.add(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from pipelines.arguments import duration_text, not_negative_ms
+from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, takes_arguments, user_function
 from pipelines.errors import TopologyError
 from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
 from pipelines.operators.stream_join import StreamSide
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.operators.windows import to_ms
 from pipelines.serdes.row_type import TIME, RowType
 from pipelines.topology.joins import (
     JoinBufferNode,
@@ -46,15 +45,14 @@ def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: Joi
 
 def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str | None) -> JoinBufferNode:
     """What holds the stream's records for ``grace``; raises ``TopologyError`` when the table has no such history."""
-    grace_ms, versions, record = to_ms(grace, "grace"), versioned_store(table), stream.record
-    if grace_ms < 0:
-        raise TopologyError(f"grace is {grace}; it must not be negative")
+    grace_ms, versions, record = not_negative_ms(grace, "grace"), versioned_store(table), stream.record
     if versions is None or versions.retention_ms is None:
         raise TopologyError(f"grace= lets records wait for the table's row of their time, and {table.name} is not "
                             "versioned; give its table(...) or to_table(...) history_retention=")
     if grace_ms > versions.retention_ms:
-        raise TopologyError(f"grace is {grace}, and the table {versions.name!r} keeps its history for "
-                            f"{timedelta(milliseconds=versions.retention_ms)} only; keep it for the grace at least")
+        kept = duration_text(timedelta(milliseconds=versions.retention_ms))
+        raise TopologyError(f"grace is {grace}, and the table {versions.name!r} keeps its history for {kept} only; "
+                            "keep it for the grace at least")
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
     return JoinBufferNode(name=name, parent=stream, record=record, grace_ms=grace_ms,
@@ -127,7 +125,8 @@ def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
             raise TopologyError(f"{name}: the column {column!r} of both sides would be called {pair_name!r}, as "
                                 "another one is; rename one with map_values(...)")
         right_names[column] = free
-    call = None if function is None else user_function(function, name)
+    takes_key = takes_arguments(function, 3)
+    call = None if function is None else user_function(function, name, *["key"] * takes_key, "value", "other")
     if call is None:
         columns = {**left.value.columns,
                    **{right_names[column]: dtype for column, dtype in right.value.columns.items()}}
@@ -138,7 +137,7 @@ def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
     record = graph.record(name, left.key, result, is_windowed=left.is_windowed, shared=shared)
     joiner = Joiner(key=left.key_type, key_columns=tuple(left.key_columns), left=left.value, right=right.value,
                     right_names=right_names, function=call, result=result,
-                    takes_key=function is not None and len(inspect.signature(function).parameters) == 3)
+                    takes_key=takes_key)
     return joiner, record
 
 

@@ -36,7 +36,7 @@ def selected_key(name: str, parent: Node, selector: Sequence[Any],
                  columns: Mapping[str, Any]) -> tuple[dict[str, pl.Expr] | UserFunction, RowType, list[str]]:
     """What makes the key that node ``name`` asks for, its type, and its columns that are the value's too."""
     if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
-        function = user_function(selector[0], name)
+        function = user_function(selector[0], name, "key", "value")
         return function, returned_type(function, "key"), []
     expressions, key = _key_expressions(name, parent, selector, columns)
     return expressions, key, unchanged_columns(expressions)
@@ -70,7 +70,7 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
         raise TopologyError(f"{name}: flat_map_values takes either one function or columns; pass one of the two")
     record, shared, exploded = parent.record, [], None
     if mapper is not None:
-        function = user_function(mapper, name)
+        function = user_function(mapper, name, "value")
         value = row_type_of(_element(function, return_annotation(function, "list[YourDataclass]"), "YourDataclass"),
                             "value")
         chosen: UserFunction | dict[str, pl.Expr] = function
@@ -89,7 +89,7 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
 
 
 def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: bool) -> Node:
-    function = user_function(mapper, name)
+    function = user_function(mapper, name, "key", "value")
     pair = "tuple[YourKey, YourValue]"
     annotation = return_annotation(function, f"list[{pair}]" if is_flat else pair)
     if is_flat:

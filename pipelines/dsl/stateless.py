@@ -23,7 +23,7 @@ def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_ta
 def checked_predicate(name: str, parent: Node, predicate: Any) -> pl.Expr | UserFunction:
     """What decides for node ``name`` over the records of ``parent``; raises ``TopologyError`` for anything else."""
     if not isinstance(predicate, pl.Expr):
-        return user_function(predicate, name)
+        return user_function(predicate, name, "key", "value")
     dtype = expression_dtype(predicate, parent.record.columns, name)
     if dtype != pl.Boolean():
         raise TopologyError(f"{name}: the predicate has type {dtype}; filter needs true or false")
@@ -39,7 +39,7 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
         mapper, value = named_expressions(name, record.columns, (), columns)
         shared = unchanged_columns(mapper)
     else:
-        mapper = user_function(mapper, name)
+        mapper = user_function(mapper, name, "value")
         value = returned_type(mapper, "value")
     return graph.add(MapValuesNode(
         name=name, parent=parent, mapper=mapper, is_table=is_table,
@@ -48,4 +48,5 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
 
 def add_peek(graph: Graph, parent: Node, action: Any, prefix: str) -> Node:
     name = graph.new_name(prefix)
-    return graph.add(PeekNode(name=name, parent=parent, record=parent.record, action=user_function(action, name)))
+    return graph.add(PeekNode(name=name, parent=parent, record=parent.record,
+                              action=user_function(action, name, "key", "value")))

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.arguments import whole_number
 from pipelines.dsl.branching import BranchedKStream
 from pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
 from pipelines.dsl.graph import Graph, check_name
@@ -106,9 +107,8 @@ class KStream:
 
         What follows runs in as many tasks as before, or in ``partitions``. Records with a null key pass too.
         """
-        if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
-            raise TopologyError(f"repartition({name!r}) has partitions={partitions!r}; it must be a whole number "
-                                "from 1")
+        if partitions is not None:
+            whole_number(partitions, f"repartition({name!r}): partitions", 1)
         node = repartition(self._graph, self._node, check_name("repartition", name), is_explicit=True,
                            partitions=partitions)
         return KStream(self._graph, node, has_new_key=False)
@@ -118,6 +118,10 @@ class KStream:
 
         Where several topics meet in a task, the oldest of the next records is taken first.
         """
+        if not isinstance(other, KStream):
+            raise TopologyError(f"merge got a {type(other).__name__}; pass a stream, as builder.stream(...) or "
+                                "table.to_stream()")
+        self._graph.check_meets(other._graph)
         return KStream(self._graph, add_merge(self._graph, self._node, other._node),
                        has_new_key=self._has_new_key or other._has_new_key)
 
@@ -160,10 +164,15 @@ class KStream:
               store: str | None, name: str | None, kind: JoinKind, key: KeySelector | None = None,
               grace: timedelta | None = None) -> KStream:
         graph = self._graph
-        if isinstance(other, GlobalKTable) and windows is store is grace is None:
-            node = add_global_join(graph, self._node, other.node, joiner, key, is_left=kind == "left")
+        if isinstance(other, (KStream, KTable, GlobalKTable)):
+            graph.check_meets(other._graph)
+        if kind == "outer" and not isinstance(other, KStream):
+            raise TopologyError(f"outer_join joins two streams, and got a {type(other).__name__}; use left_join, for "
+                                "a table's row that no record meets is no event of a stream")
+        if isinstance(other, GlobalKTable) and windows is store is grace is name is None:
+            node = add_global_join(graph, self._node, other._node, joiner, key, is_left=kind == "left")
             return KStream(graph, node, has_new_key=self._has_new_key)
-        if isinstance(other, KStream) and key is grace is None:
+        if isinstance(other, KStream) and key is grace is name is None:
             left, right = (repartition(graph, stream._node, f"{store}-{side}") if stream._has_new_key else stream._node
                            for stream, side in ((self, "left"), (other, "right")))
             node = add_stream_join(graph, left, right, joiner, windows, store, kind)
@@ -174,7 +183,7 @@ class KStream:
         else:
             raise TopologyError(f"a stream cannot join a {type(other).__name__} this way; pass a stream with "
                                 "windows= and store=, a table without them, a versioned table with grace= and store=, "
-                                "or a global table with key=")
+                                "or a global table with key=; name= goes with the two tables that are not global")
         return KStream(graph, node, has_new_key=False)
 
     def group_by_key(self) -> KGroupedStream:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Self
 
+from pipelines.arguments import not_negative_ms, positive_ms, whole_number
 from pipelines.dsl.graph import check_name
 from pipelines.errors import TopologyError
-from pipelines.operators.windows import positive_ms, to_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class BufferConfig:
 
     def with_max_records(self, limit: int) -> Self:
         """The same with at most ``limit`` keys."""
-        return replace(self, record_limit=_limit(limit, "max_records"))
+        return replace(self, record_limit=whole_number(limit, "max_records", 0))
 
     def with_max_bytes(self, limit: int) -> Self:
         """The same with at most ``limit`` bytes."""
-        return replace(self, byte_limit=_limit(limit, "max_bytes"))
+        return replace(self, byte_limit=whole_number(limit, "max_bytes", 0))
 
     def with_no_bound(self) -> StrictBufferConfig:
         """Without limits."""
@@ -114,9 +114,7 @@ class Suppressed:
         if not isinstance(buffer, BufferConfig):
             raise TopologyError(f"until_time_limit got {buffer!r}; pass BufferConfig.unbounded(), .max_records(...) "
                                 "or .max_bytes(...)")
-        if (limit_ms := to_ms(limit, "time limit")) < 0:
-            raise TopologyError(f"time limit is {limit}; it must not be negative")
-        return cls(buffer=buffer, limit_ms=limit_ms)
+        return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"))
 
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:
         """The same, but the wall clock lets updates go while nothing arrives; see ``KGroupedStream.windowed_by``."""
@@ -125,9 +123,3 @@ class Suppressed:
     def with_name(self, name: str) -> Suppressed:
         """The same under a name of its own, so that the numbers in other names stay as they are without it."""
         return replace(self, name=check_name("suppression", name))
-
-
-def _limit(limit: int, name: str) -> int:
-    if limit < 0:
-        raise TopologyError(f"{name} is {limit}; it must not be negative")
-    return limit

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
+from pipelines.arguments import positive_ms
 from pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
 from pipelines.dsl.graph import Graph, check_name, store_spec
 from pipelines.dsl.joins import JoinFunction, add_table_table_join
@@ -16,7 +17,6 @@ from pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
 from pipelines.errors import TopologyError
 from pipelines.operators.suppression_order import BufferLimits
 from pipelines.operators.table_table_join import JoinKind
-from pipelines.operators.windows import positive_ms, to_ms
 from pipelines.topology.joins import NewestToStreamNode, versioned_store
 from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
 from state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
@@ -83,6 +83,7 @@ class KTable:
         if not isinstance(other, KTable):
             raise TopologyError(f"a table cannot join a {type(other).__name__}; pass a table, as builder.table(...) or "
                                 'stream.to_table("name")')
+        self._graph.check_meets(other._graph)
         if foreign_key is not None:
             return KTable(self._graph, add_foreign_key_join(self._graph, self._node, other._node, joiner, kind,
                                                             foreign_key, store))
@@ -183,7 +184,6 @@ def add_table(graph: Graph, parent: Node, store: str, prefix: str = "", *, name:
     elif ttl is not None:
         if ttl_by not in get_args(TtlClock):
             raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
-        if (ttl_ms := to_ms(ttl, "ttl")) < 1:
-            raise TopologyError(f"ttl is {ttl}; it must be at least one millisecond")
-        spec = key_value_spec(spec.name, spec.key, spec.value, ttl_ms=ttl_ms, expires_by=StoreClock(ttl_by))
+        spec = key_value_spec(spec.name, spec.key, spec.value, ttl_ms=positive_ms(ttl, "ttl"),
+                              expires_by=StoreClock(ttl_by))
     return KTable(graph, graph.add(TableNode(name=name, parent=parent, record=record, store=spec)))

@@ -55,8 +55,7 @@ class KGroupedTable:
         value = self._node.record.value
 
         def fold(name: str) -> tuple[Fold, RowType]:
-            function = user_function(adder, name)
-            user_function(subtractor, name)
+            function, _ = (user_function(each, name, "reduced", "value") for each in (adder, subtractor))
             return self._function_fold(
                 lambda key, item, state: item if state is None else adder(state, item),
                 lambda key, item, state: subtractor(state, item), function, value), value
@@ -68,9 +67,8 @@ class KGroupedTable:
         """``adder(key, value, aggregate)`` for a row that comes, from ``initializer()`` on, and ``subtractor`` with the
         same arguments for one that goes; None deletes the group's row."""
         def fold(name: str) -> tuple[Fold, RowType]:
-            function = user_function(adder, name)
-            for each in (initializer, subtractor):
-                user_function(each, name)
+            function, _ = (user_function(each, name, "key", "value", "aggregate") for each in (adder, subtractor))
+            user_function(initializer, name)
             output = returned_type(function, "value")
             return self._function_fold(
                 lambda key, item, state: adder(key, item, initializer() if state is None else state),
@@ -93,7 +91,7 @@ class KGroupedTable:
         fold, output = fold_of(name)
         moved_rows = self._graph.add(ChangeRepartitionNode(name=f"{store}-repartition", parent=self._node,
                                                            record=self._node.record))
-        record = self._graph.record(name, self._node.record.key, output)
+        record = self._graph.record(name, self._node.record.key, output, is_grouped=True)
         spec = store_spec(name, store, record, fold.state)
         return KTable(self._graph, self._graph.add(ChangeAggregateNode(
             name=name, parent=moved_rows, record=record, store=spec, fold=fold, windows=None)))

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pipelines.arguments import duration_text, positive_ms, to_ms
 from pipelines.errors import TopologyError
 from pipelines.operators.session_windows import SessionWindows
 from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import UnlimitedWindows, positive_ms, to_ms
+from pipelines.operators.windows import UnlimitedWindows
 from pipelines.topology.nodes import RecordType, Windows
 from state.types import StoreKind, StoreSpec
 
@@ -100,6 +101,6 @@ def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:
     if least_ms is None:
         raise TopologyError("unlimited windows are kept for ever; leave the retention out")
     if retention_ms < least_ms:
-        raise TopologyError(f"retention is {retention}, but the windows need {timedelta(milliseconds=least_ms)} until "
-                            "they are closed; keep them for that long at least")
+        raise TopologyError(f"retention is {duration_text(retention)}, but the windows need "
+                            f"{timedelta(milliseconds=least_ms)}; keep them for that long at least")
     return retention_ms

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from pipelines.arguments import not_negative_ms, to_ms
 from pipelines.errors import TopologyError
-from pipelines.operators.windows import to_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,8 @@ class JoinWindows:
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> JoinWindows:
         """Records that are at most ``difference`` apart, with ``grace`` more to wait for those out of order."""
-        difference_ms, grace_ms = to_ms(difference, "time difference"), to_ms(grace, "grace")
-        if difference_ms < 0 or grace_ms < 0:
-            raise TopologyError(f"join windows of {difference} with a grace of {grace}; neither may be negative")
-        return cls(before_ms=difference_ms, after_ms=difference_ms, grace_ms=grace_ms)
+        difference_ms = not_negative_ms(difference, "time difference")
+        return cls(before_ms=difference_ms, after_ms=difference_ms, grace_ms=not_negative_ms(grace, "grace"))
 
     def before(self, difference: timedelta) -> JoinWindows:
         """Right records may be that much older than the left one."""

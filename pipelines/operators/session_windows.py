@@ -12,11 +12,11 @@ from datetime import timedelta
 
 import polars as pl
 
+from pipelines.arguments import not_negative_ms, positive_ms
 from pipelines.operators.data_windows import Batch, Trace
 from pipelines.operators.fold import ColumnFold, Fold
 from pipelines.operators.session_columns import merged_sessions
 from pipelines.operators.states import States
-from pipelines.operators.windows import grace_to_ms, positive_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class SessionWindows:
     @classmethod
     def of_inactivity_gap_and_grace(cls, gap: timedelta, grace: timedelta) -> SessionWindows:
         """Sessions that admit out-of-order records until ``grace`` after that."""
-        return cls(gap_ms=positive_ms(gap, "inactivity gap"), grace_ms=grace_to_ms(grace))
+        return cls(gap_ms=positive_ms(gap, "inactivity gap"), grace_ms=not_negative_ms(grace, "grace"))
 
     @property
     def closes_after_ms(self) -> int:

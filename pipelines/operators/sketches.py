@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 from datasketches import hll_sketch, hll_union, kll_doubles_sketch
 
+from pipelines.arguments import whole_number
 from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import STORED, Accumulator, Aggregate
 
@@ -44,9 +45,9 @@ class ApproxQuantiles(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(dtype.is_numeric(), name, dtype, "numbers")
-        at = list(self.at)
-        if not at or not all(0 <= share <= 1 for share in at):
-            raise TopologyError(f"{name} is at {self.at}; give shares between 0 and 1, as at=(0.5, 0.99)")
+        at = list(self.at) if isinstance(self.at, Sequence) else []
+        if not at or not all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in at):
+            raise TopologyError(f"{name} is at {self.at!r}; give shares between 0 and 1, as at=(0.5, 0.99)")
 
         def finish(sketch: bytes) -> list[float] | None:
             found = kll_doubles_sketch.deserialize(sketch)
@@ -64,8 +65,7 @@ class Collect(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "single values")
-        if self.limit < 1:
-            raise TopologyError(f"{name} collects {self.limit} values; give a limit of at least 1")
+        whole_number(self.limit, f"the limit of {name}", 1)
         kept = pl.List(dtype)
         nothing = pl.lit([], dtype=kept)
 

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 import polars as pl
 
+from pipelines.arguments import not_negative_ms, positive_ms
 from pipelines.operators.data_windows import Batch, Trace
 from pipelines.operators.fold import Fold
 from pipelines.operators.states import States
-from pipelines.operators.windows import grace_to_ms, positive_ms
 
 
 @dataclass
@@ -55,7 +55,7 @@ class SlidingWindows:
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> SlidingWindows:
         """Windows of records at most ``difference`` apart that admit records until ``grace`` after their end."""
-        return cls(difference_ms=positive_ms(difference, "time difference"), grace_ms=grace_to_ms(grace))
+        return cls(difference_ms=positive_ms(difference, "time difference"), grace_ms=not_negative_ms(grace, "grace"))
 
     @property
     def closes_after_ms(self) -> int:

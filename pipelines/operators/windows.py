@@ -11,36 +11,13 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
+from pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
 from pipelines.errors import TopologyError
 from pipelines.serdes.row_type import LAST_TIME_MS, TIME
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
 NO_END_MS = LAST_TIME_MS
 """The end of a window that never ends."""
-
-
-def to_ms(duration: timedelta, name: str) -> int:
-    """Whole milliseconds of ``duration``; raises ``TopologyError`` when it is none, or some of it would be lost."""
-    if not isinstance(duration, timedelta):
-        raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, as timedelta(minutes=10)")
-    whole, rest = divmod(duration, timedelta(milliseconds=1))
-    if rest:
-        raise TopologyError(f"{name} is {duration}, which is not a whole number of milliseconds; round it")
-    return whole
-
-
-def positive_ms(duration: timedelta, name: str) -> int:
-    """As ``to_ms``; raises ``TopologyError`` when it is not above zero."""
-    if (found := to_ms(duration, name)) < 1:
-        raise TopologyError(f"{name} is {duration}; it must be at least one millisecond")
-    return found
-
-
-def grace_to_ms(grace: timedelta) -> int:
-    """As ``to_ms``; raises ``TopologyError`` when it is negative."""
-    if (found := to_ms(grace, "grace")) < 0:
-        raise TopologyError(f"grace is {grace}; it must not be negative")
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +41,14 @@ class TimeWindows:
     def of_size_and_grace(cls, size: timedelta, grace: timedelta) -> TimeWindows:
         """Tumbling windows that admit out-of-order records until ``grace`` after their end."""
         size_ms = positive_ms(size, "window size")
-        return cls(size_ms=size_ms, grace_ms=grace_to_ms(grace), advance_ms=size_ms)
+        return cls(size_ms=size_ms, grace_ms=not_negative_ms(grace, "grace"), advance_ms=size_ms)
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
         """Hopping windows: a new window begins every ``advance``, at most one size apart."""
         advance_ms = to_ms(advance, "advance")
         if not 0 < advance_ms <= self.size_ms:
-            raise TopologyError(f"windows advance by {advance}; it must be above zero and at most the window size, "
-                                f"{timedelta(milliseconds=self.size_ms)}")
+            raise TopologyError(f"windows advance by {duration_text(advance)}; it must be above zero and at most the "
+                                f"window size, {timedelta(milliseconds=self.size_ms)}")
         return TimeWindows(size_ms=self.size_ms, grace_ms=self.grace_ms, advance_ms=advance_ms)
 
     @property
@@ -80,9 +57,14 @@ class TimeWindows:
         return self.grace_ms
 
     @property
-    def least_retention_ms(self) -> int:
+    def kept_ms(self) -> int:
         """How long a window's state is needed, from its start."""
         return self.size_ms + self.grace_ms
+
+    @property
+    def least_retention_ms(self) -> int:
+        """The shortest retention that a program may ask for, as in Kafka Streams."""
+        return self.kept_ms
 
     def closed_before(self, stream_time_ms: int) -> int:
         """Windows that start below this are closed: ``start + size + grace <= stream time``."""
@@ -123,6 +105,8 @@ class UnlimitedWindows:
     @classmethod
     def start_on(cls, start: datetime) -> UnlimitedWindows:
         """The window from ``start`` on, which has a time zone and is not before 1970."""
+        if not isinstance(start, datetime):
+            raise TopologyError(f"the window starts at {start!r}; pass a datetime with tzinfo=UTC")
         if start.tzinfo is None:
             raise TopologyError(f"the window starts at {start!r}, which has no time zone; pass a datetime with "
                                 "tzinfo=UTC")
@@ -136,8 +120,12 @@ class UnlimitedWindows:
         """It does not close."""
 
     @property
-    def least_retention_ms(self) -> None:
+    def kept_ms(self) -> None:
         """Its state is needed for ever."""
+
+    @property
+    def least_retention_ms(self) -> None:
+        """No retention is long enough."""
 
     def closed_before(self, stream_time_ms: int) -> int:
         """No window is closed."""

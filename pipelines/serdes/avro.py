@@ -32,10 +32,11 @@ class Avro(RegistrySerde):
 
     def __init__(self, schema: Any, *, subject: str | None = None) -> None:
         self._declared, self.cls = schema, schema_class(schema)
+        fields = field_types(self.cls)
         self.subject = subject or self.cls.__name__
         self._row_type = row_type_of(self.cls, "")
         self._schema = {"type": "record", "name": self.cls.__name__, "fields": [
-            _field(name, annotation) for name, annotation in field_types(self.cls).items()]}
+            _field(name, annotation) for name, annotation in fields.items()]}
         self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
         self._header: bytes | None = None
 

@@ -31,6 +31,9 @@ class Protobuf(RegistrySerde):
     """
 
     def __init__(self, message: Any, *, subject: str | None = None) -> None:
+        if not hasattr(message, "DESCRIPTOR"):
+            raise TopologyError(f"Protobuf got {message!r}, which is no message class; pass one that protoc made, as "
+                                "Protobuf(orders_pb2.Order)")
         self.message, self._descriptor = message, message.DESCRIPTOR
         self.subject = subject or self._descriptor.name
         self._readers = {field.name: _reader(field) for field in self._descriptor.fields}

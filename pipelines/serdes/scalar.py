@@ -8,6 +8,7 @@ from uuid import UUID
 import numpy as np
 import polars as pl
 
+from pipelines.errors import TopologyError
 from pipelines.serdes.row_type import RowType, fits, row_type_of
 from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
 
@@ -18,6 +19,9 @@ class _Scalar:
     annotation: type
 
     def __init__(self, name: str | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            kind = type(self).__name__
+            raise TopologyError(f'{kind} got the column name {name!r}; pass text, as {kind}("name")')
         self.name = name
 
     def __repr__(self) -> str:

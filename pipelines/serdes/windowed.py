@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.errors import TopologyError
+from pipelines.arguments import positive_ms
 from pipelines.serdes.row_type import TIME, RowType
 from pipelines.serdes.serde import DecodedColumns, Serde, fields_of
 
@@ -72,9 +72,7 @@ class TimeWindowed(WindowedSerde):
 
     def __init__(self, key: Serde, *, size: timedelta) -> None:
         super().__init__(key)
-        self.size_ms, rest = divmod(size, _MILLISECOND)
-        if rest or self.size_ms < 1:
-            raise TopologyError(f"TimeWindowed has size={size}; it must be whole milliseconds, at least one")
+        self.size_ms = positive_ms(size, "the size of TimeWindowed")
 
     def __repr__(self) -> str:
         return f"TimeWindowed({self.key!r}, size_ms={self.size_ms})"

@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 
 from pipelines.application import Application
-from pipelines.errors import BadInputError
-from pipelines.operators.windows import to_ms
+from pipelines.arguments import not_negative_ms
+from pipelines.errors import BadInputError, TopologyError
 from pipelines.serdes.registry import connect_serdes
 from pipelines.serdes.source import RAW_SCHEMA, decode_source
 from pipelines.serdes.timestamps import UNKNOWN_MS
@@ -85,6 +85,9 @@ class TopologyTestDriver:
                  initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
                  schema_registry: Mapping[str, str] = MOCK_REGISTRY) -> None:
         """Serdes that need a schema registry get one in memory, or the one that the client properties name."""
+        if not isinstance(application, Application):
+            raise TopologyError(f"the driver runs an Application, and got a {type(application).__name__}; pass "
+                                'Application("name", builder)')
         connect_serdes(application.topology.serdes(), schema_registry)
         self._application = application
         self._topology = application.topology
@@ -142,7 +145,8 @@ class TopologyTestDriver:
         if topic not in topics:
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
         return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
-                              None if start is None else time_to_ms(start), to_ms(auto_advance, "auto_advance"))
+                              None if start is None else time_to_ms(start),
+                              not_negative_ms(auto_advance, "auto_advance"))
 
     def create_output_table(self, table: str) -> TestOutputTable:
         """What was and will be written to ``table``; raises ``LookupError`` when nothing writes it."""
@@ -152,7 +156,7 @@ class TopologyTestDriver:
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
         """Move the wall clock forward; event time stays where it is."""
-        self._now_ms += to_ms(duration, "duration")
+        self._now_ms += not_negative_ms(duration, "duration")
         for task in self._tasks:
             self._run(task, {})
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.operators.windows import to_ms
+from pipelines.arguments import not_negative_ms
+from pipelines.errors import TopologyError
 from pipelines.serdes.serde import Serde
 from pipelines.testing.stores import dictionaries, values_of
 from pipelines.topology.nodes import RecordType
@@ -19,7 +20,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_to_ms(time: datetime) -> int:
-    """Milliseconds since 1970 of an aware datetime; raises ``ValueError`` for a naive one."""
+    """Milliseconds since 1970 of an aware datetime.
+
+    Raises:
+        TopologyError: It is no datetime.
+        ValueError: It has no time zone.
+    """
+    if not isinstance(time, datetime):
+        raise TopologyError(f"the time is {time!r}; pass a datetime with tzinfo=UTC")
     if time.tzinfo is None:
         raise ValueError(f"{time!r} has no time zone; pass a datetime with tzinfo=UTC")
     return (time - _EPOCH) // timedelta(milliseconds=1)
@@ -85,12 +93,12 @@ class TestInputTopic:
         """Move the topic's time forward; raises ``ValueError`` for one that was made without ``start``."""
         if self._time_ms is None:
             raise ValueError("the topic has no time of its own; make it with create_input_topic(..., start=...)")
-        self._time_ms += to_ms(duration, "duration")
+        self._time_ms += not_negative_ms(duration, "duration")
 
     def pipe_records(self, records: Iterable[tuple[Any, Any, datetime | int]]) -> None:
         """Process ``(key, value, time)`` one after another; the time is a datetime or milliseconds."""
         for key, value, time in records:
-            self._pipe(key, value, time_to_ms(time) if isinstance(time, datetime) else time)
+            self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time))
 
 
 @dataclass(frozen=True)

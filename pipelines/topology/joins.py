@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
+from pipelines.arguments import duration_text
 from pipelines.errors import TopologyError
 from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
@@ -17,7 +19,6 @@ from pipelines.topology.nodes import (
     Node,
     TableNode,
     ToStreamNode,
-    duration_text,
 )
 from state.types import StoreKind, StoreSpec
 
@@ -40,7 +41,7 @@ class JoinBufferNode(Node):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        return {self.store.name: {"grace": duration_text(self.grace_ms)}}
+        return {self.store.name: {"grace": duration_text(timedelta(milliseconds=self.grace_ms))}}
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return tuple(name for child in self.children for name in child.entrances(self))

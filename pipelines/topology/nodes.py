@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import polars as pl
 
+from pipelines.arguments import duration_text
 from pipelines.operators.fold import Fold
 from pipelines.operators.functions import KeyType, UserFunction
 from pipelines.operators.mapping import PairExpressions
@@ -112,8 +113,8 @@ class Node:
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """By store, what says how it is used and may be another over the same rows, as ``weir plan`` names it."""
-        return {store.name: {"retention": duration_text(store.retention_ms)} for store in self.stores
-                if store.retention_ms is not None}
+        return {store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
+                for store in self.stores if store.retention_ms is not None}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -332,11 +333,6 @@ class TableSinkNode(Node):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
-
-
-def duration_text(duration_ms: int) -> str:
-    """As ``0:05:00``, for people."""
-    return str(timedelta(milliseconds=duration_ms))
 
 
 def readers_of(node: Node) -> list[Node]:

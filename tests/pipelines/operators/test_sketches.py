@@ -89,7 +89,7 @@ def test_a_table_keeps_every_update_where_it_is_asked_to():
 @pytest.mark.parametrize(("make", "words"), [
     (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("word")), "needs numbers"),
     (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("amount", at=(2,))), "between 0 and 1"),
-    (lambda s: s.group_by_key().agg("s", n=Collect("amount", 0)), "at least 1"),
+    (lambda s: s.group_by_key().agg("s", n=Collect("amount", 0)), "limit of n is 0; it must be a whole number from 1"),
     (lambda s: s.group_by_key().count("s").to_delta("out", emit="all"), "newest"),
 ])
 def test_what_makes_no_sense_is_refused(make, words):

@@ -209,6 +209,10 @@ def one_value(user: str, click: Click) -> int:
     return 1
 
 
+def letters_of_both(user: str, click: Click) -> list[str]:
+    return [user, click.page]
+
+
 def untyped(*arguments):
     return arguments
 
@@ -222,8 +226,8 @@ def untyped(*arguments):
     (lambda s: s.map(one_value), r"gives <class 'int'>; it must be a pair"),
     (lambda s: s.map(untyped), r"write def f\(...\) -> tuple\[YourKey, YourValue\]"),
     (lambda s: s.flat_map(by_page), "it must return any number of results"),
-    (lambda s: s.flat_map(letters), "it must be a pair"),
-    (lambda s: s.flat_map_values(one_value), r"list\[YourDataclass\]"),
+    (lambda s: s.flat_map(letters_of_both), "it must be a pair"),
+    (lambda s: s.flat_map_values(untyped), r"list\[YourDataclass\]"),
     (lambda s: s.flat_map_values(), "pass one of the two"),
     (lambda s: s.flat_map_values(page="page"), "0 of the columns are lists"),
     (lambda s: s.peek("page"), "pass a polars expression or a function"),
@@ -231,7 +235,7 @@ def untyped(*arguments):
     (lambda s: s.split("s").branch(col("ms"), "x"), "needs true or false"),
     (lambda s: s.split("s").branch(col("ms") > 1, "x").branch(col("ms") > 2, "x"), "two branches 'sx'"),
     (lambda s: s.repartition(""), "the repartition has no name"),
-    (lambda s: s.repartition("r", partitions=0), "partitions=0; it must be a whole number from 1"),
+    (lambda s: s.repartition("r", partitions=0), "partitions is 0; it must be a whole number from 1"),
 ])
 def test_a_mistake_is_named(describe, message):
     with pytest.raises(TopologyError, match=message):

@@ -261,7 +261,7 @@ def test_what_is_held_back_is_restored_with_its_places_and_its_size(tmp_path):
     (lambda: Suppressed.until_window_closes(UNBOUNDED.emit_early_when_full()), "strict buffer"),
     (lambda: Suppressed.until_time_limit(TWO_MS, 5), "pass BufferConfig"),
     (lambda: Suppressed.until_time_limit(-TWO_MS, UNBOUNDED), "negative"),
-    (lambda: BufferConfig.max_records(-1), "negative"),
+    (lambda: BufferConfig.max_records(-1), "max_records is -1; it must be a whole number from 0"),
     (lambda: FINAL.with_name("a/b"), "does not do"),
 ])
 def test_a_suppression_that_makes_no_sense_is_refused(make, words):

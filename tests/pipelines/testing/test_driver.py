@@ -19,6 +19,7 @@ from pipelines import (
     StreamsBuilder,
     String,
     TimeWindows,
+    TopologyError,
     Windowed,
 )
 from pipelines.serdes.row_type import row_type_of
@@ -100,6 +101,23 @@ def test_times_are_aware_and_given_once():
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1))
         with pytest.raises(ValueError, match="not both"):
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1, tzinfo=UTC), timestamp_ms=1)
+
+
+@pytest.mark.parametrize(("ask", "message"), [
+    (lambda driver, topic: topic.pipe_input("a", Click("x"), timestamp=5), "the time is 5; pass a datetime with"),
+    (lambda driver, topic: topic.pipe_records([("a", Click("x"), "5")]), "the time is '5'; pass a datetime with"),
+    (lambda driver, topic: topic.advance_time(timedelta(seconds=-5)), "duration is -0:00:05; it must not be negative"),
+    (lambda driver, topic: driver.create_input_topic("clicks", start=5), "the time is 5; pass a datetime with tzinfo"),
+    (lambda driver, topic: driver.create_input_topic("clicks", auto_advance=timedelta(seconds=-1)),
+     "auto_advance is -0:00:01; it must not be negative"),
+    (lambda driver, topic: driver.advance_wall_clock_time(timedelta(seconds=-5)), "duration is -0:00:05; it must not"),
+    (lambda driver, topic: driver.advance_wall_clock_time(5), "duration is 5; pass a datetime.timedelta"),
+])
+def test_times_that_are_none_or_go_back_are_refused(ask, message):
+    with TopologyTestDriver(application()) as driver:
+        topic = driver.create_input_topic("clicks", start=datetime(2024, 1, 1, tzinfo=UTC))
+        with pytest.raises(TopologyError, match=message):
+            ask(driver, topic)
 
 
 def test_what_joins_keep_for_themselves_is_refused():

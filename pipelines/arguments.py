@@ -1,0 +1,45 @@
+"""What a program passes, checked where it is passed: durations and whole numbers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from pipelines.errors import TopologyError
+
+
+def to_ms(duration: timedelta, name: str) -> int:
+    """Whole milliseconds of ``duration``; raises ``TopologyError`` when it is none, or some of it would be lost."""
+    if not isinstance(duration, timedelta):
+        raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, as timedelta(minutes=10)")
+    whole, rest = divmod(duration, timedelta(milliseconds=1))
+    if rest:
+        raise TopologyError(f"{name} is {duration_text(duration)}, which is not a whole number of milliseconds; "
+                            "round it")
+    return whole
+
+
+def positive_ms(duration: timedelta, name: str) -> int:
+    """As ``to_ms``; raises ``TopologyError`` when it is not above zero."""
+    if (found := to_ms(duration, name)) < 1:
+        raise TopologyError(f"{name} is {duration_text(duration)}; it must be at least one millisecond")
+    return found
+
+
+def not_negative_ms(duration: timedelta, name: str) -> int:
+    """As ``to_ms``; raises ``TopologyError`` when it is negative."""
+    if (found := to_ms(duration, name)) < 0:
+        raise TopologyError(f"{name} is {duration_text(duration)}; it must not be negative")
+    return found
+
+
+def duration_text(duration: timedelta) -> str:
+    """As ``0:05:00``, or ``-0:05:00``, for people."""
+    return f"-{-duration}" if duration < timedelta(0) else str(duration)
+
+
+def whole_number(number: Any, name: str, least: int) -> int:
+    """``number``; raises ``TopologyError`` when it is no whole number from ``least`` on."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise TopologyError(f"{name} is {number!r}; it must be a whole number from {least}")
+    return number
