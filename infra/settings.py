@@ -70,6 +70,13 @@ class Settings(BaseModel):
     def _absolute(cls, value: Path) -> Path:
         return Path(os.path.abspath(value.expanduser()))
 
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _named(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("name the brokers as host:port or leave it out for the embedded one")
+        return value
+
     @classmethod
     def load(cls, dir: str | os.PathLike[str] | None = None,
              overrides: Mapping[str, str] | None = None) -> Settings:
@@ -107,7 +114,8 @@ class Settings(BaseModel):
             first = error.errors()[0]
             field = str(first["loc"][0])
             origin = origins.get(field, CONFIG_FILE)
-            wanted = first["msg"].partition(",")[0].lower().replace("input should", "it should")
+            wanted = (first["msg"].removeprefix("Value error, ").partition(",")[0].lower()
+                      .replace("input should", "it should"))
             raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {first['input']!r}: "
                                 f"{wanted}") from None
 

@@ -91,6 +91,7 @@ def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
         from pipelines.cli.inspect import newest_rows
+        from pipelines.cli.render import as_dictionaries
         from pipelines.tasks.dead_letters import DEAD_LETTERS
 
         with _one_sentence():
@@ -98,7 +99,7 @@ def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
         columns = [name for name in rows.columns if name not in ("key", "value")]
         records = [dg.TableRecord({**{name: _cell(row[name]) for name in columns},
                                    **{name: _text(row[name]) for name in ("key", "value")}})
-                   for row in rows.head(config.limit).to_dicts()]
+                   for row in as_dictionaries(rows.head(config.limit))]
         schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
         context.add_output_metadata({"dagster/row_count": rows.height,
                                      "newest": dg.MetadataValue.table(records, schema)})

@@ -63,8 +63,9 @@ def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monoton
             return
         last, last_s = (progress.state, progress.message), now_s()
         with contextlib.suppress(OSError):
+            pace = f", {progress.records_per_s:,.0f} records/s" if progress.records_per_s else ""
             log(f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
-                f"{progress.lag:,} waiting, {progress.records_per_s:,.0f} records/s {progress.message}".rstrip())
+                f"{progress.lag:,} waiting{pace} {progress.message}".rstrip())
 
     return on_progress
 

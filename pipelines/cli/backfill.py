@@ -110,7 +110,7 @@ def _reference(settings: Settings, application: str) -> str:
 
 def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_servers: str | None) -> Settings:
     overrides = parse_assignments(assignments or [])
-    if bootstrap_servers:
+    if bootstrap_servers is not None:
         overrides["bootstrap_servers"] = bootstrap_servers
     return load_settings(directory, overrides)
 

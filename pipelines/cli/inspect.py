@@ -18,7 +18,7 @@ from pipelines.cli.options import (
     ReferenceArgument,
     load_settings,
 )
-from pipelines.cli.render import console, notices, print_json, print_table, without_bookkeeping
+from pipelines.cli.render import as_dictionaries, console, notices, print_json, print_table, without_bookkeeping
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,11 +68,14 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
         CommandError: The folder does not know the application, or that has no such table.
     """
     from pipelines.cli.registry import require
+    from pipelines.tasks.dead_letters import DEAD_LETTERS
     from state.commit.tables import read_table
 
     folder = settings.warehouse / require(settings, application)
     if not (folder / table / "_delta_log").is_dir():
-        known = ", ".join(output_tables(folder)) or "none yet: run the application first"
+        has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+        tables = [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+        known = ", ".join(tables) or "none yet: run the application first"
         raise CommandError(f"{application} has no table {table!r}; it has {known}")
     rows = read_table(folder / table)
     declared = without_bookkeeping(rows).columns
@@ -89,7 +92,7 @@ def show(application: AppArgument,
     rows = newest_rows(settings, application, table)
     shown = rows.head(limit) if limit else rows
     if as_json:
-        print_json(shown.to_dicts())
+        print_json(as_dictionaries(shown))
         return
     print_table(shown)
     notices.print(f"{shown.height:,} of {rows.height:,} rows of {settings.warehouse / application / table}",

@@ -39,7 +39,7 @@ class Moved:
 
 def migration_settings(directory: Path | None, bootstrap_servers: str | None) -> Settings:
     """The settings of a folder with the brokers that a flag names."""
-    return load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+    return load_settings(directory, None if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers})
 
 
 def print_moved(moved: Moved) -> None:

@@ -62,7 +62,7 @@ def plan(reference: ReferenceArgument,
     from pipelines.topology.changes import compare
     from state.commit.protocol import newest_commit
 
-    settings = load_settings(directory, {"bootstrap_servers": bootstrap_servers} if bootstrap_servers else None)
+    settings = load_settings(directory, None if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers})
     application = load_reference(reference)
     committed = newest_commit(settings.warehouse, application.id)
     if committed is None:

@@ -56,8 +56,8 @@ def following(title: str) -> Iterator[Callable[[Progress], None]]:
     """A run's ``on_progress``: records done, records known to be waiting, and the pace."""
     with counting(title) as show:
         def on_progress(progress: Progress) -> None:
-            pace = f"{progress.records_per_s:,.0f} records/s, epoch {progress.epoch}"
+            pace = f"{progress.records_per_s:,.0f} records/s, " if progress.records_per_s else ""
             show(progress.records_in, progress.records_in + progress.lag,
-                 progress.message or (pace if progress.records_in else progress.state))
+                 progress.message or (f"{pace}epoch {progress.epoch}" if progress.records_in else progress.state))
 
         yield on_progress

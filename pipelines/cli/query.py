@@ -21,7 +21,7 @@ from pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from pipelines.cli.render import console, print_json, print_table, without_bookkeeping
+from pipelines.cli.render import as_dictionaries, console, print_json, print_table, without_bookkeeping
 from pipelines.errors import QueryError
 from state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
@@ -197,7 +197,7 @@ def query(application: AppArgument,
         raise CommandError(str(error)) from None
     shown = without_bookkeeping(answer.rows)
     if as_json:
-        print_json({"rows": shown.to_dicts(), "position": answer.position})
+        print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
         hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW

@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
+from pipelines.serdes.row_type import as_datetimes, is_datetime
+
 BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
 """Columns that Weir adds to its tables; ``show`` and ``query`` leave them out."""
 
@@ -20,6 +22,20 @@ notices = Console(stderr=True, highlight=False)
 def without_bookkeeping(frame: pl.DataFrame) -> pl.DataFrame:
     """The columns that the application itself declared."""
     return frame.drop([name for name in frame.columns if name in BOOKKEEPING])
+
+
+def as_dictionaries(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """One dictionary a row; a time that no datetime holds is text, as ``+10000-01-01T00:00:00Z``."""
+    columns = [_values(column) for column in frame.get_columns()]
+    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pl.Series) -> list[Any]:
+    values = as_datetimes(column).to_list()
+    if isinstance(column.dtype, pl.Datetime):
+        for place in (~is_datetime(column)).arg_true():
+            values[place] = column[place:place + 1].dt.strftime("%Y-%m-%dT%H:%M:%SZ")[0]
+    return values
 
 
 def _cell(value: Any) -> str:
@@ -40,7 +56,7 @@ def _cell(value: Any) -> str:
 
 def print_table(frame: pl.DataFrame, title: str = "") -> None:
     """One row a line, never cropped: numbers to the right, times in UTC, ``-`` where a value is null."""
-    lines = [frame.columns, *([_cell(value) for value in row] for row in frame.iter_rows())]
+    lines = [frame.columns, *([_cell(value) for value in row.values()] for row in as_dictionaries(frame))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     is_number = [dtype.is_numeric() for dtype in frame.dtypes]
     if title:

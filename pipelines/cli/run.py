@@ -29,7 +29,7 @@ def summary_line(summary: RunSummary) -> str:
     return (f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
             f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
             f"{summary.totals.get('open_windows', 0):,} windows open, "
-            f"{summary.totals.get('late_records', 0):,} late records dropped since the start")
+            f"since the start {summary.totals.get('late_records', 0):,} records late, counted once a window and step")
 
 
 def run(reference: ReferenceArgument,
@@ -57,7 +57,7 @@ def run(reference: ReferenceArgument,
     from pipelines.cli.progress import TerminalWarnings, following
 
     overrides = parse_assignments(assignments or [])
-    if bootstrap_servers:
+    if bootstrap_servers is not None:
         overrides["bootstrap_servers"] = bootstrap_servers
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)

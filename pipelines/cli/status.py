@@ -84,13 +84,13 @@ def _print_application(entry: dict[str, Any]) -> None:
     if entry["committed_epoch"] is None:
         console.print("  nothing committed yet")
         return
-    pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] is not None else ""
+    pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] else ""
     lag = f", lag {entry['lag']:,}" if entry["lag"] is not None else ""
     console.print(
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late and dropped: {entry['late_records']:,}", soft_wrap=True)
+        f"late, once a window and step: {entry['late_records']:,}", soft_wrap=True)
     if entry["is_running"] and entry["commits_per_s"]:
         console.print(f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
                       f"{entry['commit_ms_max']:.0f} ms at most", soft_wrap=True)

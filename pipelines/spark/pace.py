@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
+
+RATE_S = 10.0
+"""The rate is that of the epochs that ended in so many seconds."""
 COMMIT_SHARE = 0.8
 """An epoch aims at this share of the commit interval while input is behind: one large epoch combines more a key and
 starts less often than several small ones."""
@@ -12,15 +18,24 @@ MIN_EPOCH_RECORDS = 25_000
 class Pace:
     """What the epochs so far say of the next one."""
 
-    def __init__(self, commit_interval_s: float) -> None:
+    def __init__(self, commit_interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self.records_in = 0
         """Read in this run."""
-        self.records_per_s = 0.0
-        """Of the newest epoch with input; it fades while there is none."""
         self.seconds = 0.0
         """How long the newest epoch took, input or not."""
         self._interval_s = commit_interval_s
         self._epoch_records = MIN_EPOCH_RECORDS * 4
+        self._now_s = now_s
+        self._epochs: deque[tuple[float, int, float]] = deque()
+        """When the newest epochs with input ended, their records and seconds."""
+
+    @property
+    def records_per_s(self) -> float:
+        """Records over the time of the epochs that had some, of the last ``RATE_S``; 0 when nothing came."""
+        while self._epochs and self._epochs[0][0] < self._now_s() - RATE_S:
+            self._epochs.popleft()
+        seconds = sum(seconds for _, _, seconds in self._epochs)
+        return sum(records for _, records, _ in self._epochs) / seconds if seconds else 0.0
 
     def share(self, tasks: int) -> int:
         """How many records each of so many tasks may take in the next epoch."""
@@ -30,11 +45,10 @@ class Pace:
         """An epoch has read so many records in so many seconds."""
         self.seconds = seconds
         if not records:
-            self.records_per_s *= 0.8
             return
         is_first = not self.records_in
         self.records_in += records
-        self.records_per_s = records / seconds
+        self._epochs.append((self._now_s(), records, seconds))
         if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little of the next
             self._epoch_records *= 4
         elif records >= self._epoch_records * 0.8:

@@ -20,6 +20,7 @@ class Progress:
     """Read in this run."""
     lag: int
     records_per_s: float
+    """Of the newest epochs that had some, over their own time; 0 when nothing came of late."""
     commit_ms: float
     """How long the newest commit took."""
     commits_per_s: float = 0.0

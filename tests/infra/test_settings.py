@@ -61,6 +61,7 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
     ({"slot": "2"}, "^unknown setting 'slot' in a flag; did you mean 'slots'?"),
     ({"kafka": "x"}, "^unknown setting 'kafka' in a flag; known settings are dir, .*kafka.<property>"),
     ({"slots": "many"}, "^setting 'slots' in a flag cannot be 'many': it should be a valid integer$"),
+    ({"bootstrap_servers": ""}, "cannot be '': name the brokers as host:port or leave it out for the embedded one$"),
     ({"slots": "0"}, "^setting 'slots' in a flag cannot be '0': it should be greater than or equal to 1$"),
 ])
 def test_a_wrong_flag_is_one_clear_sentence(overrides, message):

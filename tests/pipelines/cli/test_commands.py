@@ -79,6 +79,14 @@ def test_a_setting_without_a_value_is_refused(weir):
     assert "KEY=VALUE" in result.stderr
 
 
+@pytest.mark.parametrize("command", [
+    ["run", "shop:app"], ["plan", "shop:app"], ["backfill", "run", "shop", "--everything"],
+    ["migrate", "from-group", "shop:app", "g"]])
+def test_no_brokers_at_all_are_refused(weir, command):
+    result = weir(*command, "--bootstrap-servers", "")
+    assert "'bootstrap_servers' in a flag cannot be ''" in " ".join(result.stderr.split())
+
+
 def test_an_unknown_setting_names_the_nearest(weir):
     result = weir("run", "pipelines.examples.flights:app", "--set", "slot=2")
     assert result.exit_code == 1

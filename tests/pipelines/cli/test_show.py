@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli.app import app
+from pipelines.cli.render import as_dictionaries, print_json, print_table
 from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from pipelines.tasks.plan import BadRecord
 from state.commit.files import write_file
@@ -48,7 +49,21 @@ def test_dead_letters_are_shown_with_their_reason(shown):
     assert (letter["offset"], letter["value"], letter["reason"]) == (7, "{}", "negative timestamp -5")
 
 
+def test_windows_that_end_behind_the_year_9999_are_shown_and_so_are_the_rows_beside_them(capsys):
+    for unit in ("ms", "us"):
+        ends = pl.Series([0, 253_402_300_800_000, None, -99_999_999_999_999]).cast(pl.Datetime("ms", "UTC"))
+        frame = pl.DataFrame({"window_end": ends.cast(pl.Datetime(unit, "UTC")), "count": [1, 2, 3, 4]})
+        assert as_dictionaries(frame)[1] == {"window_end": "+10000-01-01T00:00:00Z", "count": 2}
+        print_json(as_dictionaries(frame))
+        assert [row["window_end"] for row in json.loads(capsys.readouterr().out)] == [
+            "1970-01-01T00:00:00+00:00", "+10000-01-01T00:00:00Z", None, "-1199-02-15T14:13:20Z"]
+        print_table(frame)
+        assert capsys.readouterr().out.splitlines() == [
+            "window_end              count", "1970-01-01 00:00            1", "+10000-01-01T00:00:00Z      2",
+            "-                           3", "-1199-02-15T14:13:20Z       4"]
+
+
 def test_an_unknown_table_names_the_known_ones(shown):
     result = shown("nope")
     assert result.exit_code == 1
-    assert "sales has no table 'nope'; it has totals" in " ".join(result.stderr.split())
+    assert "sales has no table 'nope'; it has totals, _dead_letters" in " ".join(result.stderr.split())

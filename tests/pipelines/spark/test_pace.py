@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.spark.pace import MIN_EPOCH_RECORDS, Pace
+from pipelines.spark.pace import MIN_EPOCH_RECORDS, RATE_S, Pace
 
 START = MIN_EPOCH_RECORDS * 4
 
@@ -40,7 +40,17 @@ def test_epochs_never_become_so_small_that_starting_them_would_be_all():
     assert slow.share(1) == MIN_EPOCH_RECORDS + 1
 
 
-def test_records_add_up_and_the_rate_fades_while_there_are_none():
-    pace = after((100, 0.5), (300, 1.0), (0, 0.1), (0, 0.2))
-    assert (pace.records_in, pace.seconds) == (400, 0.2)
-    assert pace.records_per_s == pytest.approx(300 * 0.8 * 0.8)
+def test_the_rate_is_that_of_the_epochs_that_had_input_and_nothing_once_none_came():
+    now_s = 0.0
+    pace = Pace(1.0, lambda: now_s)
+    assert pace.records_per_s == 0
+    for records, seconds in ((150, 0.5), (300, 1.5), (0, 0.1), (0, 0.2)):
+        now_s += seconds
+        pace.took(records, seconds)
+    assert (pace.records_in, pace.seconds, pace.records_per_s) == (450, 0.2, 225)
+    now_s = 0.5 + RATE_S + 0.1
+    assert pace.records_per_s == 200, "the first has left, 300 in 1.5 s"
+    pace.took(50, 0.25)
+    assert pace.records_per_s == 200
+    now_s += RATE_S + 0.1
+    assert (pace.records_in, pace.records_per_s) == (500, 0)
