@@ -102,6 +102,9 @@ def load_application(name: str) -> Application:
     if not (module_name and colon and attribute):
         raise ApplicationLoadError(f"{name!r} does not name an application; write package.module:attribute, as "
                                    "pipelines.examples.flights:app")
+    if "/" in module_name or module_name.endswith(".py"):
+        raise ApplicationLoadError(f"{name!r} names a file; write its module, as {Path(module_name).stem}:{attribute}, "
+                                   "and run from the folder that holds it")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

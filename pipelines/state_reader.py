@@ -49,7 +49,8 @@ class Query:
     isolation: IsolationLevel | None = None
     """None: the application's ``state_isolation``."""
     at_least: Positions = dataclasses.field(default_factory=dict)
-    """The answer must have seen the input up to these offsets, by topic and partition (Kafka's ``PositionBound``)."""
+    """The answer must have seen the input up to these offsets, by topic and partition (Kafka's ``PositionBound``), of
+    topics that the store's own tasks read: none behind a repartition."""
     timeout: timedelta = timedelta(0)
     """How long to wait for that."""
 
@@ -64,7 +65,8 @@ class Answer:
     rows: pl.DataFrame
     """Key columns, finished values and ``_ts``, by task, then in the store's order."""
     position: Positions
-    """Next offsets by topic and partition, of the tasks that were asked and read topics themselves."""
+    """Next offsets by topic and partition, of the tasks that were asked and read topics themselves: empty for a store
+    behind a repartition."""
 
 
 class StateReader:

@@ -23,6 +23,7 @@ from infra.settings import Settings
 from infra.spark.session import slot_context, stop_context
 from pipelines.application import Application, load_application
 from pipelines.serdes.registry import connect_serdes
+from pipelines.spark.admission import admit
 from pipelines.spark.afterwards import Afterwards
 from pipelines.spark.control import ControlPanel, lease
 from pipelines.spark.coordinator import Coordinator, Offsets
@@ -37,7 +38,7 @@ from pipelines.spark.snapshots import SnapshotJobs
 from pipelines.spark.worker import WorkerSettings, load_step_hook
 from pipelines.tasks.epoch import TaskSettings
 from pipelines.tasks.tables import application_tables
-from state.commit.protocol import Committer
+from state.commit.protocol import Committer, newest_commit
 from state.types import TaskId
 
 log = logging.getLogger("weir.driver")
@@ -81,6 +82,9 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
         if counts is None:
             return _stopped_early(application)
         partition_counts = application.topology.partition_counts(counts)
+        # The coordinator asks too, beside its claim; Spark need not start for what is refused already.
+        admit(application, settings.warehouse / application.id, newest_commit(settings.warehouse, application.id),
+              counts, accept_state_loss)
         report(_starting(application, "starting Spark"))
         context = spark or stack.enter_context(spark_context(settings, application))
         worker = WorkerSettings(

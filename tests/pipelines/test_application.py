@@ -34,6 +34,7 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
 
 @pytest.mark.parametrize(("name", "message"), [
     ("flights", "write package.module:attribute"), ("a:", "write package.module:attribute"),
+    ("./shop.py:app", "names a file; write its module, as shop:app,"), ("shop.py:app", "as shop:app,"),
     ("no_such_module_here:app", "no module 'no_such_module_here'"),
     ("made.nothing:app", "no module 'made.nothing'"),
     ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),

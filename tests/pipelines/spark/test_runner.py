@@ -1,4 +1,5 @@
-"""How a run begins where no broker answers: at a real address that nobody listens to, before Spark is started."""
+"""How a run begins before Spark is started: where no broker answers, at a real address that nobody listens to, and
+where the program does not fit what is committed."""
 
 from __future__ import annotations
 
@@ -10,6 +11,11 @@ from infra.control import ControlDatabase
 from infra.kafka.admin import BrokerUnreachableError
 from infra.settings import Settings
 from pipelines.spark import runner
+from pipelines.spark.errors import TopologyChangedError
+from state.errors import TableSchemaError
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, sales
+from tests.pipelines.spark.test_topology_change import program as changed
 
 NOBODY = "127.0.0.1:1"
 REFERENCE = "tests.integration.applications:reads_nowhere"
@@ -44,3 +50,16 @@ def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
 
     assert runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, stop=stop, on_progress=hear).reason == "stopped"
     assert all(message.endswith("; trying again until stopped") for message in messages)
+
+
+@pytest.mark.parametrize(("program", "refusal"), [
+    ({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)])
+def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_starts(
+        tmp_path, settings, monkeypatch, program, refusal):
+    topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
+    Place(application(), topics, tmp_path).run()
+    monkeypatch.setattr(runner, "load_application", lambda reference: changed(**program))
+    monkeypatch.setattr(runner.Brokers, "partition_counts", lambda *_: topics.partition_counts())
+    monkeypatch.setattr(runner, "spark_context", lambda *_: pytest.fail("Spark starts"))
+    with pytest.raises(refusal):
+        runner.run("module:app", settings, bootstrap_servers=NOBODY, accept_state_loss=refusal is TableSchemaError)
