@@ -13,10 +13,11 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines.arguments import not_negative_ms, positive_ms
+from pipelines.arguments import not_negative_ms
 from pipelines.operators.data_windows import Batch, Trace
 from pipelines.operators.fold import Fold
 from pipelines.operators.states import States
+from pipelines.operators.windows import window_ms
 
 
 @dataclass
@@ -55,7 +56,7 @@ class SlidingWindows:
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> SlidingWindows:
         """Windows of records at most ``difference`` apart that admit records until ``grace`` after their end."""
-        return cls(difference_ms=positive_ms(difference, "time difference"), grace_ms=not_negative_ms(grace, "grace"))
+        return cls(difference_ms=window_ms(difference, "time difference"), grace_ms=not_negative_ms(grace, "grace"))
 
     @property
     def closes_after_ms(self) -> int:

@@ -20,6 +20,14 @@ NO_END_MS = LAST_TIME_MS
 """The end of a window that never ends."""
 
 
+def window_ms(duration: timedelta, name: str) -> int:
+    """As ``positive_ms``; raises ``TopologyError`` when no window of that length ends within the year 9999."""
+    if (found := positive_ms(duration, name)) > LAST_TIME_MS:
+        raise TopologyError(f"{name} is {duration_text(duration)}; each such window would end behind the year 9999; make "
+                            "it shorter, or take UnlimitedWindows")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeWindows:
     """Windows ``[start, start + size)`` at multiples of ``advance`` since 1970 (UTC); none starts before that.
@@ -40,7 +48,7 @@ class TimeWindows:
     @classmethod
     def of_size_and_grace(cls, size: timedelta, grace: timedelta) -> TimeWindows:
         """Tumbling windows that admit out-of-order records until ``grace`` after their end."""
-        size_ms = positive_ms(size, "window size")
+        size_ms = window_ms(size, "window size")
         return cls(size_ms=size_ms, grace_ms=not_negative_ms(grace, "grace"), advance_ms=size_ms)
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
