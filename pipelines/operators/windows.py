@@ -23,8 +23,8 @@ NO_END_MS = LAST_TIME_MS
 def window_ms(duration: timedelta, name: str) -> int:
     """As ``positive_ms``; raises ``TopologyError`` when no window of that length ends within the year 9999."""
     if (found := positive_ms(duration, name)) > LAST_TIME_MS:
-        raise TopologyError(f"{name} is {duration_text(duration)}; each such window would end behind the year 9999; make "
-                            "it shorter, or take UnlimitedWindows")
+        raise TopologyError(f"{name} is {duration_text(duration)}; each such window would end behind the year 9999; "
+                            "make it shorter, or take UnlimitedWindows")
     return found
 
 
