@@ -5,6 +5,7 @@ What belongs to a place (brokers, folders, slots) is no part of it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import traceback
@@ -115,7 +116,7 @@ def load_application(name: str) -> Application:
                                    "it in this environment") from error
     except (AttributeError, ImportError, NameError, SyntaxError, TypeError, ValueError) as error:
         raise ApplicationLoadError(f"module {module_name!r} cannot be loaded: {_place(error)}"
-                                   f"{type(error).__name__}: {error}; correct the program") from error
+                                   f"{type(error).__name__}: {error}{_near(error)}; correct the program") from error
     if not hasattr(module, attribute):
         found = [key for key, value in vars(module).items() if isinstance(value, Application)]
         way_out = f"it has {', '.join(found)}" if found else "define it as Application(...) at module level"
@@ -125,6 +126,15 @@ def load_application(name: str) -> Application:
         raise ApplicationLoadError(f"{name} is a {type(application).__name__}, not an Application; name the object "
                                    "made by Application(...)")
     return application
+
+
+def _near(error: Exception) -> str:
+    """What else an object has, where a name that it does not have begins or resembles that."""
+    if not isinstance(error, AttributeError) or not error.name:
+        return ""
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    near = [name for name in names if name.startswith(error.name)] or difflib.get_close_matches(error.name, names)
+    return f", it has {', '.join(near)}" if near else ""
 
 
 def _place(error: Exception) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 
 class TopologyError(Exception):
@@ -69,12 +72,39 @@ class BufferFullError(Exception):
                 "limit, shorten the grace, or use spill_to_disk_when_full()")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordPlace:
+    """Which record it is: by topic, partition and offset where it is read from a topic, else by time; and by key."""
+
+    partition: int
+    offset: int
+    """Without a topic, whatever the task orders records by."""
+    time_ms: int
+    key: Mapping[str, Any]
+    topic: str | None = None
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name}={value!r}" for name, value in self.key.items())
+        if self.topic is not None:
+            return f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}, key {key}"
+        return f"key {key}, time {_utc(self.time_ms)}"
+
+
 class UserFunctionError(Exception):
     """A function of the program raised, or returned what its annotation does not promise."""
 
-    def __init__(self, function: str, node: str, reason: str) -> None:
-        super().__init__(function, node, reason)
-        self.function, self.node, self.reason = function, node, reason
+    def __init__(self, function: str, node: str, reason: str, record: RecordPlace | None) -> None:
+        super().__init__(function, node, reason, record)
+        self.function, self.node, self.reason, self.record = function, node, reason, record
 
     def __str__(self) -> str:
-        return f"{self.node}: function {self.function!r} failed on a record: {self.reason}; correct the function"
+        record = "a record" if self.record is None else f"the record of {self.record}"
+        return f"{self.node}: function {self.function!r} failed on {record}: {self.reason}; correct the function"
+
+
+def _utc(time_ms: int) -> str:
+    """As ``2024-01-01T00:00:00Z``; of a time that a datetime cannot hold, its milliseconds."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return f"{time_ms} ms"

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from pipelines.errors import UserFunctionError
 from pipelines.operators.aggregates import STORED, Accumulator
-from pipelines.operators.functions import KeyType
+from pipelines.operators.functions import KeyType, Records, UserFunction
 from pipelines.operators.states import ColumnStates, FunctionStates, States
 from pipelines.serdes.row_type import RowType
 
@@ -153,6 +152,14 @@ class FunctionFold:
     def state(self) -> pl.Schema:
         return self.state_type.columns
 
+    @property
+    def _named(self) -> UserFunction:
+        """The function that errors name."""
+        return UserFunction(self.step, self.node, self.function)
+
+    def _records(self, rows: pl.DataFrame, order: Sequence[int] | None = None) -> Records:
+        return Records(rows, self.key.names, order)
+
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         index = pl.int_range(pl.len(), dtype=pl.Int64).alias("_rows")
         return rows.select(*by, index).group_by(by, maintain_order=True).agg("_rows")
@@ -165,15 +172,16 @@ class FunctionFold:
         updates, states = self._fold(groups, stored, rows)
         at = [index for group in groups.get_column("_rows").to_list() for index in group]
         order = sorted(range(len(at)), key=at.__getitem__)
-        after = self._frame([updates[index][0] for index in order], [updates[index][1] for index in order])
+        after = self._frame(rows, [updates[index][0] for index in order], [updates[index][1] for index in order],
+                            range(len(order)))
         return pl.concat([rows.select(*by), after, rows.select(PLACE)], how="horizontal"), states
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return FunctionStates(
             keys=self.key.to_objects(rows), values=self.value.to_objects(rows, rows.get_column("_deleted")),
             times=rows.get_column("_ts").to_list(), stored=self.state_type.to_objects(stored),
-            stored_times=stored.get_column("_ts").to_list(), step=partial(self._call, self.step),
-            merger=partial(self._call, self.merger or self.step), frame=self._frame)
+            stored_times=stored.get_column("_ts").to_list(), step=partial(self._call, rows, self.step),
+            merger=partial(self._call, rows, self.merger or self.step), frame=partial(self._frame, rows))
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return states
@@ -192,25 +200,24 @@ class FunctionFold:
             state, time = states[group], state_times[group]
             for index in members[group]:
                 time = times[index] if state is None else max(times[index], time)
-                state = self._call(self.step, key, values[index], state)
+                state = self._call(rows, self.step, index, key, values[index], state)
                 updates.append((state, time))
             states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]
-        after = pl.concat([groups.drop("_rows"), self._frame(states, state_times), rows.select(PLACE)[last]],
-                          how="horizontal")
+        after = pl.concat([groups.drop("_rows"), self._frame(rows, states, state_times, last),
+                           rows.select(PLACE)[last]], how="horizontal")
         return updates, after
 
-    def _call(self, function: Callable[[Any, Any, Any], Any], key: Any, one: Any, other: Any) -> Any:
+    def _call(self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any,
+              other: Any) -> Any:
+        """What ``function`` returns for the record at ``index`` of ``rows``."""
         try:
             return function(key, one, other)
         except Exception as error:
-            raise UserFunctionError(self.function, self.node, f"{type(error).__name__}: {error}") from error
+            raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
 
-    def _frame(self, states: list[Any], times: list[int]) -> pl.DataFrame:
-        try:
-            columns = self.state_type.to_columns(states)
-        except (AttributeError, TypeError, OverflowError) as error:
-            raise UserFunctionError(self.function, self.node, f"its result does not fit the annotation: {error}"
-                                    ) from error
+    def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
+        """Of states that records of ``rows`` have made, each given by its index."""
+        columns = self._named.columns(self.state_type, states, self._records(rows, made_by))
         return pl.DataFrame([*columns, pl.Series("_ts", times, dtype=pl.Int64()),
                              pl.Series("_deleted", [state is None for state in states], dtype=pl.Boolean())])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import polars as pl
 
-from pipelines.errors import UserFunctionError
+from pipelines.errors import RecordPlace, UserFunctionError
 from pipelines.serdes.row_type import RowType, as_datetimes
 
 
@@ -32,6 +32,11 @@ class KeyType:
     row_type: RowType
     is_windowed: bool
 
+    @property
+    def names(self) -> list[str]:
+        """The key columns, with the bounds of a window."""
+        return [*self.row_type.columns, *(("window_start", "window_end") if self.is_windowed else ())]
+
     def to_objects(self, rows: pl.DataFrame) -> list[Any]:
         """One key a row; None where all key columns are null."""
         names = list(self.row_type.columns)
@@ -44,36 +49,57 @@ class KeyType:
 
 
 @dataclass(frozen=True)
+class Records:
+    """The rows that a function is called for, to name the one on which it fails."""
+
+    rows: pl.DataFrame
+    key: Iterable[str]
+    """The key columns."""
+    order: Sequence[int] | None = None
+    """The row of each call, where that is not the rows' own order."""
+
+    def at(self, index: int) -> RecordPlace:
+        rows = self.rows.slice(index if self.order is None else self.order[index], 1)
+        return RecordPlace(
+            partition=rows["_partition"].item(), offset=rows["_offset"].item(), time_ms=rows["_ts"].item(),
+            key={name: as_datetimes(rows[name]).item() for name in self.key if name in rows.columns})
+
+
+@dataclass(frozen=True)
 class UserFunction:
     """A plain function and the name of the node it serves, for errors."""
 
     call: Callable[..., Any]
     node: str
+    known_as: str | None = None
+    """In the place of the name that the function has itself."""
 
     @property
     def name(self) -> str:
-        return getattr(self.call, "__qualname__", repr(self.call))
+        return self.known_as or str(getattr(self.call, "__qualname__", repr(self.call)))
 
-    def over(self, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """The result of each call, in order; raises ``UserFunctionError`` when one raises."""
-        call = self.call
+    def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
+        """The result of each call, one a record, in order; raises ``UserFunctionError`` when one raises."""
+        call, results = self.call, list[Any]()
         try:
-            return [call(*each) for each in arguments]
+            for each in arguments:
+                results.append(call(*each))
         except Exception as error:
-            raise UserFunctionError(self.name, self.node, f"{type(error).__name__}: {error}") from error
+            raise self.failed(f"{type(error).__name__}: {error}", records, len(results)) from error
+        return results
 
-    def over_each(self, arguments: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    def over_each(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[list[Any]]:
         """All that each call gives, of a function that gives any number of results; errors as ``over``."""
-        call = self.call
-        try:
-            return [list(call(*each)) for each in arguments]
-        except Exception as error:
-            raise UserFunctionError(self.name, self.node, f"{type(error).__name__}: {error}") from error
+        return replace(self, call=lambda *each: list(self.call(*each)), known_as=self.name).over(arguments, records)
 
-    def columns(self, result: RowType, objects: list[Any]) -> list[pl.Series]:
+    def failed(self, reason: str, records: Records, index: int | None) -> UserFunctionError:
+        """The error of the call for one of ``records``, or for one that is not known."""
+        return UserFunctionError(self.name, self.node, reason, None if index is None else records.at(index))
+
+    def columns(self, result: RowType, objects: Sequence[Any], records: Records) -> list[pl.Series]:
         """The results as columns; raises ``UserFunctionError`` when one does not fit the annotation."""
         try:
             return result.to_columns(objects)
         except (AttributeError, TypeError, OverflowError) as error:
-            raise UserFunctionError(self.name, self.node, f"its result does not fit the annotation: {error}"
-                                    ) from error
+            index, reason = result.misfit(objects) or (None, str(error).partition("\n")[0])
+            raise self.failed(f"its result does not fit the annotation: {reason}", records, index) from error

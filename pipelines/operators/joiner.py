@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.functions import KeyType, UserFunction
+from pipelines.operators.functions import KeyType, Records, UserFunction
 from pipelines.operators.stateless import reserved, with_tombstones
 from pipelines.serdes.row_type import RowType
 
@@ -55,9 +55,9 @@ class Joiner:
                      self.right.to_objects(right, right_gone.filter(is_asked))]
         if self.takes_key:
             arguments.insert(0, self.key.to_objects(asked))
-        answers = iter(self.function.over(zip(*arguments, strict=True)))
+        answers = iter(self.function.over(zip(*arguments, strict=True), Records(asked, self.key_columns)))
         objects = [next(answers) if is_given else None for is_given in is_asked.to_list()]
-        columns = self.function.columns(self.result, objects)
+        columns = self.function.columns(self.result, objects, Records(pairs, self.key_columns))
         return pl.DataFrame([*key, *columns,
                              *reserved(pairs, pl.Series([item is None for item in objects], dtype=pl.Boolean()))])
 

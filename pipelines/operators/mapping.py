@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from pipelines.errors import UserFunctionError
 from pipelines.operators.epoch import Epoch
-from pipelines.operators.functions import KeyType, UserFunction
+from pipelines.operators.functions import KeyType, Records, UserFunction
 from pipelines.operators.stateless import computed, reserved, with_tombstones
 from pipelines.serdes.row_type import RowType
 
@@ -51,19 +50,21 @@ class MapPairs:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
-        arguments = zip(self.key.to_objects(rows), values, strict=True)
-        answers = (self.mapper.over_each(arguments) if self.is_flat
-                   else [[pair] for pair in self.mapper.over(arguments)])
+        arguments, records = zip(self.key.to_objects(rows), values, strict=True), Records(rows, self.key.names)
+        answers = (self.mapper.over_each(arguments, records) if self.is_flat
+                   else [[pair] for pair in self.mapper.over(arguments, records)])
         pairs = [pair for several in answers for pair in several]
-        for pair in pairs:
+        rows = rows[_repeats(answers)]
+        records = Records(rows, self.key.names)
+        for index, pair in enumerate(pairs):
             if not isinstance(pair, tuple) or len(pair) != 2:
-                raise UserFunctionError(self.mapper.name, self.mapper.node,
-                                        f"it gave {pair!r}, which is not a pair of key and value")
+                kind = "None" if pair is None else f"a {type(pair).__name__}"
+                raise self.mapper.failed(f"it gave {kind}, which is not a pair of key and value", records, index)
         new_values = [value for _, value in pairs]
         return pl.DataFrame([
-            *self.mapper.columns(self.key_result, [key for key, _ in pairs]),
-            *self.mapper.columns(self.result, new_values),
-            *reserved(rows[_repeats(answers)], _is_none(new_values))])
+            *self.mapper.columns(self.key_result, [key for key, _ in pairs], records),
+            *self.mapper.columns(self.result, new_values, records),
+            *reserved(rows, _is_none(new_values))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +86,11 @@ class FlatMapValues:
         kept = [name for name in self.key_columns if name not in self.result.columns]
         if isinstance(self.mapper, UserFunction):
             objects = self.value.to_objects(rows, rows.get_column("_deleted"))
-            answers = self.mapper.over_each((item,) for item in objects)
+            answers = self.mapper.over_each(((item,) for item in objects), Records(rows, self.key_columns))
             values = [value for several in answers for value in several]
             rows = rows[_repeats(answers)]
-            return pl.DataFrame([*rows.select(kept).get_columns(), *self.mapper.columns(self.result, values),
-                                 *reserved(rows, _is_none(values))])
+            columns = self.mapper.columns(self.result, values, Records(rows, self.key_columns))
+            return pl.DataFrame([*rows.select(kept).get_columns(), *columns, *reserved(rows, _is_none(values))])
         assert self.exploded is not None  # expressions always come with it
         types = RowType(pl.Schema({**self.result.columns, self.exploded: pl.List(self.result.columns[self.exploded])}))
         rows = rows.filter(~pl.col("_deleted"))
@@ -109,8 +110,9 @@ class SelectKey:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         if isinstance(self.selector, UserFunction):
             values = self.value.to_objects(rows, rows.get_column("_deleted"))
-            keys = self.selector.over(zip(self.key.to_objects(rows), values, strict=True))
-            columns = self.selector.columns(self.result, keys)
+            records = Records(rows, self.key.names)
+            keys = self.selector.over(zip(self.key.to_objects(rows), values, strict=True), records)
+            columns = self.selector.columns(self.result, keys, records)
         else:
             columns = computed(rows, self.selector, self.result)
         kept = [name for name in self.value.columns if name not in self.result.columns]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipelines.operators.epoch import Epoch
-from pipelines.operators.functions import KeyType, UserFunction
+from pipelines.operators.functions import KeyType, Records, UserFunction
 from pipelines.serdes.row_type import RowType
 
 Predicate = pl.Expr | UserFunction
@@ -66,11 +66,11 @@ class MapValues:
         if isinstance(self.mapper, UserFunction):
             asked = rows.filter(~deleted) if self.is_table else rows
             objects = self.value.to_objects(asked, asked.get_column("_deleted"))
-            answers = self.mapper.over((item,) for item in objects)
+            answers = self.mapper.over(((item,) for item in objects), Records(asked, self.key_columns))
             if self.is_table and asked.height < rows.height:
                 given = iter(answers)
                 answers = [None if gone else next(given) for gone in deleted.to_list()]
-            columns = self.mapper.columns(self.result, answers)
+            columns = self.mapper.columns(self.result, answers, Records(rows, self.key_columns))
             deleted = pl.Series([answer is None for answer in answers], dtype=pl.Boolean())
         else:
             columns = computed(rows, self.mapper, self.result)
@@ -92,7 +92,7 @@ class Peek:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
-        self.action.over(zip(self.key.to_objects(rows), values, strict=True))
+        self.action.over(zip(self.key.to_objects(rows), values, strict=True), Records(rows, self.key.names))
         return rows
 
 
@@ -102,7 +102,7 @@ def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType
         answers = rows.with_columns(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
         return answers.fill_null(False)
     objects = value.to_objects(rows, rows.get_column("_deleted"))
-    found = predicate.over(zip(key.to_objects(rows), objects, strict=True))
+    found = predicate.over(zip(key.to_objects(rows), objects, strict=True), Records(rows, key.names))
     return pl.Series([bool(answer) for answer in found], dtype=pl.Boolean())
 
 

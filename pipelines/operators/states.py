@@ -95,36 +95,39 @@ class ColumnStates:
 
 
 class FunctionStates:
-    """Calls the functions as the states are asked for."""
+    """Calls the functions as the states are asked for, each for a record, given by its row."""
 
     def __init__(self, *, keys: list[Any], values: list[Any], times: list[int], stored: list[Any],
-                 stored_times: list[int], step: Callable[[Any, Any, Any], Any],
-                 merger: Callable[[Any, Any, Any], Any],
-                 frame: Callable[[list[Any], list[int]], pl.DataFrame]) -> None:
+                 stored_times: list[int], step: Callable[[int, Any, Any, Any], Any],
+                 merger: Callable[[int, Any, Any, Any], Any],
+                 frame: Callable[[list[Any], list[int], list[int]], pl.DataFrame]) -> None:
         self._keys, self._values, self._times = keys, values, times
         self._stored, self._stored_times = stored, stored_times
         self._step, self._merger, self._frame = step, merger, frame
-        self._made: list[tuple[Any, int]] = []
+        self._made: list[tuple[Any, int, int]] = []
+        """State, timestamp, and the record that made it, 0 for one of the store."""
 
     def stored(self, row: int) -> int:
-        return self._make(self._stored[row], self._stored_times[row])
+        return self._make(self._stored[row], self._stored_times[row], 0)
 
     def fold(self, state: int | None, record: int) -> int:
-        held, time = (None, self._times[record]) if state is None else self._made[state]
-        return self._make(self._step(self._keys[record], self._values[record], held), max(time, self._times[record]))
+        held, time, _ = (None, self._times[record], 0) if state is None else self._made[state]
+        return self._make(self._step(record, self._keys[record], self._values[record], held),
+                          max(time, self._times[record]), record)
 
     def merge(self, state: int | None, other: int, record: int) -> int:
-        one, one_time = (None, self._made[other][1]) if state is None else self._made[state]
-        two, two_time = self._made[other]
-        return self._make(self._merger(self._keys[record], one, two), max(one_time, two_time))
+        one, one_time, _ = (None, self._made[other][1], 0) if state is None else self._made[state]
+        two, two_time, _ = self._made[other]
+        return self._make(self._merger(record, self._keys[record], one, two), max(one_time, two_time), record)
 
     def is_gone(self, state: int) -> bool:
         return self._made[state][0] is None
 
     def frame(self, states: Sequence[int | None]) -> pl.DataFrame:
-        made = [(None, 0) if state is None else self._made[state] for state in states]
-        return self._frame([state for state, _ in made], [time for _, time in made]).drop("_deleted")
+        made = [(None, 0, 0) if state is None else self._made[state] for state in states]
+        return self._frame([state for state, _, _ in made], [time for _, time, _ in made],
+                           [record for _, _, record in made]).drop("_deleted")
 
-    def _make(self, state: Any, time: int) -> int:
-        self._made.append((state, time))
+    def _make(self, state: Any, time: int, record: int) -> int:
+        self._made.append((state, time, record))
         return len(self._made) - 1

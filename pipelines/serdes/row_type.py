@@ -77,6 +77,20 @@ class RowType:
         return [_series(name, dtype, [None if item is None else getattr(item, name) for item in objects])
                 for name, dtype in self.columns.items()]
 
+    def misfit(self, objects: Sequence[Any]) -> tuple[int, str] | None:
+        """Which of ``objects`` is the first that does not fit the declared columns, and why; None where all do."""
+        for index, item in enumerate(objects):
+            for name, dtype in self.columns.items():
+                if item is not None and not self.is_scalar and not hasattr(item, name):
+                    return index, f"it returned {_kind(item)}, which has no {name!r}"
+                value = item if item is None or self.is_scalar else getattr(item, name)
+                try:
+                    _series(name, dtype, [value])
+                except (AttributeError, TypeError, OverflowError):
+                    return index, (f"the column {name!r} is declared {_name(self.annotations[name])}, and it returned "
+                                   f"{_kind(value)}")
+        return None
+
     def _constructor(self) -> Callable[..., Any]:
         """Makes one object of the columns' values, in their order."""
         cls = self.python_type
@@ -132,6 +146,16 @@ def key_frame(columns: Mapping[str, pl.DataType], key: Any) -> pl.DataFrame:
 
 def _name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, without saying it."""
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}[{' | '.join(sorted({_kind(each) for each in value}))}]"
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return "datetime without a time zone"
+    is_large = isinstance(value, int) and value.bit_length() > 63
+    return f"{type(value).__name__} beyond 64 bits" if is_large else type(value).__name__
 
 
 def as_datetimes(times: pl.Series) -> pl.Series:

@@ -6,10 +6,12 @@ Reading, settling and writing files belong to ``epoch`` beside this; here is nei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import polars as pl
 
+from pipelines.errors import UserFunctionError
 from pipelines.operators.batch_session import BatchSession
 from pipelines.operators.epoch import Epoch, has_key
 from pipelines.operators.idle import Closing, Following, Idleness
@@ -69,7 +71,16 @@ class TaskProcessor:
             session = BatchSession(session, self._looked_into)
         epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, partition=partition, counts=Counter(),
                       clocks_before=clocks)
-        inputs = self._in_turn(inputs, epoch)
+        in_turn = self._in_turn(inputs, epoch)
+        try:
+            return self._run(in_turn, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
+        except UserFunctionError as error:
+            raise _placed(error, self._sub_topology.sources, inputs, in_turn) from error.__cause__
+
+    def _run(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool,
+             end_time_ms: int | None) -> EpochOutput:
+        """``run`` with ``inputs`` in turn."""
+        session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
         forwarded: dict[Node, pl.DataFrame] = {}
         sinks: dict[str, pl.DataFrame] = {}
@@ -167,6 +178,23 @@ class TaskProcessor:
 
 
 def _arrived(node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame],
+def _placed(error: UserFunctionError, sources: Iterable[SourceNode], given: Mapping[str, pl.DataFrame],
+            in_turn: Mapping[str, pl.DataFrame]) -> UserFunctionError:
+    """``error`` with topic and offset of its record, where that is one of those that were ``given``."""
+    record = error.record
+    if record is None:
+        return error
+    for topic in [source.topic for source in sources if source.topic in in_turn]:
+        rows = in_turn[topic]
+        at = ((rows.get_column("_partition") == record.partition)
+              & (rows.get_column("_offset") == record.offset)).arg_true()
+        if at.len():
+            offset = given[topic].get_column("_offset")[at[0]]
+            return UserFunctionError(error.function, error.node, error.reason,
+                                     replace(record, topic=topic, offset=offset))
+    return error
+
+
              epoch: Epoch) -> list[pl.DataFrame]:
     """The rows of each of the node's parents, or of its topic; an empty list where there are none at all."""
     match node:

@@ -40,7 +40,11 @@ def test_settings_that_make_no_sense_are_refused(id, settings, message):
     ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),
     ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
     ("made.broken:app", "imports 'not_there_at_all'"),
-    ("made.typo:app", r"'made.typo' cannot be loaded: .*typo.py, line 2: AttributeError: .*'of_size'; correct the"),
+    ("made.typo:app", r"'made.typo' cannot be loaded: .*typo.py, line 2: AttributeError: .*'of_size', it has "
+                      r"of_size_and_grace, of_size_with_no_grace; correct the program"),
+    ("made.java:app", r"java.py, line 3: AttributeError: 'KStream' object has no attribute 'groupByKey', it has "
+                      r"group_by_key, group_by; correct"),
+    ("made.own:app", r"line 1: AttributeError: mine; correct the program"),
     ("made.cut:app", r"'made.cut' cannot be loaded: SyntaxError: .*cut.py, line 1\); correct the program")])
 def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message):
     package = tmp_path / "made"
@@ -49,6 +53,9 @@ def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message
     (package / "empty.py").write_text("")
     (package / "broken.py").write_text("import not_there_at_all")
     (package / "typo.py").write_text("from pipelines import TimeWindows\nTimeWindows.of_size(1)")
+    (package / "java.py").write_text("from pipelines import StreamsBuilder, String\nstream = StreamsBuilder().stream("
+                                     "'in', key=String('k'), value=String('v'))\nstream.groupByKey()")
+    (package / "own.py").write_text("raise AttributeError('mine')")
     (package / "cut.py").write_text("app = (")
     (package / "good.py").write_text("from tests.pipelines.test_application import builder\n"
                                      "from pipelines import Application\napp, other = Application('a', builder()), 3")
