@@ -177,7 +177,6 @@ class TaskProcessor:
                 for name, places in zip(names, turns([inputs[name] for name in names]), strict=True)}
 
 
-def _arrived(node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame],
 def _placed(error: UserFunctionError, sources: Iterable[SourceNode], given: Mapping[str, pl.DataFrame],
             in_turn: Mapping[str, pl.DataFrame]) -> UserFunctionError:
     """``error`` with topic and offset of its record, where that is one of those that were ``given``."""
@@ -195,6 +194,7 @@ def _placed(error: UserFunctionError, sources: Iterable[SourceNode], given: Mapp
     return error
 
 
+def _arrived(node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame],
              epoch: Epoch) -> list[pl.DataFrame]:
     """The rows of each of the node's parents, or of its topic; an empty list where there are none at all."""
     match node:
