@@ -7,7 +7,7 @@ records are all in time need no such walk (``session_columns``). The store is or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class Batch:
     stream_time: pl.Series
     """At each record's own turn."""
     found: pl.DataFrame
-    """All columns of the store and ``_key``."""
+    """All columns of the store and ``_key``; windows with what they missed after all others."""
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Trace:
     """Record, and the start and end of the window that it is late for."""
     newest: dict[Window, tuple[int, int | None]] = field(default_factory=dict)
     """The last record and state of each window that was touched."""
+    unseen: dict[Window, tuple[int, int | None]] = field(default_factory=dict)
+    """The same of closed windows, with records that they missed: others will be made of them, nobody else sees them."""
 
     def put(self, record: int, window: Window, state: int | None) -> None:
         self.updates.append((record, window[1], window[2], state))
@@ -92,6 +94,8 @@ class DataWindowedAggregation:
     """
 
     store: StoreSpec
+    unseen: StoreSpec | None = None
+    """Closed windows with the records that they missed, for windows that need them."""
     fold: Fold
     windows: DataWindows
     every_update: bool
@@ -110,7 +114,10 @@ class DataWindowedAggregation:
         before_ms = epoch.clocks.get(self.store.name)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         store = SessionStore(self.store, epoch.session)  # without a clock: what has closed meanwhile is met as well
-        batch = self._batch(rows, stream_time, store, by)
+        unseen = SessionStore(self.unseen, epoch.session) if self.unseen else None
+        if unseen:
+            epoch.clocks[unseen.spec.name] = epoch.clocks[self.store.name]
+        batch = self._batch(rows, stream_time, store, unseen, by, epoch)
         is_walked = self.every_update and not self.is_final
         if is_walked:
             puts, tombstones, left = [], [], batch
@@ -123,12 +130,15 @@ class DataWindowedAggregation:
             trace = self.windows.trace(left, states)
             late = self._rows(left.rows, [(record, start, end, None) for record, start, end in trace.late])
             epoch.drop_late(late, self.late_to)
-            net = [(record, start, end, state) for (_, start, end), (record, state) in trace.newest.items()]
+            net = _net(trace.newest)
             walked = self._states(left.rows, states, trace.updates if is_walked else net)
             changed = self._states(left.rows, states, net) if is_walked else walked
             puts.append(changed.filter(~pl.col("_deleted")))
             tombstones.append(changed.filter("_deleted"))
             updates = [walked] if is_walked else []
+            if unseen and trace.unseen:
+                missed = self._states(left.rows, states, _net(trace.unseen))
+                self._write(unseen, [missed], batch.found, int(stream_time[-1]))
         for gone in tombstones:
             if gone.height:
                 store.delete_rows(gone)
@@ -143,7 +153,7 @@ class DataWindowedAggregation:
                stream_time_ms: int) -> list[pl.DataFrame]:
         """Put windows into the store, but for those that came and went within the batch, which are returned."""
         over = []
-        is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (self.store.retention_ms or 0)
+        is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (store.spec.retention_ms or 0)
         for put in (each for each in puts if each.height):
             if (live := put.filter(~is_over)).height:
                 store.write_rows(live)
@@ -154,13 +164,17 @@ class DataWindowedAggregation:
                     store.delete_rows(stale)
         return over
 
-    def _batch(self, rows: pl.DataFrame, stream_time: pl.Series, store: SessionStore, by: list[str]) -> Batch:
+    def _batch(self, rows: pl.DataFrame, stream_time: pl.Series, store: SessionStore, unseen: SessionStore | None,
+               by: list[str], epoch: Epoch) -> Batch:
         before, after = self.windows.reach_ms()
         times = pl.col("_ts")
         keys = rows.group_by(by, maintain_order=True).agg(
             (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms"))
         numbers = keys.select(by).with_row_index("_key")
-        found = store.find_rows(keys).rename({"_asked": "_key"})
+        found = store.find_rows(keys)
+        if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
+            found = pl.concat([found, unseen.find_rows(keys)])
+        found = found.rename({"_asked": "_key"})
         return Batch(rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),
                      stream_time=stream_time, found=found)
 
@@ -214,3 +228,8 @@ class DataWindowedAggregation:
         closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
         return self.fold.finish(closed.hstack(
             places[closers]).with_columns(pl.lit(False).alias("_deleted")))
+
+
+def _net(windows: Mapping[Window, tuple[int, int | None]]) -> list[tuple[int, int, int, int | None]]:
+    """Record, window start and end, and state of each."""
+    return [(record, start, end, state) for (_, start, end), (record, state) in windows.items()]

@@ -42,7 +42,8 @@ class SlidingWindows:
     """Windows ``[start, start + difference]``, both ends included, made by the records; none starts before 1970.
 
     A window is closed to a record when it ends before stream time minus grace; a record that no open window takes is
-    late and leaves no trace. Null keys and null values are dropped. There is no default grace.
+    late and leaves no trace, one that an open window takes is in all that open later over it too. Null keys and null
+    values are dropped. There is no default grace.
     """
 
     difference_ms: int
@@ -96,24 +97,31 @@ class SlidingWindows:
         for record, (key, time, stream_time) in enumerate(zip(
                 batch.rows.get_column("_key").to_list(), batch.rows.get_column("_ts").to_list(),
                 batch.stream_time.to_list(), strict=True)):
-            walk.open_from = stream_time - self.grace_ms
-            if time + self.difference_ms < walk.open_from:
+            walk.open_from = stream_time - self.grace_ms - self.difference_ms
+            if time < walk.open_from:
                 start = max(0, time - self.difference_ms)
                 walk.trace.late.append((record, start, start + self.difference_ms))
                 continue
-            kept_from = walk.open_from - 2 * self.difference_ms - 1
+            kept_from = walk.open_from - self.difference_ms - 1
             walk.step(record, key, time, kept_from, windows.setdefault(key, _KeyWindows()))
         return walk.trace
 
 
 class _Walk:
-    """One record after another; ``open_from`` is the earliest end of a window that is open to the record."""
+    """One record after another; ``open_from`` is the earliest start of a window that is open to the record.
+
+    Closed windows go on, unseen, as what they would hold with the records that came too late for them and were kept by
+    another: those that open later are made of them.
+    """
 
     def __init__(self, difference_ms: int, states: States) -> None:
         self.difference_ms, self.states, self.trace, self.open_from = difference_ms, states, Trace(), 0
 
     def step(self, record: int, key: int, time: int, kept_from: int, windows: _KeyWindows) -> None:
-        """Put one record into its windows; those that start before ``kept_from`` are forgotten."""
+        """Put one record into its windows if one of them is open; those that start before ``kept_from`` are forgotten.
+
+        It is late for each closed one that lies over it, the one that ends with it among them.
+        """
         difference, is_early = self.difference_ms, time < self.difference_ms
         own_start = max(0, time - difference)
         lower = bisect_left(windows.starts, max(0, time - 2 * difference, kept_from))
@@ -123,29 +131,29 @@ class _Walk:
         previous: int | None = None      # the time of the record before this one
         for start in near:
             state, newest = windows.held[start]
-            if start == own_start:
-                if newest < time:
-                    previous = newest
-                elif is_early and newest > time and right is None:
-                    right = state, newest
-                if not is_early:
-                    self._fold(record, key, windows, start, state, newest, time)
-            elif start < own_start:
+            if start <= own_start and newest < time:
                 left, previous = state, newest
             elif start <= time:
                 right = state, newest
-                self._fold(record, key, windows, start, state, newest, time)
+        over = near[bisect_left(near, own_start):bisect_right(near, time)]
+        has_own = bool(over) and over[0] == own_start
+        meets = previous is not None and own_start <= previous
+        behind = previous + 1 if previous is not None and meets and previous + 1 not in windows.held else own_start
+        if own_start < self.open_from:
+            self.trace.late += [(record, start, start + difference)
+                                for start in (over if has_own else [own_start, *over]) if start < self.open_from]
+            if max([behind, *over[-1:]]) < self.open_from:
+                return
+        for start in over[1:] if is_early and has_own else over:
+            self._fold(record, key, windows, start, *windows.held[start], time)
         if is_early:
             self._open_right(record, key, windows, time, right)
-        behind = None if previous is None else previous + 1
-        if behind is not None and behind not in windows.held and own_start < behind:
+        if behind != own_start:
             self._fold(record, key, windows, behind, None, time, time)
-        if is_early and own_start in windows.held:
-            state, newest = windows.held[own_start]
-            self._fold(record, key, windows, own_start, state, newest, time)
-        elif own_start not in near:
-            has_left = not is_early and previous is not None and own_start <= previous
-            self._fold(record, key, windows, own_start, left if has_left else None, time, time)
+        if not has_own:
+            self._fold(record, key, windows, own_start, left if meets else None, time, time)
+        elif is_early:
+            self._fold(record, key, windows, own_start, *windows.held[own_start], time)
         if not is_early:
             self._open_right(record, key, windows, time, right)
 
@@ -159,12 +167,12 @@ class _Walk:
     def _fold(self, record: int, key: int, windows: _KeyWindows, start: int, state: int | None, newest: int,
               time: int) -> None:
         window = (key, start, start + self.difference_ms)
-        if window[2] < self.open_from:
-            self.trace.late.append((record, start, window[2]))
-            return
         folded = self.states.fold(state, record)
-        self.trace.put(record, window, folded)
-        if self.states.is_gone(folded):
-            windows.remove(start)
-        else:
+        if start >= self.open_from:
+            self.trace.put(record, window, folded)
+        elif not self.states.is_gone(folded):
+            self.trace.unseen[window] = record, folded
+        if not self.states.is_gone(folded):
             windows.put(start, folded, max(newest, time))
+        elif start >= self.open_from:
+            windows.remove(start)

@@ -53,8 +53,9 @@ class TaskProcessor:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
-        self._window_stores = [store.name for store in sub_topology.stores
-                               if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)]
+        self._window_stores = [store.name for node in sub_topology.nodes for store in node.stores
+                               if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)
+                               and store.name in node.store_names]
         self._buffers = [store.name for node in sub_topology.nodes if isinstance(node, SuppressNode)
                          for store in node.stores]
 

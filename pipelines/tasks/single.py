@@ -92,8 +92,9 @@ def operator_of(node: Node) -> Operator | None:
         case AggregateNode(windows=None):
             return Aggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case AggregateNode(windows=SessionWindows() | SlidingWindows() as windows):
-            return DataWindowedAggregation(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to,
-                                           every_update=keeps_every_update(node), is_final=forwards_final(node))
+            return DataWindowedAggregation(store=node.store, unseen=node.unseen, fold=node.fold, windows=windows,
+                                           late_to=node.late_to, every_update=keeps_every_update(node),
+                                           is_final=forwards_final(node))
         case AggregateNode(windows=TimeWindows() as windows) if forwards_final(node):
             return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
         case AggregateNode():

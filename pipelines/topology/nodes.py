@@ -7,7 +7,7 @@ Each node has the name that Kafka Streams would give it. Splitting nodes into su
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import polars as pl
@@ -260,8 +260,19 @@ class AggregateNode(Node):
     idle_after_ms: int | None = None
 
     @property
+    def unseen(self) -> StoreSpec | None:
+        """Of sliding windows: closed ones with the records that they missed, of which others will be made."""
+        if not isinstance(self.windows, SlidingWindows):
+            return None
+        return replace(self.store, name=f"{self.store.name}-unseen")
+
+    @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        return (self.store,)
+        return (self.store, self.unseen) if self.unseen else (self.store,)
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return (self.store.name,)
 
 
 @dataclass(eq=False, kw_only=True)

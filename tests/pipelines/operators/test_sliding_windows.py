@@ -11,6 +11,7 @@ from pipelines import (
     BufferConfig,
     EmitStrategy,
     SlidingWindows,
+    Sum,
     Suppressed,
     TimeWindows,
     TopologyError,
@@ -61,6 +62,110 @@ def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(time
         pipe(topic, *times)
         newest = {in_ms(row["window_start"]): row["count"] for row in out.read_rows()}
     assert newest == model
+
+
+def expected(records, difference, grace):
+    """What each record, a user and a time, gives by a model that keeps every one and forms every distinct set.
+
+    Rows as ``told`` gives them, with the sum of 2**number over the records, and the bounds that the record is late for.
+    """
+    stream_time, kept = 0, defaultdict(list)
+    for number, (user, time) in enumerate(records):
+        stream_time, held = max(stream_time, time), kept[user]
+        open_from, own = stream_time - grace - difference, max(0, time - difference)
+
+        def within(start, held=held):
+            return [each for each in held if start <= each[0] <= start + difference]
+
+        formed = {start for each, _ in held for start in (max(0, each - difference), each + 1) if within(start)}
+        over = {own} | {start for start in formed if start <= time <= start + difference}
+        behind = {each + 1 for each, _ in held if own <= each < time}
+        late = {start for start in over if start < open_from} if time >= open_from else {own}
+        takers = {start for start in over | behind if start >= open_from} if time >= open_from else set()
+        if takers:
+            held.append((time, 1 << number))
+            takers |= {time + 1} - formed if within(time + 1) else set()
+        yield ({(start, start + difference, sum(bit for _, bit in within(start)), max(within(start))[0])
+                for start in takers}, {(start, start + difference) for start in late})
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=3, max_size=20),
+       difference=st.sampled_from([1, 3, 7, 10]), grace=st.sampled_from([0, 1, 5, 12]))
+def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(records, difference, grace):
+    """Updates and late records one by one, and final results: the last update of each window."""
+    windows = SlidingWindows.of_time_difference_and_grace(*(timedelta(milliseconds=ms) for ms in (difference, grace)))
+    newest = {}
+    with driven(lambda s: s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("late")).agg(
+            "c", total=Sum("ms")).to_stream().to_delta("out")) as (topic, out, driver):
+        late = driver.create_output_table("late")
+        for number, ((user, time), (rows, bounds)) in enumerate(
+                zip(records, expected(records, difference, grace), strict=True)):
+            topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
+            assert sorted(told(out, "total")) == sorted(rows)
+            assert sorted(row[:2] for row in told(late, "page")) == sorted(bounds)
+            newest |= {(user, start): (start, end, total, at) for start, end, total, at in rows}
+    with driven(lambda s: s.group_by_key().windowed_by(windows).agg("c", total=Sum("ms")).suppress(FINAL).to_delta(
+            "out")) as (topic, out, _):
+        for number, (user, time) in enumerate(records):
+            topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
+        pipe(topic, 999, user="z")
+        assert sorted(told(out, "total")) == sorted(newest.values())
+
+
+def test_a_record_that_only_closed_windows_lie_over_opens_none_behind_it():
+    """At stream time 26 windows that end before 21 are closed: [6, 16], which lies over 13, and its own [3, 13]."""
+    with counted(SLIDING) as (topic, out, driver):
+        pipe(topic, 16)
+        pipe(topic, 26, user="b")
+        out.read_rows()
+        pipe(topic, 13)
+        assert out.is_empty()
+        assert driver.counts["late_records"] == 2
+        assert driver.open_windows == 2
+
+
+def test_a_kept_record_is_in_every_window_that_opens_later_over_it():
+    """34 is late for its own window and taken by [34, 41]; 38 opens [31, 38], which lies over both."""
+    windows = SlidingWindows.of_time_difference_and_grace(timedelta(milliseconds=7), GRACE)
+    with counted(windows) as (topic, out, driver):
+        pipe(topic, 41, 34)
+        out.read_rows()
+        pipe(topic, 38)
+        assert told(out) == [(34, 41, 3, 41), (35, 42, 2, 41), (31, 38, 2, 38), (39, 46, 1, 41)]
+        assert driver.counts["late_records"] == 1  # [27, 34]
+
+
+def test_what_a_record_missed_is_no_part_of_the_closed_windows_in_the_store():
+    """At stream time 26, 20 is late for [10, 20], which never opens, and for [11, 21], which holds 17 and is not."""
+    with counted(SLIDING, retention=timedelta(milliseconds=90)) as (topic, _, driver):
+        pipe(topic, 10, 17, 28)
+        pipe(topic, 20)
+        assert driver.counts["late_records"] == 2  # [10, 20] of its own, [11, 21] behind 10
+        assert {in_ms(windowed.window_start): count
+                for windowed, count in driver.get_session_store("c").fetch("a")} == {
+                    0: 1, 7: 2, 11: 1, 18: 2, 21: 1}
+
+
+def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_and_opens_the_next():
+    """At stream time 35 windows that end before 30 are closed; [20, 30] is not, nor is [21, 31]."""
+    with counted(SLIDING) as (topic, out, driver):
+        pipe(topic, 30)
+        pipe(topic, 35, user="b")
+        out.read_rows()
+        pipe(topic, 20)
+        assert told(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
+        assert driver.counts["late_records"] == 1  # [10, 20]
+
+
+def test_late_records_of_sliding_windows_have_the_bounds_of_each_window_that_they_missed():
+    with driven(lambda s: s.group_by_key().windowed_by(
+            SLIDING, late_to=lambda late: late.to_delta("out")).count("c")) as (topic, out, _):
+        pipe(topic, 16, 26, 13)  # at stream time 26 windows that end before 21 are closed
+        assert [row[:2] for row in told(out, "page")] == [(3, 13), (6, 16)]
+        pipe(topic, 60, 13, 3)   # no window over them is open
+        assert [row[:2] for row in told(out, "page")] == [(3, 13), (0, 10)]
 
 
 @pytest.mark.parametrize(("stream_time", "late"), [(25, 0), (26, 1), (35, 1), (36, 1)])
