@@ -65,4 +65,4 @@ def _ancestors(node: Node) -> set[Node]:
 def _retention_ms(node: Node) -> int | None:
     """How long what a node keeps of a record has a part in its results; None for ever, or where that is not known."""
     windows = node.windows if isinstance(node, AggregateNode | SuppressNode) else None
-    return None if windows is None else windows.least_retention_ms
+    return None if windows is None else windows.kept_ms

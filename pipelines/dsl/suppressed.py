@@ -117,7 +117,10 @@ class Suppressed:
         return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"))
 
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:
-        """The same, but the wall clock lets updates go while nothing arrives; see ``KGroupedStream.windowed_by``."""
+        """The same, but the wall clock lets updates go while nothing arrives; see ``KGroupedStream.windowed_by``.
+
+        Until windows close, it closes them for their aggregation too: a result is final once, and what comes is late.
+        """
         return replace(self, idle_after_ms=positive_ms(idle_after, "idle_after"))
 
     def with_name(self, name: str) -> Suppressed:

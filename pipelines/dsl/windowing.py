@@ -58,7 +58,7 @@ class Windowing:
 
         Raises:
             TopologyError: Something of it is none of its kind, the key is windowed already, or the retention is
-                shorter than the windows are open.
+                shorter than the least that they can have.
         """
         if not isinstance(windows, Windows):
             raise TopologyError(f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...), "
@@ -82,10 +82,10 @@ class Windowing:
         return replace(self, is_final=strategy.is_final)
 
     def store(self, spec: StoreSpec) -> StoreSpec:
-        """``spec`` as this windowing needs it."""
-        least_ms = self.windows.least_retention_ms
+        """``spec`` as this windowing needs it, a millisecond or two longer than the least retention perhaps."""
         if isinstance(self.windows, (SessionWindows, SlidingWindows)):
-            return replace(spec, kind=StoreKind.SESSION, retention_ms=max(least_ms or 0, self.retention_ms or 0))
+            return replace(spec, kind=StoreKind.SESSION,
+                           retention_ms=max(self.windows.kept_ms, self.retention_ms or 0))
         return replace(spec, kind=StoreKind.WINDOW, retention_ms=self.retention_ms)
 
 

@@ -16,7 +16,7 @@ from pipelines.errors import TopologyError
 from pipelines.operators.aggregates import Accumulator, Aggregate, Count, Mean, Sum
 from pipelines.operators.aggregation import fold_into
 from pipelines.operators.epoch import Epoch
-from pipelines.operators.fold import ColumnFold, Fold
+from pipelines.operators.fold import BEGINS, ColumnFold, Fold
 from pipelines.operators.mapping import SelectKey
 from pipelines.operators.stateless import reserved
 from pipelines.operators.table_view import TableView, previous
@@ -77,7 +77,8 @@ class ChangeAggregation:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.session)
-        rows = rows.with_columns(pl.when(pl.col(CHANGE) == ADDED).then(1).otherwise(-1).alias(SIGN))
+        rows = rows.with_columns(pl.when(pl.col(CHANGE) == ADDED).then(1).otherwise(-1).alias(SIGN),
+                                 (pl.col(CHANGE) == REPLACED).alias(BEGINS))
         if isinstance(self.fold, ColumnFold):
             rows = self._of_known_groups(rows, store)
             if rows.is_empty():

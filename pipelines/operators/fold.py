@@ -21,6 +21,8 @@ from pipelines.serdes.row_type import RowType
 
 PLACE = ("_partition", "_offset")
 """Where the record stood that a row came from."""
+BEGINS = "_begins"
+"""Of rows that have it: whether a row and the next of its group are one update, whose time no gone state ends."""
 
 
 class Fold(Protocol):
@@ -195,12 +197,13 @@ class FunctionFold:
         states = self.state_type.to_objects(stored, ~stored.get_column("_found"))
         state_times = stored.get_column("_ts").to_list()
         members = groups.get_column("_rows").to_list()
+        begins = rows.get_column(BEGINS).to_list() if BEGINS in rows.columns else [False] * rows.height
         updates: list[tuple[Any, int]] = []
         for group, key in enumerate(keys):
-            state, time = states[group], state_times[group]
+            state, time, goes_on = states[group], state_times[group], False
             for index in members[group]:
-                time = times[index] if state is None else max(times[index], time)
-                state = self._call(rows, self.step, index, key, values[index], state)
+                time = max(times[index], time) if state is not None or goes_on else times[index]
+                state, goes_on = self._call(rows, self.step, index, key, values[index], state), begins[index]
                 updates.append((state, time))
             states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]

@@ -43,11 +43,11 @@ class Idleness:
     operator: Closing
     after_ms: int
 
-    def hear(self, rows: pl.DataFrame, epoch: Epoch) -> None:
-        """``rows`` have reached the operator."""
+    def hear(self, times_ms: pl.Series, epoch: Epoch) -> None:
+        """Records of ``times_ms``, at least one, have reached the operator."""
         heard, newest = self._names()
         if (stream_time := epoch.clocks.get(self.operator.clock)) is not None:
-            time_ms = min(stream_time, int(rows.get_column("_ts").max()))  # type: ignore[arg-type]
+            time_ms = min(stream_time, int(times_ms.max()))  # type: ignore[arg-type]
             epoch.clocks[newest] = max(time_ms, epoch.clocks.get(newest, time_ms))
             epoch.clocks[heard] = epoch.now_ms
 
@@ -85,7 +85,7 @@ class Following:
     aggregation: str
     """The clock of the aggregation, before it among the nodes."""
 
-    def hear(self, rows: pl.DataFrame, epoch: Epoch) -> None:
+    def hear(self, times_ms: pl.Series, epoch: Epoch) -> None:
         """The aggregation has heard already."""
 
     def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:

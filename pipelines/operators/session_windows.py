@@ -49,9 +49,14 @@ class SessionWindows:
         return self.gap_ms + self.grace_ms + 1
 
     @property
-    def least_retention_ms(self) -> int:
+    def kept_ms(self) -> int:
         """How long a session's state is needed, from its end."""
         return self.closes_after_ms
+
+    @property
+    def least_retention_ms(self) -> int:
+        """The shortest retention that a program may ask for, as in Kafka Streams."""
+        return self.gap_ms + self.grace_ms
 
     @property
     def takes_null_values(self) -> bool:

@@ -68,9 +68,14 @@ class SlidingWindows:
         return self.grace_ms + 1
 
     @property
-    def least_retention_ms(self) -> int:
+    def kept_ms(self) -> int:
         """How long a window's state is needed, from its end: until the window behind its last record is closed."""
         return self.difference_ms + self.grace_ms + 2
+
+    @property
+    def least_retention_ms(self) -> int:
+        """The shortest retention that a program may ask for, as in Kafka Streams."""
+        return 2 * self.difference_ms + self.grace_ms
 
     @property
     def takes_null_values(self) -> bool:

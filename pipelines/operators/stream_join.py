@@ -15,6 +15,8 @@ import numpy as np
 import polars as pl
 
 from pipelines.operators.epoch import Epoch
+from pipelines.operators.fold import PLACE
+from pipelines.operators.idle import NOWHERE
 from pipelines.operators.join_windows import JoinWindows
 from pipelines.operators.joiner import Joiner
 from pipelines.serdes.row_type import TIME
@@ -98,8 +100,39 @@ class StreamJoin:
         found = pl.concat([part for part in parts if part.height] or parts[:1])
         found = found.sort("_pos", "_phase", "_time", "_is_left", *key, "_seq", maintain_order=True)
         by_place = pl.concat([rows.select("_pos", "_partition", "_offset") for rows in arrivals])
-        pairs = found.join(by_place, on="_pos", how="left", maintain_order="left")
-        return self.joiner.join(pairs.select(*key, *self.joiner.pair_values, "_ts", "_partition", "_offset",
+        return self._joined(found.join(by_place, on="_pos", how="left", maintain_order="left"))
+
+    @property
+    def clock(self) -> str:
+        """Both sides' stream time."""
+        return f"{self.left.store.name}&{self.right.store.name}"
+
+    def next_close_ms(self, epoch: Epoch) -> int | None:
+        oldest = epoch.session.first(self.held.name) if self.held else None
+        if self.held is None or oldest is None:
+            return None
+        at = TypedStore(self.held, epoch.session).decode([oldest[0]]).get_column("_at").dt.timestamp("ms")[0]
+        near = self._waiting(self.held, at + abs(self.left.on_ms - self.right.on_ms) + 1, epoch)
+        return max(int(self._last_ms(near).min()), epoch.clocks[self.clock]) + 1  # type: ignore[arg-type]
+
+    def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
+        """What has waited in vain, as records of both sides at that time would let it go; nothing where none waits."""
+        if self.held is None:
+            return None
+        now_ms = epoch.clocks[self.clock]
+        for side in (self.left, self.right):
+            epoch.clocks[side.store.name] = max(now_ms, epoch.clocks.get(side.store.name, now_ms))
+        waiting = self._waiting(self.held, now_ms, epoch)
+        out = waiting.filter(self._last_ms(waiting) < now_ms)
+        if out.is_empty():
+            return None
+        store = TypedStore(self.held, epoch.session)
+        store.delete(store.encode(out))
+        out = out.sort("_ts", "_is_left", *self.joiner.key_columns, "_seq").hstack(NOWHERE[[0] * out.height])
+        return self._joined(out.with_columns(_left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")))
+
+    def _joined(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        return self.joiner.join(pairs.select(*self.joiner.key_columns, *self.joiner.pair_values, "_ts", *PLACE,
                                              pl.lit(False).alias("_deleted"), "_left_gone", "_right_gone"))
 
     def _arrivals(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> list[pl.DataFrame]:
@@ -116,7 +149,7 @@ class StreamJoin:
         positions = np.empty(len(turns), np.int64)
         positions[order] = np.arange(len(turns))
         times = np.concatenate([rows.get_column("_ts").to_numpy() for rows in sides])
-        stream_time = epoch.advance(self._shared_clock, pl.Series(times[order]))[positions]
+        stream_time = epoch.advance(self.clock, pl.Series(times[order]))[positions]
         found, start = [], 0
         for side, rows in zip((self.left, self.right), sides, strict=True):
             count = f"_rows:{side.store.name}"
@@ -135,11 +168,6 @@ class StreamJoin:
             found.append(rows)
             start = end
         return found
-
-    @property
-    def _shared_clock(self) -> str:
-        """Both sides' stream time."""
-        return f"{self.left.store.name}&{self.right.store.name}"
 
     def _side(self, side: StreamSide, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> _Side:
         """A side's records of the batch behind what it kept that the other side's records may meet."""
@@ -223,10 +251,9 @@ class StreamJoin:
                              .select("_pos", "_stream_time") for rows in arrivals]).sort("_pos")
         store = TypedStore(spec, epoch.session)
         gone = pl.concat(matched)
-        every = pl.concat([self._due(store, flushes, gone), *waiting])
-        limit = (every.get_column("_ts") + self.windows.grace_ms
-                 + every.select(pl.when("_is_left").then(self.left.on_ms).otherwise(self.right.on_ms)).to_series())
-        flush = np.maximum(np.searchsorted(flushes.get_column("_stream_time"), limit, side="right"),
+        every = pl.concat([self._due(spec, flushes, gone, epoch), *waiting])
+        last_ms = self._last_ms(every)
+        flush = np.maximum(np.searchsorted(flushes.get_column("_stream_time"), last_ms, side="right"),
                            np.searchsorted(flushes.get_column("_pos"), every.get_column("_pos"), side="right"))
         places = np.append(flushes.get_column("_pos").to_numpy(), NEVER)[flush]
         flushed = pl.Series(places)
@@ -248,16 +275,24 @@ class StreamJoin:
         return rows.select(pl.col("_ts").cast(TIME).alias("_at"), pl.lit(is_left).alias("_is_left"),
                            *self.joiner.key_columns, "_seq", *values, "_ts", "_pos", matched)
 
-    def _due(self, store: TypedStore, flushes: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
+    def _last_ms(self, rows: pl.DataFrame) -> pl.Series:
+        """The last stream time at which each of ``rows``, as ``_alone`` gives them, may wait."""
+        on_ms = rows.select(pl.when("_is_left").then(self.left.on_ms).otherwise(self.right.on_ms)).to_series()
+        return rows.get_column("_ts") + on_ms + self.windows.grace_ms
+
+    def _waiting(self, spec: StoreSpec, before_ms: int, epoch: Epoch) -> pl.DataFrame:
+        """The rows of the store ``spec`` from before ``before_ms``."""
+        store = TypedStore(spec, epoch.session)
+        keys, rows = store.scan(b"", PRESENT + time_bytes(before_ms))
+        return store.decode(keys).hstack(rows)
+
+    def _due(self, spec: StoreSpec, flushes: pl.DataFrame, matched: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """The waiting records that the newest flush of the batch may let out, as ``_alone`` gives them."""
-        keys: list[bytes] = []
-        rows = store.rows.decode([])
-        if flushes.height:
-            last = int(flushes.get_column("_stream_time")[-1])
-            reach = min(side.on_ms for side in (self.left, self.right) if side.is_outer)
-            keys, rows = store.scan(b"", PRESENT + time_bytes(last - self.windows.grace_ms - reach))
-        held = store.decode(keys).hstack(rows).with_columns(_pos=pl.lit(-1, pl.Int64))
-        names = list(store.spec.key)
+        reach = min(side.on_ms for side in (self.left, self.right) if side.is_outer) + self.windows.grace_ms
+        newest_ms = int(flushes.get_column("_stream_time")[-1]) if flushes.height else BEFORE_ALL
+        held = self._waiting(spec, newest_ms - reach, epoch)
+        held = held.with_columns(_pos=pl.lit(-1, pl.Int64))
+        names = list(spec.key)
         found = held.join(matched.select(*names, "_matched"), on=names, how="left", nulls_equal=True)
         return found.select(matched.columns)
 

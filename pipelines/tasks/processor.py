@@ -43,10 +43,10 @@ class TaskProcessor:
         self._operators |= {node: global_join_of(node, global_tables) for node in sub_topology.nodes
                             if isinstance(node, GlobalJoinNode)}
         self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
+        operators: dict[Node, object] = {**self._operators, **self._joins}
+        self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
         self._idleness: dict[Node, Idleness | Following] = {}
-        for node, operator in self._operators.items():
-            if not isinstance(operator, Closing):
-                continue
+        for node, operator in self._closing.items():
             if (aggregation := followed_in_silence(node)) is not None:
                 self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
             elif (after_ms := idle_after_ms(node)) is not None:
@@ -101,10 +101,8 @@ class TaskProcessor:
                 if kept.height:
                     edges[node.name] = kept.select(node.schema.names())
                 continue
-            elif node.others:
-                rows = self._joins[node].process_all(arrived, epoch)
             else:
-                rows = self._process(node, arrived[0], end_time_ms, epoch)
+                rows = self._process(node, arrived, end_time_ms, epoch)
             if rows is None:
                 continue
             forwarded[node] = rows
@@ -126,12 +124,15 @@ class TaskProcessor:
                          for name in self._buffers},
                 nodes={name: dict(counts) for name, counts in counts_by_node.items() if counts}))
 
-    def _process(self, node: Node, rows: pl.DataFrame, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
-        """What a node with one parent, or a topic, forwards of ``rows``."""
-        operator = self._operators[node]
-        forwarded = operator.process(rows, epoch) if operator else rows
+    def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
+        """What a node forwards of the rows of each of its parents, or of its topic."""
+        if node.others:
+            forwarded = self._joins[node].process_all(arrived, epoch)
+        else:
+            operator = self._operators[node]
+            forwarded = operator.process(arrived[0], epoch) if operator else arrived[0]
         if idleness := self._idleness.get(node):
-            idleness.hear(rows, epoch)
+            idleness.hear(pl.concat([rows.get_column("_ts") for rows in arrived]), epoch)
         if (closed := self._end(node, end_time_ms, epoch)) is not None:
             forwarded = pl.concat([forwarded, closed]) if forwarded.height else closed
         return forwarded
@@ -143,8 +144,8 @@ class TaskProcessor:
 
     def _end(self, node: Node, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame | None:
         """What the operator of ``node`` forwards as its stream time moves to the end of the input; None for nothing."""
-        operator = self._operators.get(node)
-        if end_time_ms is None or not isinstance(operator, Closing):
+        operator = self._closing.get(node)
+        if end_time_ms is None or operator is None:
             return None
         before_ms = epoch.clocks.get(operator.clock)
         if before_ms is None or before_ms >= end_time_ms:

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SourceNode, SuppressNode
 
 
 def idle_after_ms(node: Node) -> int | None:
     """After how much silence the wall clock moves the node's stream time on; None for never.
 
-    What the node says, or the suppression evaluated with it, else the longest of what the topics upstream say.
+    The shortest of what the node says and the suppressions that wait for its windows, which follow it; where none says
+    anything, the longest of what the topics upstream say.
     """
+    own = [node.idle_after_ms] if isinstance(node, (AggregateNode, SuppressNode)) else []
     if isinstance(node, AggregateNode):
-        own = [node.idle_after_ms, *(child.idle_after_ms for child in node.children
-                                     if isinstance(child, SuppressNode) and child.fused_with is node)]
-    else:
-        own = [node.idle_after_ms] if isinstance(node, SuppressNode) else []
+        own += [each.idle_after_ms for each in _waiting_for(node)]
     asked = [each for each in own if each is not None]
     upstream = [each for parent in node.parents if (each := _source_idle_after_ms(parent)) is not None]
     return min(asked) if asked else max(upstream, default=None)
 
 
 def followed_in_silence(node: Node) -> AggregateNode | None:
-    """The aggregation whose stream time a suppression of final results takes over in silence, unless it says more."""
-    if not (isinstance(node, SuppressNode) and node.is_final and node.idle_after_ms is None):
+    """The aggregation whose stream time a suppression of final results takes over in silence.
+
+    A count of its own would let a window go that the aggregation still changes, and so twice.
+    """
+    if not (isinstance(node, SuppressNode) and node.is_final):
         return None
     above = node.parent
     while isinstance(above, (FilterNode, MapValuesNode)):
         above = above.parent
     return above if isinstance(above, AggregateNode) else None
+
+
+def _waiting_for(node: Node) -> Iterator[SuppressNode]:
+    """The suppressions of final results that an aggregation's updates reach."""
+    for child in node.children:
+        if isinstance(child, (FilterNode, MapValuesNode)):
+            yield from _waiting_for(child)
+        elif isinstance(child, SuppressNode) and child.is_final:
+            yield child
 
 
 def _source_idle_after_ms(node: Node) -> int | None:

@@ -53,6 +53,7 @@ def driven(program):
             return [("gone" if r.is_deleted else tuple(r.row.values())[1:], r.row["id"],
                      int(r.timestamp.timestamp() * 1000)) for r in out.read_records()]
 
+        pipe.driver = driver
         yield pipe
 
 
@@ -117,12 +118,15 @@ def test_a_null_foreign_key_has_no_result_in_an_inner_join():
         pipe("customers", "ann", GOLD, 2)
         pipe("orders", "1", Order("ann", 5), 3)
         assert pipe("orders", "1", Order(None, 6), 4) == [("gone", "1", 4)]
+        assert pipe.driver.counts["null_keys"] == 2
         assert pipe("orders", "1", None, 5) == []
+        assert pipe.driver.counts["null_keys"] == 2
 
 
 def test_a_left_join_has_each_left_row_with_nulls_where_nothing_is_named_or_found():
     with driven(left) as pipe:
         assert pipe("orders", "1", Order(None, 5), 1) == [((None, 5, None), "1", 1)]
+        assert pipe.driver.counts["null_keys"] == 0
         assert pipe("orders", "1", Order("ann", 6), 2) == [(("ann", 6, None), "1", 2)]
         assert pipe("customers", "ann", GOLD, 1) == [(("ann", 6, "gold"), "1", 2)]
         assert pipe("orders", "1", Order(None, 6), 3) == [((None, 6, None), "1", 3)]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from pipelines import (
     BufferConfig,
     EmitStrategy,
+    SessionWindows,
     SlidingWindows,
     Sum,
     Suppressed,
@@ -20,7 +22,8 @@ from pipelines import (
 from tests.pipelines.operators.programs import Click, driven
 from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
 
-TEN, GRACE = timedelta(milliseconds=10), timedelta(milliseconds=5)
+MS = timedelta(milliseconds=1)
+TEN, GRACE = 10 * MS, 5 * MS
 SLIDING = SlidingWindows.of_time_difference_and_grace(TEN, GRACE)
 FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
 
@@ -273,10 +276,29 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
 
 
 @pytest.mark.parametrize(("windows", "retention"), [
-    (TimeWindows.of_size_and_grace(TEN, GRACE), 14), (SLIDING, 15), (UnlimitedWindows.of(), 10**9)])
-def test_a_retention_that_is_shorter_than_windows_are_open_is_refused(windows, retention):
+    (TimeWindows.of_size_and_grace(TEN, GRACE), 14), (SLIDING, 24), (UnlimitedWindows.of(), 10**9),
+    (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 14)])
+def test_a_retention_that_is_shorter_than_windows_need_is_refused(windows, retention):
     with pytest.raises(TopologyError, match="retention"), counted(windows, retention=timedelta(milliseconds=retention)):
         pass
+
+
+@pytest.mark.parametrize(("windows", "retention"), [
+    (TimeWindows.of_size_and_grace(TEN, GRACE), 15), (SlidingWindows.of_time_difference_and_grace(MS, GRACE), 7),
+    (SLIDING, 25), (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 15)])
+def test_the_least_retention_keeps_all_that_a_record_may_still_join(windows, retention):
+    """Kafka Streams features, section 4: size + grace, twice the difference + grace, gap + grace."""
+    draw, now_ms, times = Random(3), 100, []
+    for _ in range(200):
+        now_ms += draw.choice((0, 0, 1, 4, 15))
+        times.append(now_ms - draw.choice((0, *range(22))))
+
+    def updates(retention):
+        with counted(windows, retention=timedelta(milliseconds=retention)) as (topic, out, driver):
+            pipe(topic, *times)
+            return told(out), driver.counts["late_records"]
+
+    assert updates(retention) == updates(10_000)
 
 
 @pytest.mark.parametrize("make", [

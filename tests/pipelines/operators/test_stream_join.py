@@ -35,10 +35,10 @@ WINDOWS = JoinWindows.of_time_difference_and_grace(ms(5), ms(2))
 
 
 @contextmanager
-def driven(join, windows=WINDOWS):
+def driven(join, windows=WINDOWS, **source):
     """A function that pipes ``(topic, key, n, ms)`` and gives what comes of it: key, left, right, ms."""
     builder = StreamsBuilder()
-    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen), **source) for topic in ("left", "right"))
     getattr(left, join)(right, pair, windows=windows, store="met").to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         topics = {name: driver.create_input_topic(name) for name in ("left", "right")}
@@ -46,10 +46,17 @@ def driven(join, windows=WINDOWS):
 
         def pipe(topic, key, n, time_ms):
             topics[topic].pipe_input(key, None if n is None else Seen(n), timestamp_ms=time_ms)
+            return read()
+
+        def wait(duration_ms):
+            driver.advance_wall_clock_time(ms(duration_ms))
+            return read()
+
+        def read():
             return [(r.row["key"], r.row["left"], r.row["right"], round(r.timestamp.timestamp() * 1000))
                     for r in out.read_records()]
 
-        pipe.driver = driver
+        pipe.driver, pipe.wait = driver, wait
         yield pipe
 
 
@@ -140,6 +147,73 @@ def test_a_late_record_meets_what_the_other_side_keeps_by_its_own_stream_time():
         assert pipe("left", "a", 3, 100) == [("a", 3, 1, 100)]
         pipe("right", "b", 4, 112)
         assert pipe("left", "a", 5, 100) == []
+
+
+def test_what_waits_goes_in_silence_when_window_and_grace_are_over():
+    """100 ms of silence, then up to 108: the window of 5 and the grace of 2 have to be passed."""
+    with driven("left_join", idle_after=ms(100)) as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe.wait(107) == []
+        assert pipe.wait(1) == [("a", 1, None, 100)]
+        assert pipe.wait(3_600_000) == []
+        assert pipe("right", "b", 3, 101) == []
+    with driven("left_join") as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe.wait(3_600_000) == []
+
+
+def test_either_side_ends_the_silence_of_both():
+    with driven("outer_join", idle_after=ms(100)) as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe.wait(90) == []
+        pipe("right", "b", 2, 100)
+        assert pipe.wait(107) == []
+        assert pipe.wait(1) == [("b", None, 2, 100), ("a", 1, None, 100)]
+
+
+@pytest.mark.parametrize("afters", [(50, 100), (100, 50)])
+def test_the_longer_silence_of_the_two_sources_counts(afters):
+    builder = StreamsBuilder()
+    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen), idle_after=ms(after))
+                   for topic, after in zip(("left", "right"), afters, strict=True))
+    left.left_join(right, pair, windows=WINDOWS, store="met").to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        out = driver.create_output_table("out")
+        driver.create_input_topic("left").pipe_input("a", Seen(1), timestamp_ms=100)
+        driver.advance_wall_clock_time(ms(107))
+        assert out.is_empty()
+        driver.advance_wall_clock_time(ms(1))
+        assert [row["left"] for row in out.read_rows()] == [1]
+
+
+def test_a_join_without_anything_that_waits_is_the_same_after_silence():
+    with driven("join", idle_after=ms(100)) as pipe:
+        pipe("left", "a", 1, 100)
+        assert pipe.wait(3_600_000) == []
+        assert pipe("right", "a", 2, 101) == [("a", 1, 2, 101)]
+
+
+RECORDS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b"]), st.integers(0, 99),
+                             st.integers(0, 30)), min_size=1, max_size=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("join", ["left_join", "outer_join"])
+@settings(max_examples=12, deadline=None)
+@given(before=RECORDS, behind=RECORDS, silence=st.integers(1, 20),
+       windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]))
+def test_silence_does_what_records_of_both_sides_at_its_time_do(join, before, behind, silence, windows):
+    """But for those records themselves: of a key of their own, they go out alone or not at all."""
+    newest = max(record[3] for record in before)
+    with driven(join, windows, idle_after=ms(100)) as pipe, driven(join, windows) as told:
+        for record in before:
+            pipe(*record)
+            told(*record)
+        due = pipe.wait(100 + silence)
+        marked = told("left", "mark", 0, newest + silence) + told("right", "mark", 0, newest + silence)
+        assert due == [row for row in marked if row[0] != "mark"]
+        for record in behind:
+            assert pipe(*record) == [row for row in told(*record) if row[0] != "mark"]
 
 
 def test_windows_and_the_stores_name_are_needed():

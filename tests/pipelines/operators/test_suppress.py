@@ -225,6 +225,20 @@ def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
         assert driver.get_key_value_store("KTABLE-SUPPRESS-STATE-STORE-0000000004").approximate_num_entries() == 0
 
 
+@pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(4)])
+def test_rows_of_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
+    """All are held since 5; a has been updated at 9, b and d at 7, c never."""
+    builder = StreamsBuilder()
+    (builder.stream("in", key=String("key"), value=String("value")).to_table("values")
+        .suppress(Suppressed.until_time_limit(10 * TWO_MS, buffer)).to_delta("out"))
+    records = [*((key, 5) for key in "dcba"), ("a", 9), ("d", 7), ("b", 7), ("z", 25)]
+    rows = pl.DataFrame([(key, "x", ms, 0, offset, False) for offset, (key, ms) in enumerate(records)], orient="row",
+                        schema={"key": pl.String, "value": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
+                                "_offset": pl.Int64, "_deleted": pl.Boolean})
+    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
+
+
 def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
     builder = StreamsBuilder()
     (builder.stream("in", key=String("key"), value=String("value")).to_table("values")

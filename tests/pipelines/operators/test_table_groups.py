@@ -115,6 +115,19 @@ def test_the_time_of_a_group_never_goes_back():
         assert [int(r.timestamp.timestamp() * 1000) for r in out.read_records()] == [9, 9]
 
 
+def test_the_time_of_a_group_goes_on_though_the_subtractor_leaves_nothing_before_the_adder():
+    """Within one update; a group that an update before has emptied begins anew."""
+    builder = StreamsBuilder()
+    towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
+    towns.group_by("country").aggregate("s", lambda: Total(0, ""), add, subtract).to_stream().to_delta("out")
+    with TopologyTestDriver(Application("test", builder)) as driver:
+        topic, out = driver.create_input_topic("towns"), driver.create_output_table("out")
+        topic.pipe_records([("rome", Town("it", 13), 47), ("rome", Town("it", 13), 1), ("rome", None, 2),
+                            ("bari", Town("it", 1), 3)])
+        assert [(r.row["log"], int(r.timestamp.timestamp() * 1000)) for r in out.read_records()] == [
+            ("+", 47), ("+", 47), (None, 47), ("+", 3)]
+
+
 def test_what_cannot_be_taken_back_is_refused_with_the_way_out():
     towns = StreamsBuilder().table("towns", key=String("town"), value=Json(Town), store="towns")
     with pytest.raises(TopologyError, match=r"cannot take a row out again.*subtractor"):

@@ -75,6 +75,15 @@ def test_a_sensor_forgets_what_is_older_than_a_minute():
     assert (sensor.rate, sensor.average, sensor.maximum, sensor.total, sensor.last) == (0, 0, 0, 900.0, 600.0)
 
 
+@pytest.mark.parametrize("count", [
+    "late_records", "null_keys", "null_values", "expired_records", "out_of_order_records", "invalid_timestamps",
+    "dead_letters"])
+def test_all_that_is_dropped_counts_as_a_dropped_record(count):
+    metrics = RunMetrics(lambda: 0.0)
+    metrics.epoch("0_0", EpochMetrics(), {"records_in": 9, count: 2, "rows_out": 7})
+    assert {reading.name: reading.value for reading in metrics.readings()}["dropped-records-total"] == 2
+
+
 def test_readings_have_kafka_streams_names_and_tags():
     clock = [0.0]
     metrics = RunMetrics(lambda: clock[0])
