@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3 };
+enum { FIRST_ROWS = 1024, FIRST_BYTES = 1 << 16, ERROR_TEXT = 512, BUFFERS = 3, PARTITION_EOF = -191 };
 
 struct message { /* rd_kafka_message_t, as rdkafka.h declares it */
     int32_t error;
@@ -42,7 +42,7 @@ struct columns {
     int64_t rows, bytes, next_offset;
     int32_t is_complete; /* one of the three bounds was met */
     int32_t is_out_of_memory;
-    int32_t error; /* an error met behind the rows; the columns stop there too */
+    int32_t error; /* met behind the rows; the columns stop there too, but for PARTITION_EOF */
     int64_t error_offset;
     char error_text[ERROR_TEXT];
 
@@ -133,7 +133,8 @@ void columns_free(struct columns *columns)
     free(columns);
 }
 
-/* The callback for rd_kafka_consume_callback. Yielding leaves what is behind this record in librdkafka's queue. */
+/* The callback for rd_kafka_consume_callback. Yielding leaves what is behind this record in librdkafka's queue. Each time
+ * the consumer meets the partition's end an error is queued; records behind it say that the end is elsewhere by now. */
 void columns_take(const struct message *message, void *opaque)
 {
     struct columns *columns = opaque;
@@ -144,7 +145,7 @@ void columns_take(const struct message *message, void *opaque)
         columns->error_text[length] = '\0';
         columns->error = message->error;
         columns->error_offset = message->offset;
-        columns->yield(columns->client);
+        if (message->error != PARTITION_EOF) columns->yield(columns->client);
         return;
     }
     if (message->offset < columns->next_offset) return; /* fetched before a seek */
@@ -158,6 +159,7 @@ void columns_take(const struct message *message, void *opaque)
         return;
     }
     columns->rows++;
+    columns->error = 0;
     columns->bytes += (int64_t)(message->key_length + message->length);
     columns->next_offset = message->offset + 1;
     if (columns->next_offset >= columns->end || timestamp > columns->until_ms || columns->bytes >= columns->max_bytes) {

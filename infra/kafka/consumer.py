@@ -19,25 +19,25 @@ from infra.kafka.columns import ERROR_BYTES, RecordColumns, address_of, declare
 NO_LIMIT = 2**63 - 1
 _CONSUMER = 1
 _OK = 0
-_ErrorCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class PartitionConsumer:
     """Fetches one topic partition from an offset on, in the background. Not for use from several threads.
 
+    Errors of single brokers and connections are librdkafka's to log and to mend: another broker may serve all the same.
+
+    It is never collected before ``close``: its threads go on.
+
     Raises:
-        KafkaException: A property is unknown or cannot be used.
+        KafkaException: A property or the topic's name is none, or cannot be used.
     """
 
     def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
         self._partition = partition
         self._is_started = False
-        self._client_errors: list[KafkaError] = []
-        self._on_error = _ErrorCallback(self._keep_error)  # kept for as long as librdkafka may call it
         kafka = _rdkafka()
         text = ctypes.create_string_buffer(ERROR_BYTES)
         conf = kafka.rd_kafka_conf_new()
-        kafka.rd_kafka_conf_set_error_cb(conf, self._on_error)
         for name, value in properties.items():
             written = str(value).lower() if isinstance(value, bool) else str(value)
             if kafka.rd_kafka_conf_set(conf, name.encode(), written.encode(), text, ERROR_BYTES) != _OK:
@@ -48,6 +48,10 @@ class PartitionConsumer:
             kafka.rd_kafka_conf_destroy(conf)
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
         self._topic = kafka.rd_kafka_topic_new(self._client, topic.encode(), None)
+        if not self._topic:
+            kafka.rd_kafka_destroy(self._client)
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {topic!r} cannot be read: "
+                                            f"{KafkaError(kafka.rd_kafka_last_error()).str()}"))
         self._columns = RecordColumns(address_of(kafka.rd_kafka_message_timestamp), address_of(kafka.rd_kafka_yield),
                                       self._client)
 
@@ -82,17 +86,17 @@ class PartitionConsumer:
 
     @property
     def at_end(self) -> int | None:
-        """The offset at which the last call met the partition's end for now."""
+        """The offset at which the last call met the partition's end, with nothing behind it."""
         found = self._columns.found
         return int(found.error_offset) if found.error == KafkaError._PARTITION_EOF else None
 
-    def errors(self) -> list[KafkaError]:
-        """What the last call met of errors, of the partition or of the client."""
+    @property
+    def error(self) -> KafkaError | None:
+        """What the last call met of errors of the partition."""
         found = self._columns.found
-        errors, self._client_errors = self._client_errors, []
-        if found.error not in (_OK, KafkaError._PARTITION_EOF):
-            errors.append(KafkaError(found.error, found.error_text.decode(errors="replace")))
-        return errors
+        if found.error in (_OK, KafkaError._PARTITION_EOF):
+            return None
+        return KafkaError(found.error, found.error_text.decode(errors="replace"))
 
     def take(self) -> pl.DataFrame:
         """The records taken over since the last call, as ``RECORD_SCHEMA``."""
@@ -117,9 +121,6 @@ class PartitionConsumer:
             _rdkafka().rd_kafka_consume_stop(self._topic, self._partition)
             self._is_started = False
 
-    def _keep_error(self, client: int, code: int, reason: bytes | None, opaque: int) -> None:
-        self._client_errors.append(KafkaError(code, (reason or b"").decode(errors="replace")))
-
 
 @cache
 def _rdkafka() -> ctypes.CDLL:
@@ -128,7 +129,6 @@ def _rdkafka() -> ctypes.CDLL:
     pointer, text, number, partition = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int32
     declare(kafka, "rd_kafka_conf_new", pointer)
     declare(kafka, "rd_kafka_conf_set", number, pointer, text, text, text, ctypes.c_size_t)
-    declare(kafka, "rd_kafka_conf_set_error_cb", None, pointer, _ErrorCallback)
     declare(kafka, "rd_kafka_conf_destroy", None, pointer)
     declare(kafka, "rd_kafka_new", pointer, number, pointer, text, ctypes.c_size_t)
     declare(kafka, "rd_kafka_poll", number, pointer, number)

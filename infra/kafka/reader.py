@@ -38,6 +38,8 @@ CONNECT_LIMIT_S = 2.0
 PASSING_ERRORS = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT,
                             KafkaError._RESOLVE, KafkaError._UNKNOWN_PARTITION})
 """A broker that is behind does not know a new partition yet."""
+KEPT_SHARE = 8
+"""A rest smaller than this part of what was fetched is copied."""
 _NOWHERE = -1
 
 
@@ -88,7 +90,7 @@ class PartitionReader:
 
         Raises:
             OffsetGoneError: The log begins after ``start``.
-            KafkaException: The broker refuses (authorization, unknown topic); transport errors are waited out.
+            KafkaException: The broker refuses (authorization, unknown topic); errors of connections are waited out.
         """
         if self._handed_out != start:
             self._seek(start)
@@ -104,7 +106,10 @@ class PartitionReader:
         if count < fetched.height:
             next_offset = fetched["offset"][count]
         next_offset = max(start, min(next_offset, end))
-        self._fetched, self._handed_out = fetched[count:], next_offset
+        kept = fetched[count:]
+        if 0 < kept.height < fetched.height // KEPT_SHARE:
+            kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # lets go of the buffers of all
+        self._fetched, self._handed_out = kept, next_offset
         return RawRecords(self.topic, self.partition, fetched[:count], next_offset)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
@@ -134,8 +139,8 @@ class PartitionReader:
         deadline = time.monotonic() + patience_s
         while reached < end:
             is_complete = consumer.consume(CONSUME_TIMEOUT_S, end=end, until_ms=until_ms, max_bytes=max_bytes)
-            for error in consumer.errors():
-                self._raise_if_final(error, reached)
+            if consumer.error is not None:
+                self._raise_if_final(consumer.error, reached)
             if consumer.next_offset > reached:
                 reached, deadline = consumer.next_offset, time.monotonic() + patience_s
             if consumer.at_end is not None:

@@ -209,7 +209,9 @@ class KafkaStreamsApp:
 
 
 def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(parts).unique("key", keep="last", maintain_order=True)
+    """Copied: a row of a read keeps the bytes of all its rows in memory."""
+    newest = pl.concat(parts).unique("key", keep="last", maintain_order=True)
+    return pl.DataFrame({name: newest[name].to_list() for name in newest.columns}, schema=RAW_SCHEMA)
 
 
 def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> int | None:

@@ -110,6 +110,15 @@ def test_an_error_ends_the_batch_behind_the_records_before_it(feed):
     assert found.error_text == b"x" * (ERROR_BYTES - 1)
 
 
+def test_the_partitions_end_ends_no_batch_and_is_told_where_nothing_is_behind_it(feed):
+    found = bounds(feed)
+    end = [Message(-191, None, 0, b"", 0, None, 0, offset, 0) for offset in range(4)]
+    assert feed([record(b"k", b"v", 1, 2), end[3], record(b"k", b"v", 1, 3)]) == 3
+    assert (found.error, found.rows) == (0, 2)
+    feed([end[3]])
+    assert (found.error, found.error_offset, found.rows) == (-191, 3, 2)
+
+
 def test_frames_that_are_dropped_give_their_memory_back(feed):
     process = psutil.Process()
     messages = [record(b"k", b"x" * 100_000, 0, number) for number in range(100)]

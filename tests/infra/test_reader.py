@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from random import Random
+from threading import Thread
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -146,8 +149,47 @@ def test_what_waiting_cannot_mend_is_raised(broker):
     reader.close()
     with pytest.raises(KafkaException, match='No such configuration property: "fetch"'):
         PartitionReader({"fetch": "1"}, "events", 0)
+    with pytest.raises(KafkaException, match=r"topic 'xxx.*cannot be read"):
+        PartitionReader({"bootstrap.servers": broker}, "x" * 600, 0)
     with pytest.raises(KafkaException, match="ssl"):
         PartitionReader({"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}, "events", 0)
+
+
+def test_records_that_trickled_in_are_read_at_once(reading, broker, topic):
+    """Each of them was the partition's end for a moment, which the consumer met."""
+    name = topic()
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    producer.produce(name, b"0")
+    producer.flush()
+    reader = reading(name)
+    assert reader.read(0, 1).next_offset == 1
+    for number in range(1, 30):
+        producer.produce(name, b"%d" % number)
+        producer.flush()
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert offsets(reader.read(1, 30)) == list(range(1, 30))
+
+
+def test_a_broker_that_talks_nonsense_does_not_stop_one_that_serves(broker, numbered):
+    def answer(connections: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = connections.accept()
+                with connection:
+                    connection.recv(100)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as connections:
+        thread = Thread(target=answer, args=[connections])
+        thread.start()
+        for _ in range(4):
+            servers = f"127.0.0.1:{connections.getsockname()[1]},{broker}"
+            reader = PartitionReader({"bootstrap.servers": servers, "log_level": 0}, numbered, 0)
+            assert offsets(reader.read(0, 100, patience_s=10)) == list(range(100))
+            reader.close()
+        connections.shutdown(socket.SHUT_RDWR)
+    thread.join()
 
 
 def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic):
