@@ -1,8 +1,11 @@
-"""Sessions, sliding and hopping windows and a rate limit on a real broker and Spark: the rows of the test driver."""
+"""Windows, a rate limit, silence, serdes, branches and sketches on a real broker and Spark: rows of the test driver."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from datetime import timedelta
+from threading import Event, Thread
 from typing import Any
 
 import polars as pl
@@ -11,10 +14,15 @@ from confluent_kafka import Producer
 
 from infra.kafka.admin import KafkaAdmin
 from infra.settings import Settings
+from pipelines.serdes.registry import connect_serdes
 from pipelines.spark.progress import RunSummary
 from pipelines.spark.runner import run
 from pipelines.testing import TopologyTestDriver
+from state.commit.tables import read_table
+from tests.integration import mixed
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
+from tests.pipelines.serdes.registry_server import schema_registry
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -60,3 +68,69 @@ def test_rows_are_those_of_the_test_driver(summary, place, expected, table):
     found = pl.read_delta(str(place.warehouse / "windows" / table)).drop("_epoch", "_seq")
     assert Counter(map(shown, found.to_dicts())) == expected[table]
     assert found.height > 10
+
+
+def mixed_rows() -> dict[str, Counter[str]]:
+    """By table, all rows of one test driver a partition, after an hour of silence; of ``about`` those that stand."""
+    found: dict[str, Counter[str]] = {table: Counter() for table in (*mixed.FACTS, "about")}
+    for partition in range(mixed.PARTITIONS):
+        queues = {topic: [row for row in mixed.records(topic) if row[0] == partition] for topic in mixed.TOPICS}
+        with TopologyTestDriver(mixed.program()) as driver:
+            pages = driver.create_input_topic("mixed-pages")
+            for page, section in mixed.PAGES.items():
+                pages.pipe_input(page, mixed.Page(section))
+            inputs = {topic: driver.create_input_topic(topic) for topic in mixed.TOPICS}
+            while waiting := [topic for topic in mixed.TOPICS if queues[topic]]:
+                topic = min(waiting, key=lambda topic: queues[topic][0][3])
+                _, key, value, timestamp_ms = queues[topic].pop(0)
+                inputs[topic].pipe_input(key, value, timestamp_ms=timestamp_ms)
+            driver.advance_wall_clock_time(timedelta(hours=1))
+            about = driver.create_output_table("about").read_rows()
+            found["about"].update(map(shown, {row["key"]: row for row in about}.values()))
+            for table in mixed.FACTS:
+                found[table].update(shown({**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted})
+                                    for record in driver.create_output_table(table).read_records())
+    return found
+
+
+def test_what_a_live_run_writes_and_lets_go_in_silence_are_the_rows_of_the_test_driver(broker, place, spark):
+    """Of msgpack with times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
+    silence alone brings to their end."""
+    expected = mixed_rows()
+    admin, producer = KafkaAdmin(broker), Producer({"bootstrap.servers": broker})
+    admin.create_topic("mixed-pages", 1)
+    for page, section in mixed.PAGES.items():
+        producer.produce("mixed-pages", json.dumps({"section": section}), page)
+    with schema_registry() as server:
+        writer = mixed.program().topology.source("mixed-amounts").value_serde
+        connect_serdes([writer], {"url": server.url})
+        for topic in mixed.TOPICS:
+            admin.create_topic(topic, mixed.PARTITIONS)
+            for partition, key, value, timestamp_ms in mixed.records(topic):
+                encoded = value if isinstance(value, bytes) else writer.encode(value)
+                producer.produce(topic, encoded, key, partition=partition,
+                                 timestamp=timestamp_ms if topic == "mixed-amounts" else 1)
+        producer.flush()
+        stop, settings = Event(), place.model_copy(update={
+            "schema_registry": {"url": server.url}, "max_epoch_records": 60})
+
+        def watched() -> None:
+            tables = [place.warehouse / "mixed" / table for table in mixed.FACTS]
+            try:
+                wait_for(lambda: all(
+                    (table / "_delta_log").exists()
+                    and pl.read_delta(str(table)).height >= expected[table.name].total() for table in tables),
+                    "all rows are written", every_s=0.3)
+            finally:
+                stop.set()
+
+        watch = Thread(target=watched)
+        watch.start()
+        run("tests.integration.mixed:app", settings, bootstrap_servers=broker, stop=stop, spark=spark)
+        watch.join()
+    standing = read_table(place.warehouse / "mixed" / "about")
+    assert Counter(map(shown, standing.select(pl.exclude("^_.*$")).to_dicts())) == expected["about"]
+    for table in mixed.FACTS:
+        rows = pl.read_delta(str(place.warehouse / "mixed" / table)).drop("_epoch", "_seq")
+        assert Counter(map(shown, rows.to_dicts())) == expected[table], table
+        assert rows.height > 20
