@@ -65,11 +65,11 @@ def program() -> Application:
     amounts = builder.stream("mixed-amounts", key=String("user"), value=Protobuf(Int64Value), idle_after=SILENCE)
     pages = builder.global_table("mixed-pages", key=String("page"), value=Json(Page), store="pages")
     branches = visits.split("by-").branch(col("amount") < 60, "small").default_branch("large")
-    branches["by-small"].flat_map(halves).group_by_key().agg(
-        "about_store", pages=ApproxDistinct("page"), halves=ApproxQuantiles("half", at=(0.5, 0.9)),
-        first=Collect("half", limit=3)).to_delta("about")
+    branches["by-small"].flat_map(halves).to_delta("halves")
     branches["by-large"].left_join(pages, key="page").to_delta("placed")
     by_user = visits.group_by_key()
+    by_user.agg("about_store", pages=ApproxDistinct("page"), amounts=ApproxQuantiles("amount", at=(0.5, 0.9)),
+                first=Collect("amount", limit=3)).to_stream().to_delta("about")
     by_user.windowed_by(TimeWindows.of_size_and_grace(SECOND, SECOND)).emit_strategy(
         EmitStrategy.on_window_close()).agg("closed_store", n=Count(), amount=Sum("amount")).to_delta("closed")
     by_user.windowed_by(UnlimitedWindows.start_on(START + 2 * SECOND)).count("since").to_stream().to_delta("since")
@@ -79,7 +79,7 @@ def program() -> Application:
 
 
 app = program()
-FACTS = ("placed", "closed", "since", "paid")
+TABLES = ("halves", "about", "placed", "closed", "since", "paid")
 
 
 def records(topic: str) -> Iterator[tuple[int, bytes, bytes | Int64Value, int]]:
