@@ -19,6 +19,8 @@ from pipelines.serdes.structs import StructSerde, check_integers, columns_of
 
 TOGETHER = 4_000
 """Values decoded by one call: they stay in the processor's cache. 66 ms for 150,000 of 400 bytes, all at once 138."""
+FEW = 100
+"""Values that are sooner decoded one by one: 5 us for one, where all that is together takes 380."""
 _LINE_END = ord("\n")
 _NULL = pl.Series([b"null"])
 
@@ -32,13 +34,9 @@ class Json(StructSerde):
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._struct | None)
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
-        gone = items.is_null() | (items == _NULL).fill_null(False)
-        absent = gone.arg_true().to_list()
-        objects = self._decode_together(items.filter(~gone) if absent else items)
-        if objects is not None and absent:
-            present = iter(objects)
-            objects = [None if is_gone else next(present) for is_gone in gone.to_list()]
-        if objects is not None:
+        together = self._decode_together(items) if len(items) >= FEW else None
+        if together is not None:
+            objects, absent = together
             try:
                 return DecodedColumns(columns_of(row_type, objects, absent), absent)
             except (OverflowError, TypeError):
@@ -46,17 +44,20 @@ class Json(StructSerde):
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
         return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
 
-    def _decode_together(self, items: pl.Series) -> list[Any] | None:
-        """All objects, or None where a value is bad or might run into its neighbour.
+    def _decode_together(self, items: pl.Series) -> tuple[list[Any], list[int]] | None:
+        """All objects and which are absent, or None where a value is bad or might run into its neighbour.
 
         As many line ends as there are gaps between values leave every value a line of its own, and so do braces around
         each of them an object of its own.
         """
-        if not (items.bin.starts_with(b"{").all() and items.bin.ends_with(b"}").all()):
+        gone = items.is_null() | (items == _NULL).fill_null(False)
+        absent = gone.arg_true().to_list()
+        values = items.filter(~gone) if absent else items
+        if not (values.bin.starts_with(b"{").all() and values.bin.ends_with(b"}").all()):
             return None
         objects: list[Any] = []
         try:
-            texts = items.cast(pl.String())
+            texts = values.cast(pl.String())
             for start in range(0, len(texts), TOGETHER):
                 part = texts[start:start + TOGETHER]
                 lines = part.str.join("\n").item().encode()
@@ -65,7 +66,12 @@ class Json(StructSerde):
                 objects += self._lines.decode_lines(lines)
         except (ValueError, pl.exceptions.ComputeError):
             return None
-        return objects if len(objects) == len(items) else None
+        if len(objects) != len(values):
+            return None
+        if absent:
+            present = iter(objects)
+            objects = [None if is_gone else next(present) for is_gone in gone.to_list()]
+        return objects, absent
 
     def _decode_one(self, item: bytes) -> Any:
         value = self._one.decode(item)

@@ -10,7 +10,7 @@ import polars as pl
 
 from pipelines.errors import TopologyError
 from pipelines.serdes.row_type import RowType, fits, row_type_of
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+from pipelines.serdes.serde import DecodedColumns, absent_rows, decode_one_by_one
 
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 
@@ -67,7 +67,7 @@ class Bytes(_Scalar):
         return item
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
-        return DecodedColumns([items.alias(next(iter(row_type.columns)))], items.is_null().arg_true().to_list())
+        return DecodedColumns([items.alias(next(iter(row_type.columns)))], absent_rows(items))
 
 
 class _Number(_Scalar):
@@ -89,7 +89,7 @@ class _Number(_Scalar):
         bad = {index: f"expected {width} bytes, found {len(items[index])}" for index in wrong.arg_true().to_list()}
         numbers = (items.set(wrong, None) if bad else items).bin.reinterpret(dtype=self.read, endianness="big")
         return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))],
-                              items.is_null().arg_true().to_list(), bad)
+                              absent_rows(items), bad)
 
 
 class Int64(_Number):
@@ -168,4 +168,4 @@ def decode_text(items: pl.Series) -> tuple[pl.Series, list[int], dict[int, str]]
     except pl.exceptions.ComputeError:
         objects, absent, bad = decode_one_by_one(items, bytes.decode)
         return pl.Series(objects, dtype=pl.String()), absent, bad
-    return text, text.is_null().arg_true().to_list(), {}
+    return text, absent_rows(text), {}

@@ -82,3 +82,8 @@ def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[
                     absent.append(index)
         objects.append(value)
     return objects, absent, bad
+
+
+def absent_rows(items: pl.Series) -> list[int]:
+    """The rows that have nothing."""
+    return items.is_null().arg_true().to_list() if items.null_count() else []
