@@ -156,7 +156,7 @@ def test_what_waits_goes_in_silence_when_window_and_grace_are_over():
         assert pipe.wait(107) == []
         assert pipe.wait(1) == [("a", 1, None, 100)]
         assert pipe.wait(3_600_000) == []
-        assert pipe("right", "b", 3, 101) == []
+        assert pipe("right", "a", 3, 101) == []
     with driven("left_join") as pipe:
         pipe("left", "a", 1, 100)
         assert pipe.wait(3_600_000) == []
