@@ -283,6 +283,7 @@ def test_a_retention_that_is_shorter_than_windows_need_is_refused(windows, reten
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("windows", "retention"), [
     (TimeWindows.of_size_and_grace(TEN, GRACE), 15), (SlidingWindows.of_time_difference_and_grace(MS, GRACE), 7),
     (SLIDING, 25), (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 15)])

@@ -97,6 +97,7 @@ def keyed(draw):
     return {f"k{place}": kind for place, kind in enumerate(kinds)}, draw(st.lists(values, min_size=1, max_size=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(keyed())
 def test_what_is_put_under_a_key_is_found_under_it(example):
