@@ -71,16 +71,13 @@ class RecordColumns:
         self.pointer = _library().columns_new(timestamp_of, stop, client)
         if not self.pointer:
             raise MemoryError
+        self.take = address_of(_library().columns_take)
+        """The address of the callback, to be called with ``pointer``."""
 
     @property
     def found(self) -> Any:
         """The fields of ``struct columns``: bounds to set, and what came."""
         return self.pointer.contents
-
-    @property
-    def take(self) -> int | None:
-        """The address of the callback, to be called with ``pointer``."""
-        return address_of(_library().columns_take)
 
     def begin_at(self, offset: int) -> None:
         """Forget all rows, and pass over what comes from before ``offset``."""

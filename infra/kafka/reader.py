@@ -156,5 +156,5 @@ class PartitionReader:
         """Transport errors mend themselves; raises what waiting cannot mend."""
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise OffsetGoneError(self.topic, self.partition, reached)
-        if not error.retriable() and error.code() not in PASSING_ERRORS:
+        if error.code() not in PASSING_ERRORS:
             raise KafkaException(error)
