@@ -44,5 +44,5 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 		--no-emit-index-url --no-annotate --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean: ## Remove .venv, caches and the folder of runs
-	rm -rf .venv .weir build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis infra/kafka/_columns.*.so
+	rm -rf .venv .weir build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis infra/kafka/_columns*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ from datetime import timedelta
 from polars import col
 
 from bench.events import LARGE_BYTES, SMALL_BYTES, users_of
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     Json,

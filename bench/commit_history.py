@@ -16,12 +16,12 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
-from state.commit.files import write_file
-from state.commit.log import COMMITS, newest_commit
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.types import StateId, StoreSpec, TableSpec
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.log import COMMITS, newest_commit
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.types import StateId, StoreSpec, TableSpec
 
 COMMITS_BEFORE, YOUNG, ROUNDS = 20_000, 10, 300
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))

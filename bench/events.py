@@ -14,7 +14,7 @@ import polars as pl
 from confluent_kafka import Producer
 
 from bench.processes import BenchError
-from infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.admin import KafkaAdmin
 
 START_MS = 1_790_000_000_000
 KEYS = 50_000

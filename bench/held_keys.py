@@ -16,11 +16,11 @@ from pathlib import Path
 import polars as pl
 
 from bench.memory import peak_memory
-from pipelines import BufferConfig, StreamsBuilder, String, Suppressed
-from pipelines.tasks.processor import TaskProcessor
-from state.engine.task_store import TaskStore
-from state.errors import MapFullError
-from state.types import StateId
+from weir import BufferConfig, StreamsBuilder, String, Suppressed
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import MapFullError
+from weir.state.types import StateId
 
 HELD = "held-store"
 KEYS, EPOCH_RECORDS = 10_000_000, 100_000

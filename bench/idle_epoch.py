@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.weir_side import SLOTS
-from infra.kafka.admin import KafkaAdmin
-from infra.settings import Settings
-from infra.spark.session import slot_context
-from pipelines.application import load_application
-from pipelines.spark.coordinator import Coordinator
-from pipelines.spark.planner import Limits
-from pipelines.spark.slots import SlotPool, assign
-from pipelines.spark.worker import WorkerSettings
-from pipelines.tasks.epoch import TaskSettings
-from pipelines.tasks.tables import application_tables
-from state.commit.protocol import Committer
-from state.types import TaskId
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.settings import Settings
+from weir.infra.spark.session import slot_context
+from weir.pipelines.application import load_application
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.slots import SlotPool, assign
+from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.protocol import Committer
+from weir.state.types import TaskId
 
 EPOCHS, WARM_UP = 200, 20
 

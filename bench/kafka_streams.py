@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from bench.apps import CACHE_BYTES
 from bench.events import PARTITIONS
 from bench.processes import BenchError, Measured, measure
-from infra.jars import JarsError, fetch
-from infra.java import MissingJavaError, java_executable
-from infra.kafka.admin import KafkaAdmin
+from weir.infra.jars import JarsError, fetch
+from weir.infra.java import MissingJavaError, java_executable
+from weir.infra.kafka.admin import KafkaAdmin
 
 SOURCE = Path(__file__).parent / "java" / "KafkaStreamsPeer.java"
 THREADS = 2

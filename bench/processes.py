@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.memory import peak_memory
-from infra.process import end_with_parent
+from weir.infra.process import end_with_parent
 
 LIMIT_S = 900.0
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from state.engine.task_store import Batch, TaskStore
-from state.types import StateId
+from weir.state.engine.task_store import Batch, TaskStore
+from weir.state.types import StateId
 
 COMMITTED, UNCOMMITTED = StateId(1, 1), StateId(1, 2)
 BATCH_ROWS, EPOCH_ROWS = 100_000, 25_000

@@ -18,7 +18,7 @@ from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import BenchError
 from bench.restore import measure_restores
 from bench.workloads import JOBS, OTHER_JOBS, Bench, MemoryGrowth, Workload
-from infra.kafka.broker import EmbeddedBroker
+from weir.infra.kafka.broker import EmbeddedBroker
 
 EVENTS, QUICK_EVENTS = 4_000_000, 2_000_000
 RUNS, QUICK_RUNS = 3, 1

@@ -24,7 +24,7 @@ import polars as pl
 from bench.events import SMALL_BYTES, event_frame, make_events
 from bench.kafka_streams import KafkaStreamsPeer
 from bench.processes import BenchError, Measured, measure, run_json
-from infra.kafka.broker import EmbeddedBroker
+from weir.infra.kafka.broker import EmbeddedBroker
 
 ROWS, QUICK_ROWS = 4_900_000, 500_000
 REOPENED, QUICK_REOPENED = (5_000_000, 20_000_000), (1_000_000,)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.weir_side import SLOTS
-from infra.settings import Settings
-from pipelines.spark.runner import run
+from weir.infra.settings import Settings
+from weir.pipelines.spark.runner import run
 
 
 class RestoreTimes(logging.Handler):

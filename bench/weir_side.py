@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.settings import Settings
-from pipelines.spark.runner import run
+from weir.infra.settings import Settings
+from weir.pipelines.spark.runner import run
 
 SLOTS = 2
 

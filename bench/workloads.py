@@ -19,7 +19,7 @@ import polars as pl
 from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, make_events, user_frame, users_of
 from bench.kafka_streams import KafkaStreamsPeer, read_output
 from bench.processes import BenchError, Measured, measure, run_json
-from state.commit.tables import read_table
+from weir.state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
 OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")

@@ -1,4 +1,4 @@
-"""Archives of Spark's and of Kafka's classes, so that both come up sooner (``python -m infra.class_archives``).
+"""Archives of Spark's and of Kafka's classes, so that both come up sooner (``python -m weir.infra.class_archives``).
 
 Loading, checking and linking classes is most of what Java does in its first seconds; Java can keep the outcome in a
 file (JEP 350) and map it at the next start: 3.9 s of CPU until Spark's first job in place of 5.9. An archive is made by
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from infra.jars import JarsError
-from infra.java import MissingJavaError, class_archive, java_executable
-from infra.kafka.admin import KafkaAdmin, KafkaAdminError
-from infra.kafka.broker import BrokerStartError, EmbeddedBroker
-from infra.settings import Settings
-from infra.spark.session import sql_session, stop_session
+from weir.infra.jars import JarsError
+from weir.infra.java import MissingJavaError, class_archive, java_executable
+from weir.infra.kafka.admin import KafkaAdmin, KafkaAdminError
+from weir.infra.kafka.broker import BrokerStartError, EmbeddedBroker
+from weir.infra.settings import Settings
+from weir.infra.spark.session import sql_session, stop_session
 
 _RECORDED = "-XX:+RecordDynamicDumpInfo"
 _DUMP_LIMIT_S = 120.0

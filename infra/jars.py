@@ -1,4 +1,4 @@
-"""Java jars, fetched once by the Ivy command line that ships inside PySpark (``python -m infra.jars [SET ...]``).
+"""Java jars, fetched once by the Ivy command line that ships inside PySpark (``python -m weir.infra.jars [SET ...]``).
 
 A set lies in ``<sys.prefix>/share/weir/jars/<set>/`` with a marker that names the versions it was made from; Ivy's own
 cache is shared by all environments of the user, so that a second set-up downloads nothing.
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from infra.java import MissingJavaError, java_executable
-from infra.settings import cache_home
+from weir.infra.java import MissingJavaError, java_executable
+from weir.infra.settings import cache_home
 
 SETS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
@@ -51,7 +51,7 @@ def jars(name: str) -> list[Path]:
         JarsError: The set is missing or of other versions; the text names the command that fetches it.
     """
     if not _is_complete(name):
-        raise JarsError(name, f"not fetched yet; run `{sys.executable} -m infra.jars {name}` or `make setup`")
+        raise JarsError(name, f"not fetched yet; run `{sys.executable} -m weir.infra.jars {name}` or `make setup`")
     return sorted(_folder(name).glob("*.jar"))
 
 

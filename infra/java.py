@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from infra.settings import java_home
+from weir.infra.settings import java_home
 
 
 class MissingJavaError(Exception):
@@ -35,7 +35,7 @@ def java_executable(name: str = "java") -> str:
 
 
 def class_archive(program: str) -> Path:
-    """Where the shared classes of ``spark`` or ``kafka`` lie, once ``infra.class_archives`` has made them."""
+    """Where the shared classes of ``spark`` or ``kafka`` lie, once ``weir.infra.class_archives`` has made them."""
     return Path(sys.prefix) / "share" / "weir" / f"{program}-classes.jsa"
 
 

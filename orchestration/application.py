@@ -8,24 +8,24 @@ from functools import cache
 
 import dagster as dg
 
-from orchestration.audits import audit_checks, audit_jobs, audit_schedule, state_checks
-from orchestration.backfill import backfill_assets
-from orchestration.checks import lag_check
-from orchestration.commits import commits_sensor
-from orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
-from orchestration.health import health_sensor
-from orchestration.ingest import continuous_job, ingest_assets
-from orchestration.migration import migration_job
-from orchestration.rebuild import rebuild_job
-from orchestration.repair import repair_sensor
-from orchestration.retention import retention_sensor
-from orchestration.stalled import stalled_sensor
-from orchestration.steering import restore_job, steering_jobs
-from orchestration.succession import succession_sensor
-from orchestration.supervised import Supervised
-from orchestration.thresholds import Thresholds
-from orchestration.uncommitted import uncommitted_sensor
-from pipelines.application import Application
+from weir.orchestration.audits import audit_checks, audit_jobs, audit_schedule, state_checks
+from weir.orchestration.backfill import backfill_assets
+from weir.orchestration.checks import lag_check
+from weir.orchestration.commits import commits_sensor
+from weir.orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
+from weir.orchestration.health import health_sensor
+from weir.orchestration.ingest import continuous_job, ingest_assets
+from weir.orchestration.migration import migration_job
+from weir.orchestration.rebuild import rebuild_job
+from weir.orchestration.repair import repair_sensor
+from weir.orchestration.retention import retention_sensor
+from weir.orchestration.stalled import stalled_sensor
+from weir.orchestration.steering import restore_job, steering_jobs
+from weir.orchestration.succession import succession_sensor
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.thresholds import Thresholds
+from weir.orchestration.uncommitted import uncommitted_sensor
+from weir.pipelines.application import Application
 
 FIRST_DAY = date(2020, 1, 1)
 
@@ -40,7 +40,7 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
     topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. ``first_day`` is the
     first day of event time that a backfill may be asked for, ``end_day`` the one after the last, today when left out.
     ``owners`` are shown with the assets: addresses of people, or ``team:name``.
-    Merge the result with a ``weir`` and a ``pipes`` resource (``orchestration.definitions``).
+    Merge the result with a ``weir`` and a ``pipes`` resource (``weir.orchestration.definitions``).
     """
     own = topics or {}
     external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}

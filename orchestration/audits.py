@@ -11,16 +11,16 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
     UnresolvedAssetJobDefinition as AssetJob,
 )
 
-from infra.control import ControlDatabase
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from orchestration.sizes import size_text
-from orchestration.supervised import Supervised
-from pipelines.cli.positions import committed_totals
-from pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sizes import size_text
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.cli.positions import committed_totals
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from state.commit.audit import CommitWindow
+    from weir.state.commit.audit import CommitWindow
 
 SHOWN_BREAKS = 20
 FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
@@ -50,7 +50,7 @@ def audit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
                             description="The table has the rows that the commit log says, no more and no fewer.")
           for key in supervised.outputs.values())])
     def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        from state.commit.audit import newest_commits, row_count
+        from weir.state.commit.audit import newest_commits, row_count
 
         settings = weir.settings()
         window = newest_commits(settings.warehouse, supervised.id, epochs)
@@ -80,9 +80,9 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
     @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
     def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
-        from pipelines.cli.verify import verify_application
-        from pipelines.spark.errors import TopologyChangedError
-        from state.changelog.verify import StateDifferenceError
+        from weir.pipelines.cli.verify import verify_application
+        from weir.pipelines.spark.errors import TopologyChangedError
+        from weir.state.changelog.verify import StateDifferenceError
 
         agreements = []
         try:
@@ -121,7 +121,7 @@ def audit_schedule(supervised: Supervised, job: AssetJob) -> dg.ScheduleDefiniti
 
 
 def _offsets(supervised: Supervised, window: "CommitWindow | None") -> dg.AssetCheckResult:
-    from state.commit.audit import offset_breaks
+    from weir.state.commit.audit import offset_breaks
 
     breaks = list(offset_breaks(window)) if window else []
     wrong = [found for found in breaks if found.is_wrong]

@@ -16,17 +16,17 @@ import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
-from infra.process import end_with
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.backfill.files import TIME_COLUMN
-from pipelines.backfill.outputs import DayOutputs, day_outputs
-from pipelines.backfill.shadow import Days
-from pipelines.cli.options import CommandError
+from weir.infra.process import end_with
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.backfill.files import TIME_COLUMN
+from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
+from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.cli.options import CommandError
 
 if TYPE_CHECKING:
-    from pipelines.cli.drive_backfill import BackfillRow
+    from weir.pipelines.cli.drive_backfill import BackfillRow
 
 
 class BackfillConfig(dg.Config):
@@ -92,7 +92,7 @@ def followed(supervised: Supervised, context: dg.OpExecutionContext | dg.AssetEx
         end_with(os.getppid(), signal.SIGTERM)
     try:
         finished = pipes.run(
-            context=context, command=[sys.executable, "-m", "orchestration.backfill_worker"], env=weir.environment(),
+            context=context, command=[sys.executable, "-m", "weir.orchestration.backfill_worker"], env=weir.environment(),
             extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(), **asked})
         closing = next(iter(finished.get_custom_messages()), None)
     except DagsterPipesExecutionError:
@@ -107,7 +107,7 @@ def followed(supervised: Supervised, context: dg.OpExecutionContext | dg.AssetEx
 
 def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> "list[BackfillRow]":
     """Those of the days that are there or were swapped in; none of an application that has never run here."""
-    from pipelines.cli.drive_backfill import backfills
+    from weir.pipelines.cli.drive_backfill import backfills
 
     try:
         return [row for row in backfills(settings, supervised.id) if row.days == str(days)]

@@ -1,4 +1,4 @@
-"""A supervised backfill (``python -m orchestration.backfill_worker``): computes days or everything anew, swaps that in,
+"""A supervised backfill (``python -m weir.orchestration.backfill_worker``): computes days or everything anew, swaps that in,
 and reports.
 
 Started by a backfill asset or a rebuild job. It imports no Dagster, ends with its parent, and on SIGINT or SIGTERM
@@ -16,13 +16,13 @@ from typing import Any
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
-from infra.process import end_with
-from infra.settings import Settings
-from orchestration.owner import owner_of
-from orchestration.worker import logged
-from pipelines.backfill.shadow import EVERYTHING, Days
-from pipelines.cli.drive import stop_on_signals
-from pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
+from weir.infra.process import end_with
+from weir.infra.settings import Settings
+from weir.orchestration.owner import owner_of
+from weir.orchestration.worker import logged
+from weir.pipelines.backfill.shadow import EVERYTHING, Days
+from weir.pipelines.cli.drive import stop_on_signals
+from weir.pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
 
 
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
 
 
 def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
@@ -16,10 +16,10 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
         f"There is a commit, and the newest is at most {max_records:,} records behind the topics' ends."))
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the newest commit's offsets with the topics' ends."""
-        from infra.kafka.admin import KafkaAdmin
-        from infra.kafka.broker import broker_for
-        from pipelines.cli.positions import committed_lag, committed_positions
-        from state.commit.protocol import newest_commit
+        from weir.infra.kafka.admin import KafkaAdmin
+        from weir.infra.kafka.broker import broker_for
+        from weir.pipelines.cli.positions import committed_lag, committed_positions
+        from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)

@@ -2,8 +2,8 @@
 
 A materialization a commit would flood Dagster's database, so commits are folded; the events themselves remember up to
 which commit, and there is no cursor beside them. A run that Dagster started reports once more at its end
-(``orchestration.worker``). The partitions of the restore job, one a task, are kept in step here too, by looks and at
-the end of a run (``orchestration.ingest``).
+(``weir.orchestration.worker``). The partitions of the restore job, one a task, are kept in step here too, by looks and at
+the end of a run (``weir.orchestration.ingest``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
 
 if TYPE_CHECKING:
-    from state.commit.record import CommitRecord
+    from weir.state.commit.record import CommitRecord
 
 LOOK_EVERY_S = 60
 """Also the least time between two materializations of an asset that come from here."""
@@ -36,9 +36,9 @@ def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
                description="Shows what the application has committed, whoever runs it: Dagster or the command line.")
     def commits(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         """Reads the newest commit and how its driver stands; reports the assets when there is news."""
-        from infra.control import ControlDatabase
-        from orchestration.committed import pace_metadata
-        from state.commit.protocol import newest_commit
+        from weir.infra.control import ControlDatabase
+        from weir.orchestration.committed import pace_metadata
+        from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
@@ -76,8 +76,8 @@ def news(supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInsta
     A topic is reported when the commit has read further than Dagster knows the topic to reach. ``pace`` is further
     metadata of the ingest.
     """
-    from orchestration.committed import ingest_metadata, offsets_metadata, table_data_version, table_metadata
-    from pipelines.cli.positions import committed_positions
+    from weir.orchestration.committed import ingest_metadata, offsets_metadata, table_data_version, table_metadata
+    from weir.pipelines.cli.positions import committed_positions
 
     found = f"commit {newest.state_id}, found in the commit log"
     positions = committed_positions(newest, supervised.topics)
@@ -115,7 +115,7 @@ def partition_changes(supervised: Supervised, newest: CommitRecord, instance: dg
 
 def keep_partitions_in_step(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
     """As the sensor does at its next look, for a run that has just ended."""
-    from state.commit.protocol import newest_commit
+    from weir.state.commit.protocol import newest_commit
 
     newest = newest_commit(warehouse, supervised.id)
     for change in partition_changes(supervised, newest, instance) if newest else ():

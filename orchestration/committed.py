@@ -1,6 +1,6 @@
 """What an application's newest commit left, as metadata of its assets: values and types as Dagster Pipes has them.
 
-Read by a driver that a run started, at its end (``orchestration.worker``), and by the sensors in between and for
+Read by a driver that a run started, at its end (``weir.orchestration.worker``), and by the sensors in between and for
 drivers that no run started. No Dagster here: the driver does without it.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from infra.control import ControlDatabase, ControlDatabaseError
-from infra.settings import Settings
-from orchestration.last_hour import last_hour_markdown
-from pipelines.cli.positions import committed_positions, committed_totals
-from state.commit.record import CommitRecord
-from state.commit.tables import count_rows
+from weir.infra.control import ControlDatabase, ControlDatabaseError
+from weir.infra.settings import Settings
+from weir.orchestration.last_hour import last_hour_markdown
+from weir.pipelines.cli.positions import committed_positions, committed_totals
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import count_rows
 
 COUNTED_ROWS_MAX = 1_000_000
 """A table of updates that holds more is not counted: its keys would have to be read (0.12 s for so many)."""

@@ -1,6 +1,6 @@
 """Compaction from Dagster: a job, a nightly schedule, and a sensor that asks for it when much can be merged.
 
-What is merged and how is ``state.changelog.compaction``; the job makes the call of ``weir compact``.
+What is merged and how is ``weir.state.changelog.compaction``; the job makes the call of ``weir compact``.
 """
 
 import time
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from infra.control import ControlDatabase
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from orchestration.sizes import size_text
-from orchestration.supervised import Supervised
-from pipelines.cli.compact import compact_application
-from pipelines.cli.options import CommandError
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sizes import size_text
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.cli.compact import compact_application
+from weir.pipelines.cli.options import CommandError
 
 if TYPE_CHECKING:
-    from state.changelog.compaction import TableReport
+    from weir.state.changelog.compaction import TableReport
 
 LOOK_EVERY_S = 300
 NIGHTLY = "0 3 * * *"
@@ -87,7 +87,7 @@ def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.Sch
     @dg.schedule(name=f"{supervised.name}_nightly_compaction", cron_schedule=NIGHTLY, job=job,
                  execution_timezone="UTC", tags=supervised.tags, description="Compacts at three in the night, UTC.")
     def nightly(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
-        from state.commit.protocol import newest_commit
+        from weir.state.commit.protocol import newest_commit
 
         if newest_commit(weir.settings().warehouse, supervised.id) is None:
             return dg.SkipReason(f"{supervised.id} has committed nothing yet")
@@ -106,8 +106,8 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
                description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
                            f"closed, or when it would leave {thresholds.spare_files_max:,} files fewer.")
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from state.changelog.rows import SEGMENT_EPOCHS
-        from state.commit.protocol import newest_commit
+        from weir.state.changelog.rows import SEGMENT_EPOCHS
+        from weir.state.commit.protocol import newest_commit
 
         _limit_pool(context.instance, compaction_pool(supervised))
         settings = weir.settings()
@@ -133,7 +133,7 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
 
 def _spare_files(settings: Settings, application: str) -> int:
     """How many files fewer the tables would have after a compaction."""
-    from state.changelog.compaction import Compaction
+    from weir.state.changelog.compaction import Compaction
 
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
     compaction = Compaction(settings.warehouse, application, is_whole=not is_running)

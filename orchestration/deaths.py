@@ -1,7 +1,7 @@
 """Lives of a driver that end one after another before they get on: how long the next start waits.
 
 The first start comes at once, the second in a row after a pause, each further one after twice that. Which life has
-ended, and by a kill, is ``orchestration.succession``'s to find.
+ended, and by a kill, is ``weir.orchestration.succession``'s to find.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from infra.control import ApplicationStatus
-from orchestration.thresholds import Thresholds
-from state.commit.record import CommitRecord
+from weir.infra.control import ApplicationStatus
+from weir.orchestration.thresholds import Thresholds
+from weir.state.commit.record import CommitRecord
 
 MOST_DOUBLINGS = 30
 

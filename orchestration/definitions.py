@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from orchestration import examples, report  # a module that Dagster loads may hold one Definitions only
-from orchestration.resources import WeirResource, driver_pipes
+from weir.orchestration import examples, report  # a module that Dagster loads may hold one Definitions only
+from weir.orchestration.resources import WeirResource, driver_pipes
 
 defs = dg.Definitions.merge(
     examples.flights_defs, examples.weather_defs, report.report_defs,

@@ -5,10 +5,10 @@ from datetime import date
 
 import dagster as dg
 
-from infra.kafka.broker import broker_for
-from orchestration.application import weir_assets
-from orchestration.resources import WeirResource
-from pipelines.examples import flights, weather
+from weir.infra.kafka.broker import broker_for
+from weir.orchestration.application import weir_assets
+from weir.orchestration.resources import WeirResource
+from weir.pipelines.examples import flights, weather
 
 
 def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
@@ -17,7 +17,7 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
     @dg.asset(key=[name, "topic"], group_name=name, kinds={"kafka"}, description=description)
     def topic(context: dg.AssetExecutionContext, weir: WeirResource) -> dg.MaterializeResult:
         settings = weir.settings()
-        loader = importlib.import_module(f"pipelines.examples.load_{name}")
+        loader = importlib.import_module(f"weir.pipelines.examples.load_{name}")
         with broker_for(settings) as bootstrap_servers:
             summary = loader.load(bootstrap_servers, client_properties=settings.kafka)
         context.log.info("%d records were missing and have been loaded", summary.loaded)
@@ -33,9 +33,9 @@ FIRST_DAY, END_DAY = date(2013, 1, 1), date(2014, 1, 2)
 
 flights_topic = loaded_topic(
     "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")
-flights_defs = weir_assets(flights.app, "pipelines.examples.flights:app", topics={"flights": flights_topic},
+flights_defs = weir_assets(flights.app, "weir.pipelines.examples.flights:app", topics={"flights": flights_topic},
                            first_day=FIRST_DAY, end_day=END_DAY)
 weather_topic = loaded_topic(
     "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")
-weather_defs = weir_assets(weather.app, "pipelines.examples.weather:app", topics={"weather": weather_topic},
+weather_defs = weir_assets(weather.app, "weir.pipelines.examples.weather:app", topics={"weather": weather_topic},
                            first_day=FIRST_DAY, end_day=END_DAY)

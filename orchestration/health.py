@@ -1,7 +1,7 @@
 """Watches a running driver by what it reports of itself: lag, and tasks that restore.
 
 The driver restores a task that it finds lost or corrupt by itself and the others go on meanwhile, so that is told and
-not asked for. A driver that does not get on is ``orchestration.stalled``'s.
+not asked for. A driver that does not get on is ``weir.orchestration.stalled``'s.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import dagster as dg
 
-from infra.control import ApplicationStatus, ControlDatabase, MinuteRow
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from orchestration.thresholds import Thresholds
-from orchestration.warnings import tell
+from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.thresholds import Thresholds
+from weir.orchestration.warnings import tell
 
 LOOK_EVERY_S = 30
 LAG_STEPS = 5

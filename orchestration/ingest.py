@@ -15,16 +15,16 @@ from dagster._core.definitions.unresolved_asset_job_definition import (  # has n
 from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
-from infra.control import ControlDatabase, ControlDatabaseError
-from infra.process import end_with
-from infra.settings import Settings
-from orchestration.commits import keep_partitions_in_step, news
-from orchestration.owner import owner_of
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.tasks.dead_letters import DEAD_LETTERS
-from state.changelog.rows import CHANGELOG_FOLDER
-from state.types import TableSpec
+from weir.infra.control import ControlDatabase, ControlDatabaseError
+from weir.infra.process import end_with
+from weir.infra.settings import Settings
+from weir.orchestration.commits import keep_partitions_in_step, news
+from weir.orchestration.owner import owner_of
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.types import TableSpec
 
 
 class IngestConfig(dg.Config):
@@ -58,7 +58,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
             finished = pipes.run(
-                context=context, command=[sys.executable, "-m", "orchestration.worker"], env=weir.environment(),
+                context=context, command=[sys.executable, "-m", "weir.orchestration.worker"], env=weir.environment(),
                 extras={"reference": supervised.reference, "dir": str(settings.dir), "parent": os.getpid(),
                         "ingest": supervised.ingest.to_user_string(),
                         "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
@@ -105,8 +105,8 @@ def _results_as_told(supervised: Supervised, settings: Settings, context: dg.Ass
 
     Pipes gives no reports of a driver that it has interrupted, so they are made of the commit here.
     """
-    from orchestration.committed import pace_metadata
-    from state.commit.protocol import newest_commit
+    from weir.orchestration.committed import pace_metadata
+    from weir.state.commit.protocol import newest_commit
 
     run = context.instance.get_run_by_id(context.run.run_id)
     if run is None or run.status != dg.DagsterRunStatus.CANCELING:

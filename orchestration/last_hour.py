@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra.control.rows import MinuteRow
+from weir.infra.control.rows import MinuteRow
 
 MINUTE_MS = 60_000
 SHOWN_MINUTES = 60

@@ -1,7 +1,7 @@
 """``weir migrate`` as a job: positions and state from other systems, and positions back, each direction by its name.
 
 The first step is a dry run whose result is its metadata; the second carries the same out, and is skipped until the
-configuration says so. What is moved and how is ``pipelines.cli.moving`` and ``migrate_out``.
+configuration says so. What is moved and how is ``weir.pipelines.cli.moving`` and ``migrate_out``.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from typing import Literal
 import dagster as dg
 from pydantic import Field
 
-from infra.control import LeaseHeldError
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.cli.migrate_out import Moved, move_to_checkpoints, move_to_group
-from pipelines.cli.moving import (
+from weir.infra.control import LeaseHeldError
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.cli.migrate_out import Moved, move_to_checkpoints, move_to_group
+from weir.pipelines.cli.moving import (
     move_from_checkpoints,
     move_from_group,
     move_from_kafka_streams,
     move_from_spark,
     place,
 )
-from pipelines.cli.options import CommandError
+from weir.pipelines.cli.options import CommandError
 
 EMPTY_STORES = Field(default=False, description="The application's stores begin empty: results count only what is read "
                                                 "from now on.")
@@ -119,7 +119,7 @@ def migration_job(supervised: Supervised) -> dg.JobDefinition:
 
 
 def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> Moved:
-    from pipelines.migrate import MigrationError
+    from weir.pipelines.migrate import MigrationError
 
     try:
         match move:

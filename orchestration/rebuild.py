@@ -5,10 +5,10 @@ the swap of it, while the ingest is at rest (docs/backfill.md). Days are the bac
 import dagster as dg
 from pydantic import Field
 
-from orchestration.backfill import followed
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.backfill.files import TIME_COLUMN
+from weir.orchestration.backfill import followed
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.backfill.files import TIME_COLUMN
 
 
 class RebuildConfig(dg.Config):

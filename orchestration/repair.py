@@ -10,11 +10,11 @@ import time
 
 import dagster as dg
 
-from infra.control import ControlDatabase
-from orchestration.audits import FULL_CHECK, SAMPLED_CHECK, TASK_ENTRY
-from orchestration.resources import WeirResource
-from orchestration.steering import restore_op
-from orchestration.supervised import Supervised
+from weir.infra.control import ControlDatabase
+from weir.orchestration.audits import FULL_CHECK, SAMPLED_CHECK, TASK_ENTRY
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.steering import restore_op
+from weir.orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 30
 

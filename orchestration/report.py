@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from orchestration.resources import WeirResource
+from weir.orchestration.resources import WeirResource
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,8 +22,8 @@ NEW_ROWS = (dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_ve
 @dg.asset(key=REPORT, deps=[TABLE], group_name="flights", kinds={"polars"}, automation_condition=NEW_ROWS)
 def late_report(weir: WeirResource) -> dg.MaterializeResult:
     """How many departures are late, by the hour of the day: as a chart in the metadata."""
-    from pipelines import read_table
-    from pipelines.examples.lateness import lateness_by_hour
+    from weir import read_table
+    from weir.pipelines.examples.lateness import lateness_by_hour
 
     by_hour = lateness_by_hour(read_table(weir.settings().warehouse / TABLE.path[0] / TABLE.path[1]))
     return dg.MaterializeResult(metadata={

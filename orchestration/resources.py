@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
-from infra.settings import PREFIX, Settings
+from weir.infra.settings import PREFIX, Settings
 
 SETTINGS = ("bootstrap_servers", "control_url", "slots")
 """Of the resource's fields, those that are settings beside the folder."""

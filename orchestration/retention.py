@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from orchestration.warnings import tell
-from state.types import Positions
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.warnings import tell
+from weir.state.types import Positions
 
 LOOK_EVERY_S = 300
 ANSWER_LIMIT_S = 2.0
@@ -24,10 +24,10 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
                default_status=dg.DefaultSensorStatus.RUNNING,
                description="Warns when the next records to read are among the oldest that a topic keeps.")
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
-        from infra.kafka.broker import EmbeddedBroker, broker_for
-        from pipelines.cli.positions import committed_positions
-        from state.commit.protocol import newest_commit
+        from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
+        from weir.infra.kafka.broker import EmbeddedBroker, broker_for
+        from weir.pipelines.cli.positions import committed_positions
+        from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from infra.control import ApplicationStatus, ControlDatabase, MinuteRow
-from orchestration.owner import run_of
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.cli.options import CommandError
-from pipelines.cli.stacks import dump_stacks
+from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.owner import run_of
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.stacks import dump_stacks
 
 LOOK_EVERY_S = 30
 DUMP_LIMIT_S = 0.1

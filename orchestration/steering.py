@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import dagster as dg
 from pydantic import Field
 
-from infra.control import ControlDatabase
-from infra.control.rows import RequestKind
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
-from pipelines.cli.control import ask
-from pipelines.cli.options import CommandError
+from weir.infra.control import ControlDatabase
+from weir.infra.control.rows import RequestKind
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.cli.control import ask
+from weir.pipelines.cli.options import CommandError
 
 FOLLOW_EVERY_S = 0.2
 TELL_EVERY_S = 5.0
@@ -90,9 +90,9 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
 def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
-        from pipelines.cli.inspect import newest_rows
-        from pipelines.cli.render import as_dictionaries
-        from pipelines.tasks.dead_letters import DEAD_LETTERS
+        from weir.pipelines.cli.inspect import newest_rows
+        from weir.pipelines.cli.render import as_dictionaries
+        from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 
         with _one_sentence():
             rows = newest_rows(weir.settings(), supervised.id, DEAD_LETTERS.name)

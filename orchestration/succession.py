@@ -3,7 +3,7 @@
 A driver that was killed leaves its lease behind. Where the run worker or the step's process was killed, the driver has
 noticed, committed and ended, and the step has not said how; Dagster may take the run for running then. Runs that were
 terminated, that failed by an error of their own, and drivers that no run started are left alone. One that is killed
-again and again is started after growing pauses (``orchestration.deaths``).
+again and again is started after growing pauses (``weir.orchestration.deaths``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import dagster as dg
 from dagster._core.executor.child_process_executor import ChildProcessCrashException  # has no public name
 
-from infra.control import ApplicationStatus, ControlDatabase, this_host
-from orchestration.deaths import Deaths, has_got_on
-from orchestration.ingest import ingest_op
-from orchestration.owner import run_of
-from orchestration.resources import WeirResource
-from orchestration.supervised import Supervised
+from weir.infra.control import ApplicationStatus, ControlDatabase, this_host
+from weir.orchestration.deaths import Deaths, has_got_on
+from weir.orchestration.ingest import ingest_op
+from weir.orchestration.owner import run_of
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 5
 REPORT_LIMIT_S = 10.0
@@ -41,7 +41,7 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
                minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
                description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
     def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from state.commit.protocol import newest_commit
+        from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()
         database = ControlDatabase(settings.control_database_url)

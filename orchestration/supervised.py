@@ -9,12 +9,12 @@ from functools import cached_property
 
 import dagster as dg
 
-from orchestration.thresholds import Thresholds
-from pipelines.application import Application
-from pipelines.tasks.dead_letters import DEAD_LETTERS
-from pipelines.tasks.tables import application_tables
-from state.changelog.rows import CHANGELOG_FOLDER
-from state.types import TableSpec
+from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.application import Application
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.types import TableSpec
 
 TAG_CHARACTERS = 63
 """An asset's tag may have no more in Dagster."""

@@ -6,11 +6,11 @@ import time
 
 import dagster as dg
 
-from infra.control import ControlDatabase
-from infra.control.rows import RequestRow
-from orchestration.resources import WeirResource
-from orchestration.sizes import size_text
-from orchestration.supervised import Supervised
+from weir.infra.control import ControlDatabase
+from weir.infra.control.rows import RequestRow
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sizes import size_text
+from weir.orchestration.supervised import Supervised
 
 LOOK_EVERY_S = 10
 

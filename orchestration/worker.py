@@ -1,4 +1,4 @@
-"""A supervised driver (``python -m orchestration.worker``): runs one application and reports to Dagster by Pipes.
+"""A supervised driver (``python -m weir.orchestration.worker``): runs one application and reports to Dagster by Pipes.
 
 Started by an ingest asset. It imports neither Dagster nor its definitions, ends with its parent, and on SIGINT or
 SIGTERM finishes the epoch, commits, and still reports what the run left.
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 
-from infra.process import end_with
-from infra.settings import Settings
-from orchestration.committed import ingest_metadata, pace_metadata, table_data_version, table_metadata
-from orchestration.owner import owner_of
-from pipelines.cli.drive import drive
-from pipelines.cli.registry import load_reference
-from state.commit.protocol import newest_commit
+from weir.infra.process import end_with
+from weir.infra.settings import Settings
+from weir.orchestration.committed import ingest_metadata, pace_metadata, table_data_version, table_metadata
+from weir.orchestration.owner import owner_of
+from weir.pipelines.cli.drive import drive
+from weir.pipelines.cli.registry import load_reference
+from weir.state.commit.protocol import newest_commit
 
 if TYPE_CHECKING:
-    from pipelines.spark.progress import Progress, RunSummary
+    from weir.pipelines.spark.progress import Progress, RunSummary
 
 LOG_EVERY_S = 300.0
 """While nothing changes; Dagster keeps every line of a run in its database."""

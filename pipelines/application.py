@@ -14,11 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from pipelines.arguments import not_negative_ms, positive_ms
-from pipelines.dsl.builder import StreamsBuilder
-from pipelines.errors import ApplicationLoadError, TopologyError
-from state.stores.custom import FollowingStore
-from state.types import IsolationLevel
+from weir.pipelines.arguments import not_negative_ms, positive_ms
+from weir.pipelines.dsl.builder import StreamsBuilder
+from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.state.stores.custom import FollowingStore
+from weir.state.types import IsolationLevel
 
 NO_LIMIT = -1
 
@@ -48,7 +48,7 @@ class Application:
             uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
                 pass it by more than one batch of records stops reading. -1 is no limit.
             state_isolation: What queries of the stores see that say nothing else: committed epochs, or the newest too.
-            own_stores: Stores of your own (``pipelines.FollowingStore``) that follow a store of the topology, by its
+            own_stores: Stores of your own (``weir.FollowingStore``) that follow a store of the topology, by its
                 name: what opens one, given a folder where it may keep its files. They get committed rows only.
 
         Raises:
@@ -102,7 +102,7 @@ def load_application(name: str) -> Application:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ApplicationLoadError(f"{name!r} does not name an application; write package.module:attribute, as "
-                                   "pipelines.examples.flights:app")
+                                   "weir.pipelines.examples.flights:app")
     if "/" in module_name or module_name.endswith(".py"):
         raise ApplicationLoadError(f"{name!r} names a file; write its module, as {Path(module_name).stem}:{attribute}, "
                                    "and run from the folder that holds it")

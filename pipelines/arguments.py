@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from pipelines.errors import TopologyError
+from weir.pipelines.errors import TopologyError
 
 
 def to_ms(duration: timedelta, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Errors of topologies, applications and their input. Errors of stores and commits are in ``state.errors``."""
+"""Errors of topologies, applications and their input. Errors of stores and commits are in ``weir.state.errors``."""
 
 from __future__ import annotations
 

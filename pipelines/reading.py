@@ -8,10 +8,10 @@ import polars as pl
 
 
 def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
-    """The rows that stand at a Delta version or now; see ``state.commit.tables.read_table``.
+    """The rows that stand at a Delta version or now; see ``weir.state.commit.tables.read_table``.
 
     Delta is loaded by the first call: whoever imports ``pipelines`` to define or run a topology does without it.
     """
-    from state.commit.tables import read_table as read
+    from weir.state.commit.tables import read_table as read
 
     return read(folder, version)

@@ -1,6 +1,6 @@
 """Queries of an application's local stores from any process of the host, while it runs or after it.
 
-Every answer says at which position of the input it stands. The stores themselves are ``state.stores``; answers come
+Every answer says at which position of the input it stands. The stores themselves are ``weir.state.stores``; answers come
 from the tasks whose state is on this host, so with several hosts each knows its part. Threads may share a reader:
 their reads take turns, for a process opens a store once.
 """
@@ -17,23 +17,23 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.errors import QueryError
-from pipelines.serdes.partitioner import murmur2
-from pipelines.serdes.registry import connect_serdes
-from pipelines.serdes.row_type import RowType, key_frame
-from pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
-from pipelines.topology.topology import SubTopology
-from state.engine.contract import StateReader as Snapshot
-from state.engine.instances import current_instance
-from state.engine.views import open_reader
-from state.stores.access import Key, Scan, StoreTime
-from state.stores.key_value import KeyValueStore
-from state.stores.kinds import store_of
-from state.stores.session import SessionStore
-from state.stores.versioned import VersionedStore
-from state.stores.window import WindowStore
-from state.types import IsolationLevel, Positions, StoreKind, StoreSpec
+from weir.pipelines.application import Application
+from weir.pipelines.errors import QueryError
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.serdes.row_type import RowType, key_frame
+from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
+from weir.pipelines.topology.topology import SubTopology
+from weir.state.engine.contract import StateReader as Snapshot
+from weir.state.engine.instances import current_instance
+from weir.state.engine.views import open_reader
+from weir.state.stores.access import Key, Scan, StoreTime
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.kinds import store_of
+from weir.state.stores.session import SessionStore
+from weir.state.stores.versioned import VersionedStore
+from weir.state.stores.window import WindowStore
+from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL_S = 0.01

@@ -1,7 +1,7 @@
 """Value types that every layer shares: tasks, state ids, positions, and the files an epoch leaves.
 
 No behaviour beyond parsing and printing lives here; what a commit does with these types belongs to
-``state.commit``, what a task does with them to ``pipelines.tasks``.
+``weir.state.commit``, what a task does with them to ``weir.pipelines.tasks``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class StoreSpec:
 
     The changelog's columns are the key columns, the value columns, ``_ts`` (UTC, ms), ``_epoch`` and
     ``_deleted``. The last key columns of a window or session store are ``window_start`` and ``window_end``,
-    that of a versioned store is ``valid_from`` (all UTC, ms). ``state.stores.specs`` makes specs with the
+    that of a versioned store is ``valid_from`` (all UTC, ms). ``weir.state.stores.specs`` makes specs with the
     columns that a kind of store needs.
     """
 

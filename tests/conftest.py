@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.kafka.admin import KafkaAdmin
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
 
 LEFTOVER_LIMIT_S = 20.0
 # Java starts more often here than it computes: without its second compiler, a broker that starts and ends takes 2.6 s
@@ -66,7 +66,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """A context with two slots, as a driver has it; a process has one at a time, so it ends with the module."""
-    from infra.spark.session import slot_context, stop_context
+    from weir.infra.spark.session import slot_context, stop_context
 
     context = slot_context(Settings(dir=tmp_path_factory.mktemp("spark"), slots=2), "tests")
     yield context

@@ -1,6 +1,7 @@
 """Who may import whom (docs/architecture.md): the test names the offending line."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,26 +12,29 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestration", "pipelines", "state", "infra")
+EXEMPT_FROM_BARE_NAMES = ("test_imports.py",)
 
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     # what a folder may not import, and the folders below it that may all the same
-    ("state", ("infra", "pipelines", "orchestration", "pyspark", "delta", "confluent_kafka", "dagster",
+    ("state", ("weir.infra", "weir.pipelines", "weir.orchestration", "pyspark", "delta", "confluent_kafka", "dagster",
                "sqlalchemy"), ()),
-    ("infra", ("state", "pipelines", "orchestration", "dagster"), ()),
-    ("pipelines", ("orchestration", "dagster"), ()),
-    ("pipelines", ("infra",), ("pipelines/spark", "pipelines/cli")),
+    ("infra", ("weir.state", "weir.pipelines", "weir.orchestration", "dagster"), ()),
+    ("pipelines", ("weir.orchestration", "dagster"), ()),
+    ("pipelines", ("weir.infra",), ("pipelines/spark", "pipelines/cli")),
     ("pipelines", ("pyspark",), ("pipelines/spark",)),
     ("infra", ("pyspark", "delta"), ("infra/spark",)),
-    ("pipelines", ("pipelines.cli",), ("pipelines/cli",)),
-    ("pipelines", ("pipelines.examples",), ("pipelines/cli", "pipelines/examples")),
-    ("pipelines", ("pipelines.testing",), ("pipelines/testing",)),
+    ("pipelines", ("weir.pipelines.cli",), ("pipelines/cli",)),
+    ("pipelines", ("weir.pipelines.examples",), ("pipelines/cli", "pipelines/examples")),
+    ("pipelines", ("weir.pipelines.testing",), ("pipelines/testing",)),
     *((package, ("bench", "tests"), ("pipelines/cli",)) for package in PACKAGES),
-    ("pipelines/operators", ("sqlalchemy", "pipelines.dsl", "pipelines.tasks", "pipelines.topology",
-                             "pipelines.spark"), ()),
-    ("pipelines/serdes", ("pipelines.dsl", "pipelines.operators", "pipelines.topology", "pipelines.spark"), ()),
-    ("pipelines/tasks", ("sqlalchemy", "pipelines.dsl", "pipelines.spark"), ()),
-    ("pipelines/dsl", ("pipelines.tasks", "pipelines.spark"), ()),
-    ("pipelines/topology", ("pipelines.dsl", "pipelines.tasks", "pipelines.spark"), ()),
+    *((package, ("weir.api", "weir.testing", "weir.dagster"), ("pipelines/examples",)) for package in PACKAGES),
+    ("pipelines/operators", ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.topology",
+                             "weir.pipelines.spark"), ()),
+    ("pipelines/serdes", ("weir.pipelines.dsl", "weir.pipelines.operators", "weir.pipelines.topology",
+                          "weir.pipelines.spark"), ()),
+    ("pipelines/tasks", ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.spark"), ()),
+    ("pipelines/dsl", ("weir.pipelines.tasks", "weir.pipelines.spark"), ()),
+    ("pipelines/topology", ("weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.spark"), ()),
 ]
 
 
@@ -68,8 +72,8 @@ def test_imports_follow_the_dependency_direction():
 
 
 @pytest.mark.parametrize(("path", "code"), [
-    ("state/x.py", "from infra.kafka import reader"), ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
-    ("pipelines/dsl/x.py", "def f():\n    from pipelines import tasks"), ("pipelines/spark/x.py", "import dagster")])
+    ("state/x.py", "from weir.infra.kafka import reader"), ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
+    ("pipelines/dsl/x.py", "def f():\n    from weir.pipelines import tasks"), ("pipelines/spark/x.py", "import dagster")])
 def test_an_offending_line_is_named(tmp_path, path, code):
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(code)
@@ -79,13 +83,13 @@ def test_an_offending_line_is_named(tmp_path, path, code):
 
 def test_an_exempt_folder_may_reach_into_infra(tmp_path):
     (tmp_path / "pipelines/spark").mkdir(parents=True)
-    (tmp_path / "pipelines/spark/x.py").write_text("import infra.kafka.reader\nimport pyspark")
+    (tmp_path / "pipelines/spark/x.py").write_text("import weir.infra.kafka.reader\nimport pyspark")
     assert offences(tmp_path) == []
 
 
 def test_a_worker_starts_without_what_it_does_not_need():
     """Directly or not: each costs a worker time and memory at its start."""
-    code = ("import sys, pipelines.spark.worker\n"
+    code = ("import sys, weir.pipelines.spark.worker\n"
             "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -98,6 +102,19 @@ def test_settings_alone_read_the_environment():
     # The others hand it on: to servers they start, and to PySpark, which takes some settings no other way.
     assert found == {"infra/settings.py", "pipelines/cli/keeper.py", "infra/spark/session.py",
                      "infra/class_archives.py"}
+
+
+def test_the_four_folders_are_imported_by_way_of_weir_alone():
+    """A module that is loaded under a bare name too exists twice, and its classes are not equal to themselves."""
+    bare = re.compile(rf"(\b(from|import) |-m |[\"'`])({'|'.join(PACKAGES)})((\.[a-z_]+)+|(?= import ))")
+    sources = [*(ROOT / "weir").glob("*.py"), ROOT / "pyproject.toml", ROOT / "workspace.yaml", ROOT / "Makefile",
+               *(ROOT / "tools").iterdir(),
+               *(path for folder in (*PACKAGES, "bench", "tests", "docs") for path in (ROOT / folder).rglob("*")
+                 if path.suffix in (".py", ".md", ".sh"))]
+    found = [f"{path.relative_to(ROOT)}:{number}: {match[0]}" for path in sources
+             if path.name not in EXEMPT_FROM_BARE_NAMES
+             for number, line in enumerate(path.read_text().splitlines(), 1) for match in bare.finditer(line)]
+    assert found == []
 
 
 def test_relative_imports_are_not_used():

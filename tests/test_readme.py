@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines import read_table
-from pipelines.testing import TopologyTestDriver
-from state.commit.files import write_file
-from state.commit.tables import AppendTable
-from state.types import TableSpec
+from weir import read_table
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable
+from weir.state.types import TableSpec
+from weir.testing import TopologyTestDriver
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -80,26 +80,27 @@ if ! is_done packages "$packages"; then
     mark packages "$packages"
 fi
 
-project=$(fingerprint pyproject.toml infra/kafka/_columns.c)-$PWD
+project=$(fingerprint pyproject.toml setup.py infra/kafka/_columns.c)-$PWD
 if ! is_done project "$project"; then
     say "installing Weir itself"
     if ! command -v cc >/dev/null && ! command -v gcc >/dev/null; then
         is_root && install_first gcc && install_first libc6-dev || fail "a C compiler is needed: install gcc, then run make setup again"
     fi
+    "${pip[@]}" uninstall --yes weir 2>/dev/null # what an earlier version, named so, left in this environment
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
     mark project "$project"
 fi
 
 if ! is_done jars "$(fingerprint infra/jars.py)"; then
     say "fetching the Java jars (under a minute the first time)"
-    "$VENV/bin/python" -m infra.jars >&2
+    "$VENV/bin/python" -m weir.infra.jars >&2
     mark jars "$(fingerprint infra/jars.py)"
 fi
 
 classes=$(fingerprint requirements.lock infra/{class_archives,jars,spark/session,kafka/supervisor}.py)-$(java_version)
 if ! is_done classes "$classes"; then
     say "sharing the classes of Spark and Kafka, so that they start sooner (twenty seconds, once)"
-    "$VENV/bin/python" -m infra.class_archives >&2
+    "$VENV/bin/python" -m weir.infra.class_archives >&2
     mark classes "$classes"
 fi
 

@@ -1,8 +1,8 @@
 """The control database: leases, task status, requests and recent metrics."""
 
-from infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
-from infra.control.guard import DriverControl
-from infra.control.rows import ApplicationStatus, Lease, MetricRow, MinuteRow, RequestRow, TaskStatusRow
+from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
+from weir.infra.control.guard import DriverControl
+from weir.infra.control.rows import ApplicationStatus, Lease, MetricRow, MinuteRow, RequestRow, TaskStatusRow
 
 __all__ = ["ApplicationStatus", "ControlDatabase", "ControlDatabaseError", "DriverControl", "Lease", "LeaseHeldError",
            "MetricRow", "MinuteRow", "RequestRow", "TaskStatusRow", "this_host"]

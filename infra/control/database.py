@@ -2,7 +2,7 @@
 
 SQLite in the folder by default, PostgreSQL by URL. Durable truth never lives here: the tables are made when they are
 missing, so losing the database loses history only. Methods raise ``ControlDatabaseError`` when the database fails;
-the driver goes through ``infra.control.guard``, which logs that and goes on.
+the driver goes through ``weir.infra.control.guard``, which logs that and goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from infra.control.models import (
+from weir.infra.control.models import (
     FORMAT_VERSION,
     METRICS_KEPT_MS,
     Base,
@@ -34,7 +34,7 @@ from infra.control.models import (
     Request,
     TaskStatus,
 )
-from infra.control.rows import (
+from weir.infra.control.rows import (
     AT_REST,
     ApplicationStatus,
     Lease,
@@ -44,8 +44,8 @@ from infra.control.rows import (
     RequestRow,
     TaskStatusRow,
 )
-from infra.process import start_ticks
-from infra.settings import mask_url
+from weir.infra.process import start_ticks
+from weir.infra.settings import mask_url
 
 _POLL_S = 0.05
 _BUSY_POLL_S = 0.005

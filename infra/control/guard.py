@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
-from infra.control.rows import Lease, MetricRow, RequestRow, TaskStatusRow
+from weir.infra.control.database import ControlDatabase, ControlDatabaseError, LeaseHeldError, this_host
+from weir.infra.control.rows import Lease, MetricRow, RequestRow, TaskStatusRow
 
 log = logging.getLogger("weir.control")
 

@@ -1,6 +1,6 @@
 """Questions to a Kafka cluster and the creation of topics: one kept client, a time limit on every call, few errors.
 
-Reading records belongs to ``infra.kafka.reader``, the embedded broker to ``infra.kafka.broker``.
+Reading records belongs to ``weir.infra.kafka.reader``, the embedded broker to ``weir.infra.kafka.broker``.
 """
 
 from __future__ import annotations

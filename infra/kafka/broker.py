@@ -1,7 +1,7 @@
 """The embedded broker: a real Apache Kafka (KRaft, one node, loopback) that belongs to a folder.
 
 Commands hold a shared lock on a file of the folder while they use the broker; the kernel lets go of it even under
-``kill -9``. A supervisor process (``infra.kafka.supervisor``) owns the Java process and ends it once nobody holds the
+``kill -9``. A supervisor process (``weir.infra.kafka.supervisor``) owns the Java process and ends it once nobody holds the
 lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
 """
 
@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.jars import jars
-from infra.java import java_executable
-from infra.kafka.files import BrokerFiles, can_lock
-from infra.settings import Settings
+from weir.infra.jars import jars
+from weir.infra.java import java_executable
+from weir.infra.kafka.files import BrokerFiles, can_lock
+from weir.infra.settings import Settings
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
@@ -116,7 +116,7 @@ class EmbeddedBroker:
         with open(self.files.log, "ab") as log:
             # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker. The
             # process that is started here has a child go on in its place, so that nobody has to wait for that one.
-            code = subprocess.run([sys.executable, "-m", "infra.kafka.supervisor", str(self.files.folder)],
+            code = subprocess.run([sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                                   cwd=Path(__file__).parents[2], check=False).returncode
         if code != 0:

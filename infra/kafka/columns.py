@@ -6,8 +6,8 @@ What goes over is not copied: polars takes the columns by Arrow's C data interfa
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -110,10 +110,10 @@ def address_of(function: Any) -> int | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    found = importlib.util.find_spec("infra.kafka._columns")
-    if found is None or found.origin is None:
-        raise ImportError("infra.kafka._columns is not compiled: run make setup")
-    library = ctypes.CDLL(found.origin)
+    compiled = Path(__file__).with_name("_columns.so")
+    if not compiled.exists():
+        raise ImportError("weir.infra.kafka._columns is not compiled: run make setup")
+    library = ctypes.CDLL(str(compiled))
     pointer, columns = ctypes.c_void_p, ctypes.POINTER(_Fields)
     declare(library, "columns_new", columns, pointer, pointer, pointer)
     declare(library, "columns_clear", None, columns, ctypes.c_int64)

@@ -14,7 +14,7 @@ from functools import cache
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from infra.kafka.columns import ERROR_BYTES, RecordColumns, address_of, declare
+from weir.infra.kafka.columns import ERROR_BYTES, RecordColumns, address_of, declare
 
 NO_LIMIT = 2**63 - 1
 _CONSUMER = 1

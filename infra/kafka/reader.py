@@ -3,7 +3,7 @@
 A range ends at the first record at or past its end, at the partition's end, or after a time without
 progress; the position in the answer is the truth (PROTOCOL 9). What was fetched beyond a cut is kept for the
 next call, so that bounding a read costs no second fetch; losing it costs one. Decoding belongs to
-``pipelines.serdes``; which offsets to read is the driver's decision.
+``weir.pipelines.serdes``; which offsets to read is the driver's decision.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException
 
-from infra.kafka.columns import RECORD_SCHEMA
-from infra.kafka.consumer import NO_LIMIT, PartitionConsumer
+from weir.infra.kafka.columns import RECORD_SCHEMA
+from weir.infra.kafka.consumer import NO_LIMIT, PartitionConsumer
 
 FETCH_PROPERTIES: Mapping[str, object] = {
     "enable.auto.commit": False,

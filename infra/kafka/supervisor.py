@@ -1,4 +1,4 @@
-"""The process that owns an embedded broker's Java process (``python -m infra.kafka.supervisor FOLDER``).
+"""The process that owns an embedded broker's Java process (``python -m weir.infra.kafka.supervisor FOLDER``).
 
 It formats the folder at the first start, starts Kafka, starts it again should it die, and ends it when no command has
 held the folder's users lock for a moment and no keep mark is set, or when the folder is gone. Killed itself, the
@@ -24,11 +24,11 @@ from typing import IO
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from infra.jars import JarsError, jars
-from infra.java import MissingJavaError, java_executable, shared_classes
-from infra.kafka.files import BrokerFiles, write_json
-from infra.kafka.properties import broker_properties
-from infra.process import end_with_parent
+from weir.infra.jars import JarsError, jars
+from weir.infra.java import MissingJavaError, java_executable, shared_classes
+from weir.infra.kafka.files import BrokerFiles, write_json
+from weir.infra.kafka.properties import broker_properties
+from weir.infra.process import end_with_parent
 
 IDLE_S = 2.0
 _POLL_S = 0.25

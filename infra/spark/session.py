@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from infra.jars import jars
-from infra.java import java_executable, shared_classes
-from infra.settings import Settings
+from weir.infra.jars import jars
+from weir.infra.java import java_executable, shared_classes
+from weir.infra.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

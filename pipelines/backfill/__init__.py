@@ -2,5 +2,5 @@
 (docs/backfill.md).
 
 What is swapped is ``outputs``, what is read ``ranges``, where it lies ``shadow``, how it takes its place ``swap``, and
-how everything does ``everything``. Running the shadow's driver belongs to ``pipelines.spark.backfill``.
+how everything does ``everything``. Running the shadow's driver belongs to ``weir.pipelines.spark.backfill``.
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.application import Application
-from pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError, OpenWindowsError, SourceFilesError
-from pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
-from pipelines.backfill.outputs import DayOutputs, day_outputs
-from pipelines.backfill.ranges import (
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError, OpenWindowsError, SourceFilesError
+from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
+from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
+from weir.pipelines.backfill.ranges import (
     Cluster,
     committed,
     cut_of,
@@ -18,12 +18,12 @@ from pipelines.backfill.ranges import (
     require_beginnings,
     whole_ranges,
 )
-from pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
-from pipelines.tasks.tables import application_tables
-from pipelines.topology.nodes import AggregateNode
-from state.commit.protocol import newest_commit
-from state.commit.record import CommitRecord
-from state.commit.tables import require_fit
+from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
+from weir.pipelines.tasks.tables import application_tables
+from weir.pipelines.topology.nodes import AggregateNode
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import require_fit
 
 
 def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster, days: Days, *,

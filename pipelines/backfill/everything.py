@@ -15,22 +15,22 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.backfill.errors import UnknownBackfillError
-from pipelines.backfill.ranges import TopicPartition
-from pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
-from pipelines.backfill.swap import reason_of, standing_parts
-from pipelines.tasks.dead_letters import DEAD_LETTERS
-from pipelines.tasks.tables import application_tables
-from pipelines.topology import Topology
-from state.changelog.forgetting import forget_tasks
-from state.changelog.replacing import replaced_rows
-from state.commit.files import write_file
-from state.commit.protocol import Committer, newest_commit
-from state.commit.record import CommitRecord, TableSwap, TaskCommit
-from state.engine.instances import new_instance
-from state.errors import SwapRefusedError
-from state.types import FileEntry, StateId
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.errors import UnknownBackfillError
+from weir.pipelines.backfill.ranges import TopicPartition
+from weir.pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
+from weir.pipelines.backfill.swap import reason_of, standing_parts
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.pipelines.tasks.tables import application_tables
+from weir.pipelines.topology import Topology
+from weir.state.changelog.forgetting import forget_tasks
+from weir.state.changelog.replacing import replaced_rows
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.engine.instances import new_instance
+from weir.state.errors import SwapRefusedError
+from weir.state.types import FileEntry, StateId
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.backfill.errors import SourceFilesError
-from pipelines.operators.functions import KeyType
-from pipelines.serdes.partitioner import partition_of
-from pipelines.topology import SourceNode
+from weir.pipelines.backfill.errors import SourceFilesError
+from weir.pipelines.operators.functions import KeyType
+from weir.pipelines.serdes.partitioner import partition_of
+from weir.pipelines.topology import SourceNode
 
 SLICES = "_input"
 TIME_COLUMN = "_ts"
@@ -90,7 +90,7 @@ class SliceRecords:
 
 
 class SliceReader:
-    """Reads a slice as ``infra.kafka.reader.PartitionReader`` reads a topic partition."""
+    """Reads a slice as ``weir.infra.kafka.reader.PartitionReader`` reads a topic partition."""
 
     def __init__(self, folder: Path, topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition

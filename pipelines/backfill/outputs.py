@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipelines.topology import TableSinkNode, Topology
-from pipelines.topology.nodes import AggregateNode, Node, SuppressNode
+from weir.pipelines.topology import TableSinkNode, Topology
+from weir.pipelines.topology.nodes import AggregateNode, Node, SuppressNode
 
 WINDOW_START, TIMESTAMP = "window_start", "_ts"
 

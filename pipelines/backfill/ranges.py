@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pipelines.application import Application
-from pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
-from state.commit.record import CommitRecord
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
+from weir.state.commit.record import CommitRecord
 
 TopicPartition = tuple[str, int]
 Ranges = dict[str, dict[int, tuple[int, int]]]
@@ -16,7 +16,7 @@ Ranges = dict[str, dict[int, tuple[int, int]]]
 
 
 class Cluster(Protocol):
-    """What is asked of the brokers; ``infra.kafka.admin.KafkaAdmin`` fits."""
+    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.application import Application
-from pipelines.backfill.errors import UnknownBackfillError
-from pipelines.backfill.files import SLICES, SourceFiles
-from pipelines.backfill.outputs import DayOutput
-from pipelines.backfill.ranges import Ranges
-from state.commit.record import CommitRecord
-from state.engine.environment import replace_file, sync_folder
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.errors import UnknownBackfillError
+from weir.pipelines.backfill.files import SLICES, SourceFiles
+from weir.pipelines.backfill.outputs import DayOutput
+from weir.pipelines.backfill.ranges import Ranges
+from weir.state.commit.record import CommitRecord
+from weir.state.engine.environment import replace_file, sync_folder
 
 BACKFILLS = "_backfills"
 ABANDONED_AFTER_S = 24 * 3600.0

@@ -1,6 +1,6 @@
 """Swapping a backfill in: its rows into files of the live tables' folders, and a commit that names them.
 
-The commit is the live driver's where one runs, else one made here. What it does to the tables is ``state.commit.swap``.
+The commit is the live driver's where one runs, else one made here. What it does to the tables is ``weir.state.commit.swap``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
-from pipelines.application import Application
-from pipelines.backfill.errors import UnknownBackfillError
-from pipelines.backfill.outputs import DayOutput
-from pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
-from pipelines.tasks.tables import application_tables
-from state.changelog.merging import merged_updates
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import TableSwap
-from state.commit.tables import file_actions, key_columns
-from state.engine.environment import replace_file
-from state.errors import SwapRefusedError
-from state.types import FileEntry, TableSpec
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.errors import UnknownBackfillError
+from weir.pipelines.backfill.outputs import DayOutput
+from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.merging import merged_updates
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import TableSwap
+from weir.state.commit.tables import file_actions, key_columns
+from weir.state.engine.environment import replace_file
+from weir.state.errors import SwapRefusedError
+from weir.state.types import FileEntry, TableSpec
 
 HELD_ROWS = 1_000_000
 ALL = pl.lit(True)

@@ -8,11 +8,24 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pipelines.cli import backfill, compact, control, demo, inspect, migrate, plan, query, run, stacks, status, verify
-from pipelines.cli.options import DEBUG
-from pipelines.cli.render import notices
+from weir.pipelines.cli import (
+    backfill,
+    compact,
+    control,
+    demo,
+    inspect,
+    migrate,
+    plan,
+    query,
+    run,
+    stacks,
+    status,
+    verify,
+)
+from weir.pipelines.cli.options import DEBUG
+from weir.pipelines.cli.render import notices
 
-_OWN_PACKAGES = ("state", "pipelines", "infra", "orchestration", "bench")
+_OWN_PACKAGES = ("weir", "bench")
 
 
 def _sentence(error: Exception) -> str:
@@ -47,9 +60,9 @@ app = typer.Typer(
 
 for name, command, example in (
     ("demo", demo.demo, "weir demo --no-ui"),
-    ("run", run.run, "weir run pipelines.examples.flights:app --until-caught-up --set slots=2"),
-    ("plan", plan.plan, "weir plan pipelines.examples.flights:app"),
-    ("describe", inspect.describe, "weir describe pipelines.examples.flights:app"),
+    ("run", run.run, "weir run weir.pipelines.examples.flights:app --until-caught-up --set slots=2"),
+    ("plan", plan.plan, "weir plan weir.pipelines.examples.flights:app"),
+    ("describe", inspect.describe, "weir describe weir.pipelines.examples.flights:app"),
     ("status", status.status, "weir status --json"),
     ("logs", inspect.logs, "weir logs flights --lines 100"),
     ("stacks", stacks.stacks, "weir stacks flights"),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.migrate_out import ServersOption
-from pipelines.cli.options import (
+from weir.pipelines.cli.migrate_out import ServersOption
+from weir.pipelines.cli.options import (
     AppArgument,
     CommandError,
     DebugOption,
@@ -21,11 +21,11 @@ from pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from pipelines.cli.render import console, notices, print_json, print_table
+from weir.pipelines.cli.render import console, notices, print_json, print_table
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from pipelines.backfill.shadow import Days
+    from weir.infra.settings import Settings
+    from weir.pipelines.backfill.shadow import Days
 
 ProgramArgument = Annotated[str, typer.Argument(
     metavar="APP", help="The id of an application that ran in DIR, or MODULE:APP for another program of it.")]
@@ -60,8 +60,8 @@ def run(application: ProgramArgument,
     The program is the one that ran last, as it is now, unless MODULE:APP names another. Ctrl-C ends it and leaves
     nothing.
     """
-    from pipelines.cli.drive_backfill import BackfillInput, make_backfill
-    from pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.cli.drive_backfill import BackfillInput, make_backfill
+    from weir.pipelines.cli.progress import TerminalWarnings, following
 
     if everything and (first is not None or sources or margin_hours is not None):
         raise CommandError("--everything reads the topics from their beginning; leave days, --from and --margin-hours "
@@ -100,7 +100,7 @@ def swap(application: ProgramArgument, backfill: IdArgument, bootstrap_servers: 
 
 def _reference(settings: Settings, application: str) -> str:
     """``module:attribute`` of a program that is given so, or by the id of its application."""
-    from pipelines.cli.registry import load_reference, registered_reference, require
+    from weir.pipelines.cli.registry import load_reference, registered_reference, require
 
     if ":" not in application:
         return registered_reference(settings, application)
@@ -116,7 +116,7 @@ def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_s
 
 
 def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
-    from pipelines.backfill.shadow import EVERYTHING, Days
+    from weir.pipelines.backfill.shadow import EVERYTHING, Days
 
     if everything:
         return EVERYTHING
@@ -138,7 +138,7 @@ def _day(name: str, text: str) -> date:
 
 def _paths(reference: str, sources: list[str]) -> dict[str, str]:
     """``PATH`` or ``TOPIC=PATH``, by topic; paths as absolute ones."""
-    from pipelines.cli.registry import load_reference
+    from weir.pipelines.cli.registry import load_reference
 
     topics, found = load_reference(reference).topology.topics(), {}
     for source in sources:
@@ -152,8 +152,8 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
 
 
 def _swap_in(settings: Settings, application: str, backfill: str) -> None:
-    from pipelines.cli.drive_backfill import swap_in
-    from pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.cli.drive_backfill import swap_in
+    from weir.pipelines.cli.progress import TerminalWarnings, following
 
     with following(f"swap of {backfill}") as on_progress:
         done = swap_in(settings, _reference(settings, application), backfill, on_progress=on_progress,
@@ -167,9 +167,9 @@ def discard(application: AppArgument,
                 "--abandoned", help="All that broke off and have been still for a day.")] = False,
             directory: DirOption = None, debug: DebugOption = False) -> None:
     """Remove a backfill that nobody wants to swap in. The outputs stay as they are."""
-    from pipelines.cli.drive_backfill import discard as discard_one
-    from pipelines.cli.drive_backfill import discard_abandoned
-    from pipelines.cli.registry import require
+    from weir.pipelines.cli.drive_backfill import discard as discard_one
+    from weir.pipelines.cli.drive_backfill import discard_abandoned
+    from weir.pipelines.cli.registry import require
 
     settings = load_settings(directory)
     if abandoned == (backfill is not None):
@@ -187,7 +187,7 @@ def show(application: AppArgument, as_json: JsonOption = False, directory: DirOp
     """Show an application's backfills: running, broken off, complete, and the newest that were swapped in."""
     import polars as pl
 
-    from pipelines.cli.drive_backfill import backfills
+    from weir.pipelines.cli.drive_backfill import backfills
 
     rows = list(backfills(load_settings(directory), application))
     if as_json:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
-from pipelines.cli.render import notices, print_json, print_table
+from weir.pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, JsonOption, load_settings
+from weir.pipelines.cli.render import notices, print_json, print_table
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from state.changelog.compaction import Compaction, TableReport
+    from weir.infra.settings import Settings
+    from weir.state.changelog.compaction import Compaction, TableReport
 
 
 def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:
-    from state.changelog.rows import CHANGELOG_FOLDER
+    from weir.state.changelog.rows import CHANGELOG_FOLDER
 
     tables = compaction.tables()
     if store is None:
@@ -45,11 +45,11 @@ def compact_application(settings: Settings, application: str, *, store: str | No
     Raises:
         CommandError: The folder does not know the application or the store, or nothing is committed yet.
     """
-    from infra.control import ControlDatabase
-    from pipelines.cli.drive_backfill import discard_abandoned
-    from pipelines.cli.registry import require
-    from state.changelog.compaction import Compaction
-    from state.commit.protocol import newest_commit
+    from weir.infra.control import ControlDatabase
+    from weir.pipelines.cli.drive_backfill import discard_abandoned
+    from weir.pipelines.cli.registry import require
+    from weir.state.changelog.compaction import Compaction
+    from weir.state.commit.protocol import newest_commit
 
     if newest_commit(settings.warehouse, require(settings, application)) is None:
         raise CommandError(f"{application} has committed nothing yet; run it first")
@@ -76,7 +76,7 @@ def compact(application: AppArgument,
     """
     import polars as pl
 
-    from pipelines.cli.progress import counting
+    from weir.pipelines.cli.progress import counting
 
     settings = load_settings(directory)
     with counting(f"compacting {application}") as show:

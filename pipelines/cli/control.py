@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
-from pipelines.cli.render import console, notices
+from weir.pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
+from weir.pipelines.cli.render import console, notices
 
 if TYPE_CHECKING:
-    from infra.control import ControlDatabase
-    from infra.control.rows import RequestKind
-    from infra.settings import Settings
+    from weir.infra.control import ControlDatabase
+    from weir.infra.control.rows import RequestKind
+    from weir.infra.settings import Settings
 
 ANSWER_LIMIT_S = 60.0
 END_LIMIT_S = 30.0
@@ -36,8 +36,8 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
         CommandError: The ``task`` that ``arguments`` name is not there, no driver runs, it did not answer within a
             minute, or it could not do what was asked.
     """
-    from infra.control import ControlDatabase, this_host
-    from pipelines.cli.registry import require
+    from weir.infra.control import ControlDatabase, this_host
+    from weir.pipelines.cli.registry import require
 
     require(settings, application)
     database = ControlDatabase(settings.control_database_url)
@@ -68,7 +68,7 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
 
 def _require_task(settings: Settings, database: ControlDatabase, application: str, task: str) -> None:
     """A task goes by its id or by its name in the commit log; while none has reported yet, the driver decides."""
-    from state.commit.protocol import newest_commit
+    from weir.state.commit.protocol import newest_commit
 
     status = database.application_status(application)
     ids = [row.task for row in status.tasks] if status else []
@@ -111,7 +111,7 @@ def restore(application: AppArgument,
 
 def stop(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Make a running application finish its epoch, commit and end; returns when it has ended."""
-    from infra.control import ControlDatabase
+    from weir.infra.control import ControlDatabase
 
     settings = load_settings(directory)
     answer = ask(settings, application, "stop")
@@ -132,8 +132,8 @@ def reset(application: AppArgument,
 
     Topics stay as they are. A running application has to be stopped first.
     """
-    from infra.control import ControlDatabase, this_host
-    from pipelines.cli.registry import forget, require
+    from weir.infra.control import ControlDatabase, this_host
+    from weir.pipelines.cli.registry import forget, require
 
     settings = load_settings(directory)
     require(settings, application)
@@ -162,7 +162,7 @@ def _remove(folder: Path, scratch: Path) -> None:
 
 def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None:
     """Start the embedded broker of the folder and keep it up until `weir kafka stop`."""
-    from infra.kafka.broker import EmbeddedBroker
+    from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
     with notices.status("starting Kafka"):
@@ -174,8 +174,8 @@ def kafka_create(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The
                  partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 4,
                  directory: DirOption = None, debug: DebugOption = False) -> None:
     """Create a topic in the embedded broker, which makes none on its own. What is there stays as it is."""
-    from infra.kafka.admin import KafkaAdmin
-    from infra.kafka.broker import EmbeddedBroker
+    from weir.infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
     with notices.status("starting Kafka"), EmbeddedBroker(settings.kafka_dir).used() as bootstrap_servers:
@@ -188,7 +188,7 @@ def kafka_create(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The
 
 def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
     """End the embedded broker of the folder, or let it end with the last command that uses it."""
-    from infra.kafka.broker import EmbeddedBroker
+    from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
     with notices.status("stopping Kafka"):

@@ -11,10 +11,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from infra.settings import Settings
-from pipelines.cli.keeper import start_kept
-from pipelines.cli.options import CommandError
-from pipelines.cli.render import console, notices
+from weir.infra.settings import Settings
+from weir.pipelines.cli.keeper import start_kept
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.render import console, notices
 
 DEFAULT_PORT = 3000
 START_LIMIT_S = 120.0
@@ -58,7 +58,7 @@ def serve(settings: Settings) -> None:
     prepare_home(settings.dagster_home)
     url = f"http://127.0.0.1:{(port := free_port())}"
     log = settings.logs / "dagster.log"
-    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-m", "orchestration.definitions",
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-m", "weir.orchestration.definitions",
                "--host", "127.0.0.1", "--port", str(port)]
     environment = {"DAGSTER_HOME": str(settings.dagster_home), "WEIR_DIR": str(settings.dir)}
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import DebugOption, DirOption, load_settings
-from pipelines.cli.render import console, notices, print_table, without_bookkeeping
+from weir.pipelines.cli.options import DebugOption, DirOption, load_settings
+from weir.pipelines.cli.render import console, notices, print_table, without_bookkeeping
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from pipelines.examples.loading import LoadSummary
-    from pipelines.spark.progress import RunSummary
+    from weir.infra.settings import Settings
+    from weir.pipelines.examples.loading import LoadSummary
+    from weir.pipelines.spark.progress import RunSummary
 
-REFERENCE = "pipelines.examples.flights:app"
+REFERENCE = "weir.pipelines.examples.flights:app"
 WORST_HOURS = 8
 MIN_DEPARTURES = 10
 """An hour with fewer departures says little about a mean."""
@@ -30,10 +30,10 @@ def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the resu
 
     Killed at any moment and started again on the same folder it goes on where it was.
     """
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.drive import drive
-    from pipelines.cli.progress import TerminalWarnings, counting, following
-    from pipelines.examples.load_flights import load
+    from weir.infra.kafka.broker import broker_for
+    from weir.pipelines.cli.drive import drive
+    from weir.pipelines.cli.progress import TerminalWarnings, counting, following
+    from weir.pipelines.examples.load_flights import load
 
     settings = load_settings(directory)
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
@@ -49,7 +49,7 @@ def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the resu
             return
         print_results(settings, loaded, summary)
         if not no_ui:
-            from pipelines.cli.dagster_ui import serve
+            from weir.pipelines.cli.dagster_ui import serve
 
             serve(settings)
 
@@ -58,7 +58,7 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
     """The two output tables in short, what was counted, where all of it lies and what to try next."""
     import polars as pl
 
-    from state.commit.tables import read_table
+    from weir.state.commit.tables import read_table
 
     folder = settings.warehouse / summary.application
     if not loaded.loaded and not summary.records_in:

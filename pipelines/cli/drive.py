@@ -1,7 +1,7 @@
 """Runs one application in this process, whoever asked: the command line, the demo or a Dagster worker.
 
 Brings together what the runner needs from its surroundings: the broker, the log file, and signals that end the
-run after the epoch at hand. The loop itself is ``pipelines.spark.runner``.
+run after the epoch at hand. The loop itself is ``weir.pipelines.spark.runner``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from pipelines.cli.log_files import log_file, logging_to, stacks_file, stacks_on_signal
-from pipelines.cli.registry import applications, load_reference, register
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.cli.log_files import log_file, logging_to, stacks_file, stacks_on_signal
+from weir.pipelines.cli.registry import applications, load_reference, register
 
 if TYPE_CHECKING:
-    from pipelines.spark.progress import Progress, RunSummary
+    from weir.pipelines.spark.progress import Progress, RunSummary
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
     with (logging_to(log_file(settings.logs, application.id), console=console),
           stacks_on_signal(stacks_file(settings.logs, application.id)), stop_on_signals() as stop,
           broker_for(settings) as bootstrap_servers):
-        from pipelines.spark.runner import run
+        from weir.pipelines.spark.runner import run
 
         try:
             return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,

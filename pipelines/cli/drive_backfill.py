@@ -1,6 +1,6 @@
 """Makes, swaps in and lists backfills, whoever asks: the command line or a Dagster run.
 
-What a backfill is and how it is swapped in is ``pipelines.backfill``, its driver ``pipelines.spark.backfill``.
+What a backfill is and how it is swapped in is ``weir.pipelines.backfill``, its driver ``weir.pipelines.spark.backfill``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal
 
-from infra.control import ControlDatabase, ControlDatabaseError, this_host
-from infra.control.rows import AT_REST
-from infra.settings import Settings
-from pipelines.application import Application
-from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
-from pipelines.backfill.errors import UnknownBackfillError
-from pipelines.backfill.everything import commit_of, is_behind, swap_everything
-from pipelines.backfill.files import TIME_COLUMN
-from pipelines.backfill.ranges import committed, whole_ranges
-from pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow, shadows
-from pipelines.backfill.swap import prepare, swap_at_rest
-from pipelines.cli.control import ask
-from pipelines.cli.log_files import log_file, logging_to
-from pipelines.cli.options import CommandError
-from pipelines.cli.registry import load_reference, require
-from state.commit.log import newest_commit
-from state.errors import SwapRefusedError
+from weir.infra.control import ControlDatabase, ControlDatabaseError, this_host
+from weir.infra.control.rows import AT_REST
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
+from weir.pipelines.backfill.errors import UnknownBackfillError
+from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
+from weir.pipelines.backfill.files import TIME_COLUMN
+from weir.pipelines.backfill.ranges import committed, whole_ranges
+from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow, shadows
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.cli.control import ask
+from weir.pipelines.cli.log_files import log_file, logging_to
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.registry import load_reference, require
+from weir.state.commit.log import newest_commit
+from weir.state.errors import SwapRefusedError
 
 if TYPE_CHECKING:
-    from pipelines.spark.progress import Progress
+    from weir.pipelines.spark.progress import Progress
 
 LEASE_TTL_S = 600.0
 
@@ -74,14 +74,14 @@ def make_backfill(settings: Settings, reference: str, days: Days, source: Backfi
     signal ended it.
 
     Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
-    Main thread only; raises what ``pipelines.backfill.begin`` and ``run_shadow`` raise.
+    Main thread only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
-    from infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.admin import KafkaAdmin
 
     application = load_reference(reference)
     warehouse, state_dir = settings.warehouse, settings.state_dir
     with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
-        from pipelines.spark.backfill import run_shadow
+        from weir.pipelines.spark.backfill import run_shadow
 
         if source.paths:
             shadow = begin_from_files(application, warehouse, state_dir, source.paths, days,
@@ -155,14 +155,14 @@ def _read_on(settings: Settings, reference: str, program: Application, shadow: S
         UnknownBackfillError, SwapRefusedError: It is not complete, or of another program.
         CommandError: A signal ended it.
     """
-    from infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.admin import KafkaAdmin
 
     live = committed(program, newest_commit(settings.warehouse, program.id))
     if not is_behind(program, live, commit_of(program, shadow)):
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
-        from pipelines.spark.backfill import run_shadow
-        from pipelines.spark.errors import PartitionCountError
+        from weir.pipelines.spark.backfill import run_shadow
+        from weir.pipelines.spark.errors import PartitionCountError
 
         ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
         try:
@@ -182,8 +182,8 @@ def _read_on(settings: Settings, reference: str, program: Application, shadow: S
 def _surroundings(settings: Settings, application: str, console: logging.Handler | None, *,
                   needs_broker: bool = True) -> Iterator[tuple[Event, str]]:
     """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.drive import stop_on_signals
+    from weir.infra.kafka.broker import broker_for
+    from weir.pipelines.cli.drive import stop_on_signals
 
     with (logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
           stop_on_signals() as stop, broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers):

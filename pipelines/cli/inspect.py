@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import (
+from weir.pipelines.cli.options import (
     AppArgument,
     CommandError,
     DebugOption,
@@ -18,19 +18,19 @@ from pipelines.cli.options import (
     ReferenceArgument,
     load_settings,
 )
-from pipelines.cli.render import as_dictionaries, console, notices, print_json, print_table, without_bookkeeping
+from weir.pipelines.cli.render import as_dictionaries, console, notices, print_json, print_table, without_bookkeeping
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from infra.settings import Settings
+    from weir.infra.settings import Settings
 
 FOLLOW_EVERY_S = 0.3
 
 
 def describe(reference: ReferenceArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Print an application's sub-topologies: sources, processors, stores and sinks."""
-    from pipelines.cli.registry import load_reference
+    from weir.pipelines.cli.registry import load_reference
 
     console.print(load_reference(reference).topology.describe(), markup=False, soft_wrap=True)
 
@@ -40,8 +40,8 @@ def logs(application: AppArgument,
          follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
          directory: DirOption = None, debug: DebugOption = False) -> None:
     """Print the newest log lines of an application."""
-    from pipelines.cli.log_files import log_file
-    from pipelines.cli.registry import require
+    from weir.pipelines.cli.log_files import log_file
+    from weir.pipelines.cli.registry import require
 
     settings = load_settings(directory)
     path = log_file(settings.logs, require(settings, application))
@@ -67,9 +67,9 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
     Raises:
         CommandError: The folder does not know the application, or that has no such table.
     """
-    from pipelines.cli.registry import require
-    from pipelines.tasks.dead_letters import DEAD_LETTERS
-    from state.commit.tables import read_table
+    from weir.pipelines.cli.registry import require
+    from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+    from weir.state.commit.tables import read_table
 
     folder = settings.warehouse / require(settings, application)
     if not (folder / table / "_delta_log").is_dir():

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.process import end_with_parent
+from weir.infra.process import end_with_parent
 
 _PR_SET_CHILD_SUBREAPER = 36
 SERVER_GRACE_S = 15.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.migrate_out import (
+from weir.pipelines.cli.migrate_out import (
     DryRunOption,
     FolderArgument,
     ServersOption,
@@ -19,18 +19,18 @@ from pipelines.cli.migrate_out import (
     to_checkpoints,
     to_group,
 )
-from pipelines.cli.moving import (
+from weir.pipelines.cli.moving import (
     move_from_checkpoints,
     move_from_group,
     move_from_kafka_streams,
     move_from_spark,
     place,
 )
-from pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, parse_assignments
-from pipelines.cli.render import print_json
+from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, parse_assignments
+from weir.pipelines.cli.render import print_json
 
 if TYPE_CHECKING:
-    from pipelines.cli.migrate_out import Moved
+    from weir.pipelines.cli.migrate_out import Moved
 
 EmptyStoresOption = Annotated[bool, typer.Option(
     "--empty-stores", help="The application's stores begin empty: results count only what is read from now on.")]
@@ -89,7 +89,7 @@ def from_kafka_streams(
             "--changelog", metavar="STORE=TOPIC", help="A changelog that is not called "
             "APPLICATION_ID-STORE-changelog; may be given more than once.")] = None,
         serdes: Annotated[list[str] | None, typer.Option(
-            "--serdes", metavar="STORE=MODULE:NAME", help="A pipelines.migrate.StoreSerdes that reads a store's "
+            "--serdes", metavar="STORE=MODULE:NAME", help="A weir.StoreSerdes that reads a store's "
             "changelog, where the program does not suggest the right one.")] = None,
         dry_run: DryRunOption = False, as_json: JsonOption = False, bootstrap_servers: ServersOption = None,
         directory: DirOption = None, debug: DebugOption = False) -> None:

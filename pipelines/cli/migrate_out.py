@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
-from pipelines.cli.render import console
+from weir.pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
+from weir.pipelines.cli.render import console
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from pipelines.migrate.migration import TopicPartition
-    from state.commit.record import CommitRecord
+    from weir.infra.settings import Settings
+    from weir.pipelines.migrate.migration import TopicPartition
+    from weir.state.commit.record import CommitRecord
 
 ServersOption = Annotated[str | None, typer.Option(
     "--bootstrap-servers", metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")]
@@ -51,8 +51,8 @@ def print_moved(moved: Moved) -> None:
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
     """The newest commit; raises ``CommandError`` when the folder does not know the application, or has none."""
-    from pipelines.cli.registry import require
-    from state.commit.protocol import newest_commit
+    from weir.pipelines.cli.registry import require
+    from weir.state.commit.protocol import newest_commit
 
     newest = newest_commit(settings.warehouse, require(settings, application))
     if newest is None:
@@ -73,9 +73,9 @@ def to_group(application: AppArgument,
 
 def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
     """Give a consumer group the committed positions; raises ``CommandError`` when it has others."""
-    from infra.kafka.admin import KafkaAdmin
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.positions import committed_positions
+    from weir.infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.broker import broker_for
+    from weir.pipelines.cli.positions import committed_positions
 
     positions = {(topic, number): offset
                  for topic, offsets in committed_positions(_newest(settings, application)).items()
@@ -105,10 +105,10 @@ def to_checkpoints(application: AppArgument, folder: FolderArgument, dry_run: Dr
 
 def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, dry_run: bool) -> Moved:
     """Write a ``.checkpoint`` file a task that reads topics."""
-    from pipelines.cli.registry import registered_application
-    from pipelines.migrate.kafka_streams_files import CHECKPOINT, check_checkpoint, write_checkpoint
-    from pipelines.spark.errors import TopologyChangedError
-    from pipelines.topology.changes import sub_topology_of
+    from weir.pipelines.cli.registry import registered_application
+    from weir.pipelines.migrate.kafka_streams_files import CHECKPOINT, check_checkpoint, write_checkpoint
+    from weir.pipelines.spark.errors import TopologyChangedError
+    from weir.pipelines.topology.changes import sub_topology_of
 
     topology, newest = registered_application(settings, application).topology, _newest(settings, application)
     by_task: dict[str, dict[TopicPartition, int]] = {}

@@ -1,6 +1,6 @@
 """What ``weir migrate`` moves in, as calls: the commands and Dagster's job make the same.
 
-Moving out is ``migrate_out`` beside this; what a migration is and how it is read are ``pipelines.migrate``.
+Moving out is ``migrate_out`` beside this; what a migration is and how it is read are ``weir.pipelines.migrate``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pipelines.cli.migrate_out import Moved
-from pipelines.cli.options import CommandError
+from weir.pipelines.cli.migrate_out import Moved
+from weir.pipelines.cli.options import CommandError
 
 if TYPE_CHECKING:
-    from infra.kafka.admin import KafkaAdmin
-    from infra.settings import Settings
-    from pipelines.application import Application
-    from pipelines.migrate.migration import Migration, TopicPartition
+    from weir.infra.kafka.admin import KafkaAdmin
+    from weir.infra.settings import Settings
+    from weir.pipelines.application import Application
+    from weir.pipelines.migrate.migration import Migration, TopicPartition
 
 LEASE_TTL_S = 600.0
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Place:
         Raises:
             MigrationError: They do not fit the topics.
         """
-        from pipelines.migrate.migration import Migration, source_positions
+        from weir.pipelines.migrate.migration import Migration, source_positions
 
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
@@ -54,8 +54,8 @@ class Place:
 
     def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
         """Write the migration unless ``dry_run``, and say what it changes."""
-        from infra.control import ControlDatabase, this_host
-        from pipelines.cli.registry import register
+        from weir.infra.control import ControlDatabase, this_host
+        from weir.pipelines.cli.registry import register
 
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
@@ -75,7 +75,7 @@ class Place:
 
 def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
     """What a migration changes, a line each."""
-    from pipelines.migrate.migration import missing
+    from weir.pipelines.migrate.migration import missing
 
     start, outputs = migration.application.start, Counter[str]()
     for table, rows in migration.outputs:
@@ -92,10 +92,10 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
 @contextmanager
 def place(settings: Settings, reference: str) -> Iterator[Place]:
     """The application at ``reference``, with its broker up for the block."""
-    from infra.kafka.admin import KafkaAdmin
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.plan import source_counts
-    from pipelines.cli.registry import load_reference
+    from weir.infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.broker import broker_for
+    from weir.pipelines.cli.plan import source_counts
+    from weir.pipelines.cli.registry import load_reference
 
     application = load_reference(reference)
     with broker_for(settings) as servers:
@@ -109,7 +109,7 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
     Raises:
         CommandError: It has stores, and nobody said that they may begin empty.
     """
-    from pipelines.migrate.migration import stores_of
+    from weir.pipelines.migrate.migration import stores_of
 
     stores = stores_of(application)
     if stores and not accepted:
@@ -131,7 +131,7 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
 
 def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: bool, dry_run: bool) -> Moved:
     """Begin where ``.checkpoint`` and ``.position`` files, or folders with such files, have source topics."""
-    from pipelines.migrate.kafka_streams_files import offset_files, read_positions
+    from weir.pipelines.migrate.kafka_streams_files import offset_files, read_positions
 
     notes = require_empty_stores(where.application, empty_stores)
     files = offset_files(paths)
@@ -144,7 +144,7 @@ def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: 
 
 def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: bool) -> Moved:
     """Begin where the newest committed batch of a Structured Streaming query ends; ``folder`` is its checkpoint."""
-    from pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+    from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
 
     notes = require_empty_stores(where.application, empty_stores)
     found = read_spark_checkpoint(folder)
@@ -159,10 +159,10 @@ def move_from_kafka_streams(where: Place, application_id: str, *, changelogs: Ma
                             serdes: Mapping[str, str], dry_run: bool) -> Moved:
     """Take a stopped Kafka Streams application over; ``changelogs`` are topics by store, ``serdes`` are
     ``module:name`` by store, where they are not what the program suggests."""
-    from infra.kafka.reader import PartitionReader
-    from pipelines.migrate.formats import StoreSerdes
-    from pipelines.migrate.kafka_streams_app import KafkaStreamsApp
-    from pipelines.migrate.migration import stores_of
+    from weir.infra.kafka.reader import PartitionReader
+    from weir.pipelines.migrate.formats import StoreSerdes
+    from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
+    from weir.pipelines.migrate.migration import stores_of
 
     for store in changelogs.keys() | serdes.keys():
         if store not in stores_of(where.application):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
+    from weir.infra.settings import Settings
 
 DEBUG = "weir.debug"
 
@@ -53,6 +53,6 @@ def parse_assignments(assignments: Sequence[str], *, option: str = "--set", exam
 
 def load_settings(directory: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
     """The settings of a folder; flags win over ``WEIR_*`` variables, those over ``weir.toml``."""
-    from infra.settings import Settings
+    from weir.infra.settings import Settings
 
     return Settings.load(directory, overrides=dict(overrides or {}))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, load_settings
-from pipelines.cli.render import console, print_json
+from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, load_settings
+from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from pipelines.application import Application
-    from pipelines.topology.changes import TopologyChange
+    from weir.infra.settings import Settings
+    from weir.pipelines.application import Application
+    from weir.pipelines.topology.changes import TopologyChange
 
 REFUSED = 3
 """The exit code when ``weir run`` would refuse to start without a flag, or at all."""
@@ -25,7 +25,7 @@ def source_counts(settings: Settings, application: Application, bootstrap_server
     Raises:
         UnknownTopicError: One does not exist.
     """
-    from infra.kafka.admin import KafkaAdmin
+    from weir.infra.kafka.admin import KafkaAdmin
 
     admin = KafkaAdmin(bootstrap_servers, settings.kafka)
     return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
@@ -33,10 +33,10 @@ def source_counts(settings: Settings, application: Application, bootstrap_server
 
 def obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
     """What no flag accepts, a sentence each."""
-    from pipelines.spark.errors import PendingRowsError
-    from pipelines.tasks.tables import application_tables
-    from state.commit.tables import require_fit
-    from state.errors import TableSchemaError
+    from weir.pipelines.spark.errors import PendingRowsError
+    from weir.pipelines.tasks.tables import application_tables
+    from weir.state.commit.tables import require_fit
+    from weir.state.errors import TableSchemaError
 
     found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
     for spec in application_tables(application.topology):
@@ -57,10 +57,10 @@ def plan(reference: ReferenceArgument,
     up, outputs that come or go, and partition counts that changed. Ends with code 0 when `weir run` would start with
     all its state, and with 3 when it would refuse.
     """
-    from infra.kafka.broker import broker_for
-    from pipelines.cli.registry import load_reference
-    from pipelines.topology.changes import compare
-    from state.commit.protocol import newest_commit
+    from weir.infra.kafka.broker import broker_for
+    from weir.pipelines.cli.registry import load_reference
+    from weir.pipelines.topology.changes import compare
+    from weir.state.commit.protocol import newest_commit
 
     settings = load_settings(directory, None if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers})
     application = load_reference(reference)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from infra.kafka.admin import KafkaAdmin
-from state.commit.record import CommitRecord
-from state.types import Positions
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.state.commit.record import CommitRecord
+from weir.state.types import Positions
 
 
 def committed_positions(newest: CommitRecord | None, topics: Iterable[str] = ()) -> Positions:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
-from pipelines.cli.render import notices
+from weir.pipelines.cli.render import notices
 
 if TYPE_CHECKING:
-    from pipelines.spark.progress import Progress
+    from weir.pipelines.spark.progress import Progress
 
 LINE_EVERY_S = 5.0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.cli.options import (
+from weir.pipelines.cli.options import (
     AppArgument,
     CommandError,
     DebugOption,
@@ -21,14 +21,14 @@ from pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from pipelines.cli.render import as_dictionaries, console, print_json, print_table, without_bookkeeping
-from pipelines.errors import QueryError
-from state.types import IsolationLevel, Positions, StoreKind, StoreSpec
+from weir.pipelines.cli.render import as_dictionaries, console, print_json, print_table, without_bookkeeping
+from weir.pipelines.errors import QueryError
+from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from pipelines.state_reader import Answer, Query, StateReader
+    from weir.pipelines.state_reader import Answer, Query, StateReader
 
 
 def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
@@ -174,8 +174,8 @@ def query(application: AppArgument,
           assignments: SetOption = None,
           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
-    from pipelines.cli.registry import registered_application
-    from pipelines.state_reader import Query, StateReader
+    from weir.pipelines.cli.registry import registered_application
+    from weir.pipelines.state_reader import Query, StateReader
 
     settings = load_settings(directory, parse_assignments(assignments or []))
     reader = StateReader(settings.dir, registered_application(settings, application),

@@ -12,9 +12,9 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra.settings import Settings
-from pipelines.application import Application, load_application
-from pipelines.cli.options import CommandError
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application, load_application
+from weir.pipelines.cli.options import CommandError
 
 
 @dataclass(frozen=True, kw_only=True)

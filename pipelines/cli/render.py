@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from pipelines.serdes.row_type import as_datetimes, is_datetime
+from weir.pipelines.serdes.row_type import as_datetimes, is_datetime
 
 BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
 """Columns that Weir adds to its tables; ``show`` and ``query`` leave them out."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import (
+from weir.pipelines.cli.options import (
     DebugOption,
     DirOption,
     JsonOption,
@@ -15,10 +15,10 @@ from pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from pipelines.cli.render import console
+from weir.pipelines.cli.render import console
 
 if TYPE_CHECKING:
-    from pipelines.spark.progress import RunSummary
+    from weir.pipelines.spark.progress import RunSummary
 
 
 def summary_line(summary: RunSummary) -> str:
@@ -53,8 +53,8 @@ def run(reference: ReferenceArgument,
     Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
     after a kill -9 as well.
     """
-    from pipelines.cli.drive import drive
-    from pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.cli.drive import drive
+    from weir.pipelines.cli.progress import TerminalWarnings, following
 
     overrides = parse_assignments(assignments or [])
     if bootstrap_servers is not None:

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.cli.log_files import STACKS_SIGNAL, stacks_file
-from pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
-from pipelines.cli.render import console
+from weir.pipelines.cli.log_files import STACKS_SIGNAL, stacks_file
+from weir.pipelines.cli.options import AppArgument, CommandError, DebugOption, DirOption, load_settings
+from weir.pipelines.cli.render import console
 
 if TYPE_CHECKING:
-    from infra.control import ApplicationStatus
-    from infra.settings import Settings
+    from weir.infra.control import ApplicationStatus
+    from weir.infra.settings import Settings
 
 ANSWER_LIMIT_S = 2.0
 LOOK_EVERY_S = 0.01
@@ -59,8 +59,8 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 def stacks(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Print what every thread of a running application's driver is doing, for a run that hangs."""
-    from infra.control import ControlDatabase
-    from pipelines.cli.registry import require
+    from weir.infra.control import ControlDatabase
+    from weir.pipelines.cli.registry import require
 
     settings = load_settings(directory)
     life = ControlDatabase(settings.control_database_url).application_status(require(settings, application))

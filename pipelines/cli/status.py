@@ -9,12 +9,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
-from pipelines.cli.render import console, print_json, print_table
+from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
+from weir.pipelines.cli.render import console, print_json, print_table
 
 if TYPE_CHECKING:
-    from infra.control import ControlDatabase
-    from infra.settings import Settings
+    from weir.infra.control import ControlDatabase
+    from weir.infra.settings import Settings
 
 
 def _time(at_ms: int | None) -> datetime | None:
@@ -24,8 +24,8 @@ def _time(at_ms: int | None) -> datetime | None:
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
     """One application as plain values; counts are of the newest commit, ``tasks``, ``metrics`` and pace of the last
     report."""
-    from pipelines.cli.positions import committed_positions, committed_totals
-    from state.commit.protocol import newest_commit
+    from weir.pipelines.cli.positions import committed_positions, committed_totals
+    from weir.state.commit.protocol import newest_commit
 
     newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
     totals = committed_totals(newest)
@@ -59,8 +59,8 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
 
 def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Print how the folder's applications stand: state, commits, lag, open windows, late drops, tasks."""
-    from infra.control import ControlDatabase
-    from pipelines.cli.registry import applications
+    from weir.infra.control import ControlDatabase
+    from weir.pipelines.cli.registry import applications
 
     settings = load_settings(directory)
     database = ControlDatabase(settings.control_database_url)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
-from pipelines.cli.render import console, notices, print_json
+from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
+from weir.pipelines.cli.render import console, notices, print_json
 
 if TYPE_CHECKING:
-    from infra.settings import Settings
-    from pipelines.application import Application
-    from state.changelog.verify import Agreement
+    from weir.infra.settings import Settings
+    from weir.pipelines.application import Application
+    from weir.state.changelog.verify import Agreement
 
 LOOK_AGAIN_S = 2.0
 
@@ -32,11 +32,11 @@ def verify_application(settings: Settings, application: Application, *,
         StateDifferenceError: The first difference.
         TopologyChangedError: What is committed is another topology's.
     """
-    from infra.control import ControlDatabase
-    from pipelines.spark.errors import TopologyChangedError
-    from pipelines.topology.changes import sub_topology_of
-    from state.changelog.verify import StateDifferenceError
-    from state.commit.protocol import newest_commit
+    from weir.infra.control import ControlDatabase
+    from weir.pipelines.spark.errors import TopologyChangedError
+    from weir.pipelines.topology.changes import sub_topology_of
+    from weir.state.changelog.verify import StateDifferenceError
+    from weir.state.commit.protocol import newest_commit
 
     newest = newest_commit(settings.warehouse, application.id)
     known = application.topology.committed_form.stores
@@ -56,8 +56,8 @@ def verify_application(settings: Settings, application: Application, *,
 
 
 def _compare(settings: Settings, application: Application, task: str) -> Agreement:
-    from pipelines.tasks.epoch import task_rows
-    from state.changelog.verify import verify_task
+    from weir.pipelines.tasks.epoch import task_rows
+    from weir.state.changelog.verify import verify_task
 
     stores = application.topology.sub_topologies[application.topology.task_of(task).sub_topology].stores
     return verify_task(settings.warehouse, application.id, settings.state_dir / application.id / task, stores,
@@ -72,7 +72,7 @@ def verify(application: AppArgument,
 
     The application may be running. Takes as much room on the disk as the largest task's state, for as long as it runs.
     """
-    from pipelines.cli.registry import registered_application
+    from weir.pipelines.cli.registry import registered_application
 
     settings = load_settings(directory)
     program, found = registered_application(settings, application), []

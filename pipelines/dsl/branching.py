@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name
-from pipelines.dsl.stateless import checked_predicate
-from pipelines.errors import TopologyError
-from pipelines.topology.nodes import BranchNode, Node, SplitNode
+from weir.pipelines.dsl.graph import Graph, check_name
+from weir.pipelines.dsl.stateless import checked_predicate
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.topology.nodes import BranchNode, Node, SplitNode
 
 if TYPE_CHECKING:
-    from pipelines.dsl.stream import KStream
+    from weir.pipelines.dsl.stream import KStream
 
 Chain = Callable[["KStream"], "KStream | None"]
 

@@ -8,18 +8,18 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines.dsl.global_table import GlobalKTable, add_global_table
-from pipelines.dsl.graph import Graph
-from pipelines.dsl.stream import KStream
-from pipelines.dsl.table import KTable, TtlClock, add_table
-from pipelines.dsl.windowing import idle_ms
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import expression_dtype
-from pipelines.serdes.serde import Serde
-from pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
-from pipelines.serdes.windowed import WindowedSerde
-from pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
-from pipelines.topology.topology import Topology
+from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
+from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.dsl.stream import KStream
+from weir.pipelines.dsl.table import KTable, TtlClock, add_table
+from weir.pipelines.dsl.windowing import idle_ms
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import expression_dtype
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.timestamps import FailOnInvalidTimestamp, TimestampExtractor
+from weir.pipelines.serdes.windowed import WindowedSerde
+from weir.pipelines.topology.nodes import RecordType, SeveralTopicsNode, SourceNode
+from weir.pipelines.topology.topology import Topology
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 

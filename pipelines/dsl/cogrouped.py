@@ -13,21 +13,21 @@ from typing import Any, Self, overload
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, user_function
-from pipelines.dsl.grouped import KGroupedStream, add_aggregation, check_aggregates, column_fold, repartition
-from pipelines.dsl.table import KTable
-from pipelines.dsl.windowing import EmitStrategy, Windowing
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import Accumulator, Aggregate, Count, Sum
-from pipelines.operators.cogroup import INPUT, CogroupedValues, beside
-from pipelines.operators.fold import Fold, FunctionFold
-from pipelines.operators.session_windows import SessionWindows
-from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.serdes.row_type import RowType
-from pipelines.serdes.source import source_schema
-from pipelines.topology.cogroups import CogroupNode
-from pipelines.topology.nodes import Node, RecordType, Windows
+from weir.pipelines.dsl.graph import Graph, check_name, returned_type, user_function
+from weir.pipelines.dsl.grouped import KGroupedStream, add_aggregation, check_aggregates, column_fold, repartition
+from weir.pipelines.dsl.table import KTable
+from weir.pipelines.dsl.windowing import EmitStrategy, Windowing
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import Accumulator, Aggregate, Count, Sum
+from weir.pipelines.operators.cogroup import INPUT, CogroupedValues, beside
+from weir.pipelines.operators.fold import Fold, FunctionFold
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.source import source_schema
+from weir.pipelines.topology.cogroups import CogroupNode
+from weir.pipelines.topology.nodes import Node, RecordType, Windows
 
 Aggregator = Callable[[Any, Any, Any], Any]
 

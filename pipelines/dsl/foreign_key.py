@@ -8,23 +8,23 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, store_spec, takes_arguments
-from pipelines.dsl.joins import JoinFunction, joiner_of
-from pipelines.dsl.mapping import selected_key
-from pipelines.errors import TopologyError
-from pipelines.operators.foreign_key import ASKS, HASH, KEEPS, SENDER
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.table_table_join import JoinKind
-from pipelines.serdes.row_type import RowType
-from pipelines.topology.foreign_key import (
+from weir.pipelines.dsl.graph import Graph, check_name, store_spec, takes_arguments
+from weir.pipelines.dsl.joins import JoinFunction, joiner_of
+from weir.pipelines.dsl.mapping import selected_key
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.foreign_key import ASKS, HASH, KEEPS, SENDER
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.topology.foreign_key import (
     ResponseJoinNode,
     ResponseRepartitionNode,
     SubscriptionJoinNode,
     SubscriptionRepartitionNode,
     SubscriptionSendNode,
 )
-from pipelines.topology.joins import bases
-from pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.nodes import Node, RecordType
 
 ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, store_spec
-from pipelines.dsl.joins import JoinFunction, check_keys, joiner_of
-from pipelines.dsl.mapping import selected_key
-from pipelines.errors import TopologyError
-from pipelines.topology.global_tables import GlobalJoinNode, GlobalTableNode
-from pipelines.topology.nodes import Node, RecordType, SourceNode
+from weir.pipelines.dsl.graph import Graph, check_name, store_spec
+from weir.pipelines.dsl.joins import JoinFunction, check_keys, joiner_of
+from weir.pipelines.dsl.mapping import selected_key
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.topology.global_tables import GlobalJoinNode, GlobalTableNode
+from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
 
 KeySelector = str | pl.Expr | Callable[[Any, Any], Any] | Mapping[str, str | pl.Expr]
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import expression_dtype
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.windows import WINDOW_COLUMNS
-from pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
-from pipelines.topology.nodes import Node, RecordType
-from state.types import StoreKind, StoreSpec
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import expression_dtype
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.windows import WINDOW_COLUMNS
+from weir.pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
+from weir.pipelines.topology.nodes import Node, RecordType
+from weir.state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
 

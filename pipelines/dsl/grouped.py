@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
-from pipelines.dsl.table import KTable
-from pipelines.dsl.windowing import EmitStrategy, LateTo, Windowing
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import STORED, Accumulator, Aggregate, Count
-from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
-from pipelines.operators.functions import KeyType, UserFunction
-from pipelines.operators.session_windows import SessionWindows
-from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.serdes.row_type import RowType
-from pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
+from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from weir.pipelines.dsl.table import KTable
+from weir.pipelines.dsl.windowing import EmitStrategy, LateTo, Windowing
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate, Count
+from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
+from weir.pipelines.operators.functions import KeyType, UserFunction
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
 
 if TYPE_CHECKING:
-    from pipelines.dsl.cogrouped import CogroupedKStream
+    from weir.pipelines.dsl.cogrouped import CogroupedKStream
 
 
 class _Grouped:
@@ -140,7 +140,7 @@ class KGroupedStream(_GroupedByFunction):
         returns, or by vectorised aggregates of its columns, ``clicks=Count()``. Further streams join by ``cogroup`` of
         what this returns.
         """
-        from pipelines.dsl.cogrouped import CogroupedKStream
+        from weir.pipelines.dsl.cogrouped import CogroupedKStream
 
         return CogroupedKStream(self._graph, ()).cogroup(self, aggregator, **aggregates)
 
@@ -231,7 +231,7 @@ def add_aggregation(graph: Graph, name: str, parent: Node, store: str, fold: Fol
 
 
 def _add_late(graph: Graph, name: str, node: Node, record: RecordType, late_to: LateTo) -> None:
-    from pipelines.dsl.stream import KStream
+    from weir.pipelines.dsl.stream import KStream
 
     late = graph.record(name, record.key, record.value, is_windowed=True, shared=list(record.key.columns))
     late_to(KStream(graph, graph.add(LateRecordsNode(name=name, parent=node, record=late)), has_new_key=False))

@@ -8,15 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.arguments import duration_text, not_negative_ms
-from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, takes_arguments, user_function
-from pipelines.errors import TopologyError
-from pipelines.operators.join_windows import JoinWindows
-from pipelines.operators.joiner import Joiner
-from pipelines.operators.stream_join import StreamSide
-from pipelines.operators.table_table_join import JoinKind
-from pipelines.serdes.row_type import TIME, RowType
-from pipelines.topology.joins import (
+from weir.pipelines.arguments import duration_text, not_negative_ms
+from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, takes_arguments, user_function
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.operators.stream_join import StreamSide
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.topology.joins import (
     JoinBufferNode,
     StreamJoinNode,
     StreamTableJoinNode,
@@ -24,8 +24,8 @@ from pipelines.topology.joins import (
     bases,
     versioned_store,
 )
-from pipelines.topology.nodes import Node, RecordType
-from state.stores.specs import key_value_spec
+from weir.pipelines.topology.nodes import Node, RecordType
+from weir.state.stores.specs import key_value_spec
 
 JoinFunction = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import (
+from weir.pipelines.dsl.graph import (
     Graph,
     named_expressions,
     return_annotation,
@@ -16,11 +16,11 @@ from pipelines.dsl.graph import (
     unchanged_columns,
     user_function,
 )
-from pipelines.errors import TopologyError
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.mapping import PairExpressions
-from pipelines.serdes.row_type import RowType, row_type_of
-from pipelines.topology.nodes import FlatMapValuesNode, MapNode, Node, SelectKeyNode
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.mapping import PairExpressions
+from weir.pipelines.serdes.row_type import RowType, row_type_of
+from weir.pipelines.topology.nodes import FlatMapValuesNode, MapNode, Node, SelectKeyNode
 
 _SEVERAL = (list, Iterable, Iterator, Sequence)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.dsl.graph import Graph
-from pipelines.errors import TopologyError
-from pipelines.topology.nodes import MergeNode, Node
+from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.topology.nodes import MergeNode, Node
 
 
 def add_merge(graph: Graph, one: Node, other: Node) -> Node:

@@ -6,11 +6,11 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, named_expressions, returned_type, unchanged_columns, user_function
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import expression_dtype
-from pipelines.operators.functions import UserFunction
-from pipelines.topology.nodes import FilterNode, MapValuesNode, Node, PeekNode
+from weir.pipelines.dsl.graph import Graph, named_expressions, returned_type, unchanged_columns, user_function
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import expression_dtype
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.topology.nodes import FilterNode, MapValuesNode, Node, PeekNode
 
 
 def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool,

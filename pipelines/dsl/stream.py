@@ -8,19 +8,19 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.arguments import whole_number
-from pipelines.dsl.branching import BranchedKStream
-from pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
-from pipelines.dsl.graph import Graph, check_name
-from pipelines.dsl.grouped import KGroupedStream, repartition
-from pipelines.dsl.joins import JoinFunction, JoinKind, add_stream_join, add_stream_table_join
-from pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
-from pipelines.dsl.merging import add_merge
-from pipelines.dsl.stateless import add_filter, add_map_values, add_peek
-from pipelines.dsl.table import KTable, TtlClock, add_table
-from pipelines.errors import TopologyError
-from pipelines.operators.join_windows import JoinWindows
-from pipelines.topology.nodes import Node, TableSinkNode
+from weir.pipelines.arguments import whole_number
+from weir.pipelines.dsl.branching import BranchedKStream
+from weir.pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
+from weir.pipelines.dsl.graph import Graph, check_name
+from weir.pipelines.dsl.grouped import KGroupedStream, repartition
+from weir.pipelines.dsl.joins import JoinFunction, JoinKind, add_stream_join, add_stream_table_join
+from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
+from weir.pipelines.dsl.merging import add_merge
+from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek
+from weir.pipelines.dsl.table import KTable, TtlClock, add_table
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.topology.nodes import Node, TableSinkNode
 
 
 class KStream:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Self
 
-from pipelines.arguments import not_negative_ms, positive_ms, whole_number
-from pipelines.dsl.graph import check_name
-from pipelines.errors import TopologyError
+from weir.pipelines.arguments import not_negative_ms, positive_ms, whole_number
+from weir.pipelines.dsl.graph import check_name
+from weir.pipelines.errors import TopologyError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import polars as pl
 
-from pipelines.arguments import positive_ms
-from pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
-from pipelines.dsl.graph import Graph, check_name, store_spec
-from pipelines.dsl.joins import JoinFunction, add_table_table_join
-from pipelines.dsl.stateless import add_filter, add_map_values
-from pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
-from pipelines.errors import TopologyError
-from pipelines.operators.suppression_order import BufferLimits
-from pipelines.operators.table_table_join import JoinKind
-from pipelines.topology.joins import NewestToStreamNode, versioned_store
-from pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
-from state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
-from state.types import StoreClock
+from weir.pipelines.arguments import positive_ms
+from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
+from weir.pipelines.dsl.graph import Graph, check_name, store_spec
+from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
+from weir.pipelines.dsl.stateless import add_filter, add_map_values
+from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.suppression_order import BufferLimits
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
+from weir.pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
+from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
+from weir.state.types import StoreClock
 
 if TYPE_CHECKING:
-    from pipelines.dsl.stream import KStream
-    from pipelines.dsl.table_grouped import KGroupedTable
+    from weir.pipelines.dsl.stream import KStream
+    from weir.pipelines.dsl.table_grouped import KGroupedTable
 
 TtlClock = Literal["stream_time", "wall_clock"]
 
@@ -95,7 +95,7 @@ class KTable:
     def group_by(self, *selector: str | pl.Expr | Callable[[Any, Any], Any],
                  **columns: str | pl.Expr) -> KGroupedTable:
         """The rows by a new key, as ``KStream.group_by``. A row whose new key is null is in no group."""
-        from pipelines.dsl.table_grouped import add_table_group
+        from weir.pipelines.dsl.table_grouped import add_table_group
 
         return add_table_group(self._graph, self._node, selector, columns)
 
@@ -139,7 +139,7 @@ class KTable:
 
     def to_stream(self) -> KStream:
         """Every update as a record of a stream, in the order of arrival; a tombstone becomes one with a null value."""
-        from pipelines.dsl.stream import KStream
+        from weir.pipelines.dsl.stream import KStream
 
         return KStream(self._graph, self._add_to_stream(), has_new_key=False)
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
-from pipelines.dsl.mapping import selected_key
-from pipelines.dsl.table import KTable
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import STORED, Aggregate, Count
-from pipelines.operators.changes import ChangedRows, adding_and_subtracting, bind_signed
-from pipelines.operators.fold import ColumnFold, Fold, FunctionFold
-from pipelines.operators.functions import UserFunction
-from pipelines.serdes.row_type import RowType
-from pipelines.topology.joins import bases
-from pipelines.topology.nodes import Node
-from pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
+from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from weir.pipelines.dsl.mapping import selected_key
+from weir.pipelines.dsl.table import KTable
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import STORED, Aggregate, Count
+from weir.pipelines.operators.changes import ChangedRows, adding_and_subtracting, bind_signed
+from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.nodes import Node
+from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
 
 
 class KGroupedTable:

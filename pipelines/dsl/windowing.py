@@ -1,6 +1,6 @@
 """How grouped and cogrouped streams are put into windows: bounds, retention, emission, silence, and where late ones go.
 
-What the windows are is in ``pipelines.operators.windows`` and beside it.
+What the windows are is in ``weir.pipelines.operators.windows`` and beside it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import duration_text, positive_ms, to_ms
-from pipelines.errors import TopologyError
-from pipelines.operators.session_windows import SessionWindows
-from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.windows import UnlimitedWindows
-from pipelines.topology.nodes import RecordType, Windows
-from state.types import StoreKind, StoreSpec
+from weir.pipelines.arguments import duration_text, positive_ms, to_ms
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.windows import UnlimitedWindows
+from weir.pipelines.topology.nodes import RecordType, Windows
+from weir.state.types import StoreKind, StoreSpec
 
 if TYPE_CHECKING:
-    from pipelines.dsl.stream import KStream
+    from weir.pipelines.dsl.stream import KStream
 
 LateTo = Callable[["KStream"], object]
 

@@ -1,14 +1,14 @@
 """KIP-328's alert: users with fewer than three events in an hour, once the hour is over by ten minutes.
 
 The topic ``events`` is keyed by user; what an event says does not matter. A user with no event at all in an hour has no
-window and no alert. Run it with ``weir run pipelines.examples.few_events:app``.
+window and no alert. Run it with ``weir run weir.pipelines.examples.few_events:app``.
 """
 
 from datetime import timedelta
 
 from polars import col
 
-from pipelines import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows
 
 builder = StreamsBuilder()
 (

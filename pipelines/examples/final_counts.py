@@ -2,12 +2,12 @@
 
 The topic ``words`` has a word a record as its value. Words may be up to ten seconds late; those that are later go to a
 table of their own. When the topic is silent for a minute, the wall clock closes what is open. Run it with
-``weir run pipelines.examples.final_counts:app``.
+``weir run weir.pipelines.examples.final_counts:app``.
 """
 
 from datetime import timedelta
 
-from pipelines import Application, BufferConfig, Int64, KStream, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import Application, BufferConfig, Int64, KStream, StreamsBuilder, String, Suppressed, TimeWindows
 
 MINUTES = TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10))
 

@@ -1,7 +1,7 @@
 """Departures from New York in 2013: lateness by route and hour, and running totals by carrier.
 
 The topic ``flights`` is keyed by carrier and origin, as ``UA-EWR``, and holds one JSON object a
-flight; ``load_flights`` fills it. Run it with ``weir run pipelines.examples.flights:app``.
+flight; ``load_flights`` fills it. Run it with ``weir run weir.pipelines.examples.flights:app``.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from polars import col
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     Count,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from pipelines.examples.loading import LoadSummary, load_records, package_file
-from pipelines.serdes.partitioner import partition_of
+from weir.pipelines.examples.loading import LoadSummary, load_records, package_file
+from weir.pipelines.serdes.partitioner import partition_of
 
 SHUFFLE_MS = 5 * 60_000
 """Records arrive up to this much later than their event time."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from pipelines.examples.loading import LoadSummary, load_records, package_file
-from pipelines.serdes.partitioner import partition_of
+from weir.pipelines.examples.loading import LoadSummary, load_records, package_file
+from weir.pipelines.serdes.partitioner import partition_of
 
 
 def weather_records(partitions: int) -> pl.DataFrame:

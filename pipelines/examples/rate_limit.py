@@ -1,12 +1,12 @@
 """KIP-328's rate limit: about one update a user and 30 seconds, with at most 1,000 users waiting.
 
 The topic ``clicks`` is keyed by user, each value is a page. When more users wait, the one that waits longest goes
-early. Run it with ``weir run pipelines.examples.rate_limit:app``.
+early. Run it with ``weir run weir.pipelines.examples.rate_limit:app``.
 """
 
 from datetime import timedelta
 
-from pipelines import Application, BufferConfig, Count, Last, StreamsBuilder, String, Suppressed
+from weir import Application, BufferConfig, Count, Last, StreamsBuilder, String, Suppressed
 
 HELD = Suppressed.until_time_limit(timedelta(seconds=30), BufferConfig.max_records(1000))
 

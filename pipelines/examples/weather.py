@@ -1,13 +1,13 @@
 """Weather at New York's airports in 2013: a summary of each day and airport, final once the day is over.
 
 The topic ``weather`` is keyed by airport and holds one JSON object an hour; ``load_weather`` fills it. Run it with
-``weir run pipelines.examples.weather:app``.
+``weir run weir.pipelines.examples.weather:app``.
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     Count,

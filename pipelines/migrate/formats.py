@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.migrate.errors import MigrationError
-from pipelines.operators.windows import TimeWindows
-from pipelines.serdes.scalar import Bytes, Int64, String
-from pipelines.serdes.serde import Serde
-from pipelines.topology import SubTopology
-from pipelines.topology.nodes import AggregateNode, TableNode
-from state.types import StoreKind, StoreSpec
+from weir.pipelines.migrate.errors import MigrationError
+from weir.pipelines.operators.windows import TimeWindows
+from weir.pipelines.serdes.scalar import Bytes, Int64, String
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.topology import SubTopology
+from weir.pipelines.topology.nodes import AggregateNode, TableNode
+from weir.state.types import StoreKind, StoreSpec
 
 TIME_BYTES, SEQUENCE_BYTES = 8, 4
 _SCALARS: dict[pl.DataType, Serde] = {pl.String(): String(), pl.Int64(): Int64(), pl.Binary(): Bytes()}

@@ -13,16 +13,16 @@ from typing import Protocol
 
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.migrate.errors import MigrationError
-from pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
-from pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
-from pipelines.migrate.outputs import output_rows
-from pipelines.operators.windows import TimeWindows
-from pipelines.serdes.source import RAW_SCHEMA, RawRecords
-from pipelines.topology import SubTopology
-from pipelines.topology.nodes import AggregateNode
-from state.types import StoreSpec, TableSpec, TaskId
+from weir.pipelines.application import Application
+from weir.pipelines.migrate.errors import MigrationError
+from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
+from weir.pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
+from weir.pipelines.migrate.outputs import output_rows
+from weir.pipelines.operators.windows import TimeWindows
+from weir.pipelines.serdes.source import RAW_SCHEMA, RawRecords
+from weir.pipelines.topology import SubTopology
+from weir.pipelines.topology.nodes import AggregateNode
+from weir.state.types import StoreSpec, TableSpec, TaskId
 
 BATCH_BYTES = 16 << 20
 HELD_ROWS = 1_000_000
@@ -42,7 +42,7 @@ class FetchedRecords(RawRecords, Protocol):
 
 
 class Reader(Protocol):
-    """Reads one topic partition, committed records only; ``infra.kafka.reader.PartitionReader`` fits."""
+    """Reads one topic partition, committed records only; ``weir.infra.kafka.reader.PartitionReader`` fits."""
 
     def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
 
@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 
 class Cluster(Protocol):
-    """What is asked of the brokers; ``infra.kafka.admin.KafkaAdmin`` fits."""
+    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]: ...
 

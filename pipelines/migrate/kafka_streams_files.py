@@ -1,6 +1,6 @@
 """Kafka Streams' ``.checkpoint`` and ``.position`` files: offsets by topic partition, as positions and back.
 
-Their format is ``state.stores.positions_file``. The offset is of the last record that is in the state, so a position,
+Their format is ``weir.state.stores.positions_file``. The offset is of the last record that is in the state, so a position,
 the next offset to read, is one more.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pipelines.migrate.errors import MigrationError, OffsetFileError
-from state.errors import PositionsFileError
-from state.stores import positions_file
-from state.stores.positions_file import TopicPartition
+from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
+from weir.state.errors import PositionsFileError
+from weir.state.stores import positions_file
+from weir.state.stores.positions_file import TopicPartition
 
 CHECKPOINT = ".checkpoint"
 

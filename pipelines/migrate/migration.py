@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.migrate.errors import MigrationError
-from pipelines.tasks.tables import application_tables
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer, newest_commit
-from state.commit.record import CommitRecord, TaskCommit
-from state.engine.instances import new_instance
-from state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId
+from weir.pipelines.application import Application
+from weir.pipelines.migrate.errors import MigrationError
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.engine.instances import new_instance
+from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId
 
 TopicPartition = tuple[str, int]
 EPOCH = 1

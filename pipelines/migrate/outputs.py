@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.tasks.output import sink_rows
-from pipelines.tasks.single import operator_of
-from pipelines.topology import SubTopology, TableSinkNode
-from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
-from pipelines.topology.topology import table_spec
-from state.engine.memory import MemoryStore
-from state.types import StoreSpec, TableSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.tasks.output import sink_rows
+from weir.pipelines.tasks.single import operator_of
+from weir.pipelines.topology import SubTopology, TableSinkNode
+from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
+from weir.pipelines.topology.topology import table_spec
+from weir.state.engine.memory import MemoryStore
+from weir.state.types import StoreSpec, TableSpec
 
 
 def output_rows(sub_topology: SubTopology, store: StoreSpec,

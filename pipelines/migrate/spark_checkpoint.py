@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.migrate.errors import MigrationError, OffsetFileError
+from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
 
 TopicPartition = tuple[str, int]
 VERSIONS = ("v1", "v2")

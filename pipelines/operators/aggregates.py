@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.errors import TopologyError
-from pipelines.serdes.row_type import normal_dtype
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.row_type import normal_dtype
 
 STORED = "__stored"
 """Suffix of a state column that comes from the store when it meets the batch's."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.fold import Fold
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.fold import Fold
+from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

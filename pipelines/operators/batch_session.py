@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from state.engine.contract import StateReader, StateSession
-from state.engine.ordered import OrderedRows
-from state.engine.views import overlaid
+from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.ordered import OrderedRows
+from weir.state.engine.views import overlaid
 
 Row = tuple[bytes, bytes]
 FEW = 8
@@ -17,7 +17,7 @@ FEW = 8
 
 
 class BatchSession:
-    """A session that keeps what ``stores`` held before this batch; fits ``state.engine.contract.StateSession``."""
+    """A session that keeps what ``stores`` held before this batch; fits ``weir.state.engine.contract.StateSession``."""
 
     def __init__(self, session: StateSession, stores: Collection[str]) -> None:
         self._session = session

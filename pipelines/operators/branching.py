@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.functions import KeyType
-from pipelines.operators.stateless import Predicate, meets
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.functions import KeyType
+from weir.pipelines.operators.stateless import Predicate, meets
+from weir.pipelines.serdes.row_type import RowType
 
 BRANCH = "_branch"
 

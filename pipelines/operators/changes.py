@@ -12,18 +12,18 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import Accumulator, Aggregate, Count, Mean, Sum
-from pipelines.operators.aggregation import fold_into
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.fold import BEGINS, ColumnFold, Fold
-from pipelines.operators.mapping import SelectKey
-from pipelines.operators.stateless import reserved
-from pipelines.operators.table_view import TableView, previous
-from pipelines.operators.versioned import NewestRows
-from pipelines.serdes.row_type import RowType
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import Accumulator, Aggregate, Count, Mean, Sum
+from weir.pipelines.operators.aggregation import fold_into
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.fold import BEGINS, ColumnFold, Fold
+from weir.pipelines.operators.mapping import SelectKey
+from weir.pipelines.operators.stateless import reserved
+from weir.pipelines.operators.table_view import TableView, previous
+from weir.pipelines.operators.versioned import NewestRows
+from weir.pipelines.serdes.row_type import RowType
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 CHANGE = "_change"
 ADDED, REMOVED, REPLACED = 0, 1, 2

@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.merge import in_turn
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.merge import in_turn
+from weir.pipelines.serdes.row_type import RowType
 
 INPUT = "_input"
 """Where functions fold: the number of a row's input, Int8."""

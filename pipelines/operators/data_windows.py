@@ -13,14 +13,14 @@ from typing import Protocol
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.fold import PLACE, Fold
-from pipelines.operators.idle import NOWHERE
-from pipelines.operators.states import States
-from pipelines.serdes.row_type import TIME
-from state.stores.expiry import ExpiryIndex
-from state.stores.session import SessionStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.fold import PLACE, Fold
+from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.operators.states import States
+from weir.pipelines.serdes.row_type import TIME
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.session import SessionStore
+from weir.state.types import StoreSpec
 
 Window = tuple[int, int, int]
 """The number of a key in its batch, window start and end in ms."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import polars as pl
 
-from pipelines.operators.batch_session import BatchSession
-from state.engine.contract import StateReader, StateSession
+from weir.pipelines.operators.batch_session import BatchSession
+from weir.state.engine.contract import StateReader, StateSession
 
 
 @dataclass

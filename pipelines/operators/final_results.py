@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.aggregation import next_close_ms, write_states
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.fold import PLACE, Fold
-from pipelines.operators.idle import NOWHERE
-from pipelines.operators.windows import TimeWindows
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.aggregation import next_close_ms, write_states
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.fold import PLACE, Fold
+from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.operators.windows import TimeWindows
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from pipelines.operators.aggregates import STORED, Accumulator
-from pipelines.operators.functions import KeyType, Records, UserFunction
-from pipelines.operators.states import ColumnStates, FunctionStates, States
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.aggregates import STORED, Accumulator
+from weir.pipelines.operators.functions import KeyType, Records, UserFunction
+from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
+from weir.pipelines.serdes.row_type import RowType
 
 PLACE = ("_partition", "_offset")
 """Where the record stood that a row came from."""

@@ -3,7 +3,7 @@
 ``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is. What
 travels between them stays in the order in which it was sent (``Epoch.sent``). A batch of updates counts as one: only
 the rows that stand behind it are told of, and met (docs/adr/0006). How messages find their task is
-``pipelines.topology.foreign_key``'s.
+``weir.pipelines.topology.foreign_key``'s.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.joiner import Joiner, renamed
-from pipelines.operators.mapping import SelectKey
-from pipelines.operators.table_table_join import JoinedSide, JoinKind, with_tombstones_of
-from pipelines.operators.table_view import look_up
-from state.stores.codec import RowCodec
-from state.stores.key_value import KeyValueStore
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.joiner import Joiner, renamed
+from weir.pipelines.operators.mapping import SelectKey
+from weir.pipelines.operators.table_table_join import JoinedSide, JoinKind, with_tombstones_of
+from weir.pipelines.operators.table_view import look_up
+from weir.state.stores.codec import RowCodec
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 HASH = "_hash"
 """Of the left row that a message is about; null where that row is gone or, in an inner join, names nothing."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.errors import RecordPlace, UserFunctionError
-from pipelines.serdes.row_type import RowType, as_datetimes
+from weir.pipelines.errors import RecordPlace, UserFunctionError
+from weir.pipelines.serdes.row_type import RowType, as_datetimes
 
 
 @dataclass(frozen=True, order=True)

@@ -1,7 +1,7 @@
 """Joins with global tables: each record meets the row of any key that it names, whichever partition that came from.
 
 Nothing aligns the two in time; a table's rows are as new as the epoch. Keeping them is
-``pipelines.tasks.global_tables``'.
+``weir.pipelines.tasks.global_tables``'.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.joiner import Joiner, renamed
-from pipelines.operators.mapping import SelectKey
-from pipelines.operators.stream_table_join import has_value
-from state.engine.contract import StateReader
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.joiner import Joiner, renamed
+from weir.pipelines.operators.mapping import SelectKey
+from weir.pipelines.operators.stream_table_join import has_value
+from weir.state.engine.contract import StateReader
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

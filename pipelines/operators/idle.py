@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.epoch import Epoch
 
 NOWHERE = pl.DataFrame({"_partition": [-1], "_offset": [-1]}, schema={"_partition": pl.Int32, "_offset": pl.Int64})
 """The place of a row that no record has brought about."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.fold import PLACE
-from pipelines.operators.idle import NOWHERE
-from pipelines.serdes.row_type import TIME
-from state.stores.codec import PRESENT, time_bytes
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.fold import PLACE
+from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.serdes.row_type import TIME
+from weir.state.stores.codec import PRESENT, time_bytes
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

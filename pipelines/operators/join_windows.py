@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from pipelines.arguments import not_negative_ms, to_ms
-from pipelines.errors import TopologyError
+from weir.pipelines.arguments import not_negative_ms, to_ms
+from weir.pipelines.errors import TopologyError
 
 
 @dataclass(frozen=True, kw_only=True)

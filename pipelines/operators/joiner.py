@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.functions import KeyType, Records, UserFunction
-from pipelines.operators.stateless import reserved, with_tombstones
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.functions import KeyType, Records, UserFunction
+from weir.pipelines.operators.stateless import reserved, with_tombstones
+from weir.pipelines.serdes.row_type import RowType
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.functions import KeyType, Records, UserFunction
-from pipelines.operators.stateless import computed, reserved, with_tombstones
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.functions import KeyType, Records, UserFunction
+from weir.pipelines.operators.stateless import computed, reserved, with_tombstones
+from weir.pipelines.serdes.row_type import RowType
 
 
 class PairExpressions(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.epoch import Epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipelines.operators.fold import PLACE, ColumnFold
-from pipelines.serdes.row_type import TIME
+from weir.pipelines.operators.fold import PLACE, ColumnFold
+from weir.pipelines.serdes.row_type import TIME
 
 
 def merged_sessions(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold,

@@ -12,11 +12,11 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines.arguments import not_negative_ms, positive_ms
-from pipelines.operators.data_windows import Batch, Trace
-from pipelines.operators.fold import ColumnFold, Fold
-from pipelines.operators.session_columns import merged_sessions
-from pipelines.operators.states import States
+from weir.pipelines.arguments import not_negative_ms, positive_ms
+from weir.pipelines.operators.data_windows import Batch, Trace
+from weir.pipelines.operators.fold import ColumnFold, Fold
+from weir.pipelines.operators.session_columns import merged_sessions
+from weir.pipelines.operators.states import States
 
 
 @dataclass(frozen=True, kw_only=True)

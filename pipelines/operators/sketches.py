@@ -14,9 +14,9 @@ from typing import Any
 import polars as pl
 from datasketches import hll_sketch, hll_union, kll_doubles_sketch
 
-from pipelines.arguments import whole_number
-from pipelines.errors import TopologyError
-from pipelines.operators.aggregates import STORED, Accumulator, Aggregate
+from weir.pipelines.arguments import whole_number
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate
 
 LG_K = 12
 QUANTILE_K = 200

@@ -13,11 +13,11 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines.arguments import not_negative_ms
-from pipelines.operators.data_windows import Batch, Trace
-from pipelines.operators.fold import Fold
-from pipelines.operators.states import States
-from pipelines.operators.windows import window_ms
+from weir.pipelines.arguments import not_negative_ms
+from weir.pipelines.operators.data_windows import Batch, Trace
+from weir.pipelines.operators.fold import Fold
+from weir.pipelines.operators.states import States
+from weir.pipelines.operators.windows import window_ms
 
 
 @dataclass

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.functions import KeyType, Records, UserFunction
-from pipelines.serdes.row_type import RowType
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.functions import KeyType, Records, UserFunction
+from weir.pipelines.serdes.row_type import RowType
 
 Predicate = pl.Expr | UserFunction
 

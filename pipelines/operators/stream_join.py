@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.fold import PLACE
-from pipelines.operators.idle import NOWHERE
-from pipelines.operators.join_windows import JoinWindows
-from pipelines.operators.joiner import Joiner
-from pipelines.serdes.row_type import TIME
-from state.stores.access import StoreTime
-from state.stores.codec import PRESENT, time_bytes
-from state.stores.key_value import KeyValueStore
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.fold import PLACE
+from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.serdes.row_type import TIME
+from weir.state.stores.access import StoreTime
+from weir.state.stores.codec import PRESENT, time_bytes
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 BEFORE_ALL = -(1 << 62)
 NEVER = 1 << 62

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.joiner import Joiner, renamed
-from pipelines.operators.table_view import TableView, look_up
-from pipelines.operators.versioned import look_up_as_of
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.joiner import Joiner, renamed
+from weir.pipelines.operators.table_view import TableView, look_up
+from weir.pipelines.operators.versioned import look_up_as_of
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

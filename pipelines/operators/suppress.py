@@ -12,16 +12,16 @@ from itertools import groupby
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.fold import PLACE
-from pipelines.operators.idle import NOWHERE
-from pipelines.operators.suppression_order import BufferLimits, Held, Walk
-from pipelines.serdes.row_type import TIME
-from state.stores.codec import RowCodec
-from state.stores.expiry import ExpiryIndex
-from state.stores.specs import BOOKKEEPING, GONE, SINCE
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.fold import PLACE
+from weir.pipelines.operators.idle import NOWHERE
+from weir.pipelines.operators.suppression_order import BufferLimits, Held, Walk
+from weir.pipelines.serdes.row_type import TIME
+from weir.state.stores.codec import RowCodec
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.specs import BOOKKEEPING, GONE, SINCE
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 HELD_BYTES = "_held_bytes:"
 """Before a suppression's store in the clocks: how many bytes its buffer holds."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from pipelines.errors import BufferFullError
+from weir.pipelines.errors import BufferFullError
 
 
 class Held(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Literal
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.joiner import Joiner, renamed
-from pipelines.operators.merge import in_turn
-from pipelines.operators.table_view import TableView, look_up, previous
-from pipelines.operators.versioned import NewestRows
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.joiner import Joiner, renamed
+from weir.pipelines.operators.merge import in_turn
+from weir.pipelines.operators.table_view import TableView, look_up, previous
+from weir.pipelines.operators.versioned import NewestRows
 
 JoinKind = Literal["inner", "left", "outer"]
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, Operator
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, Operator
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 BEFORE_ALL_TURNS = -2
 """Before what silence has brought about too, whose offset is that of ``idle.NOWHERE``."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.epoch import Epoch, has_key
-from state.stores.access import StoreTime
-from state.stores.key_value import KeyValueStore
-from state.stores.typed import TypedStore
-from state.stores.versioned import VersionedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.state.stores.access import StoreTime
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.typed import TypedStore
+from weir.state.stores.versioned import VersionedStore
+from weir.state.types import StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from pipelines.operators.epoch import Epoch
-from pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView, numbers_of
-from state.stores.specs import GONE
-from state.stores.versioned import VersionedStore
-from state.types import StoreSpec
+from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.operators.table_view import BEFORE_ALL_TURNS, TableView, numbers_of
+from weir.state.stores.specs import GONE
+from weir.state.stores.versioned import VersionedStore
+from weir.state.types import StoreSpec
 
 AS_OF = "_as_of"
 BEFORE_ALL_TIMES = -(1 << 62)

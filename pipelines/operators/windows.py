@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
-from pipelines.errors import TopologyError
-from pipelines.serdes.row_type import LAST_TIME_MS, TIME
+from weir.pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.row_type import LAST_TIME_MS, TIME
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
 NO_END_MS = LAST_TIME_MS

@@ -15,9 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
-from pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
+from weir.pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
+from weir.pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
+from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
 
 _TYPES: dict[Any, Any] = {
     int: "long", float: "double", str: "string", bool: "boolean", bytes: "bytes",

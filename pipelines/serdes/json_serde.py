@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from pipelines.serdes.row_type import RowType
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from pipelines.serdes.structs import StructSerde, check_integers, columns_of
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+from weir.pipelines.serdes.structs import StructSerde, check_integers, columns_of
 
 TOGETHER = 4_000
 """Values decoded by one call: they stay in the processor's cache. 66 ms for 150,000 of 400 bytes, all at once 138."""

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from pipelines.serdes.row_type import RowType
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from pipelines.serdes.structs import StructSerde, check_integers, columns_of
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one
+from weir.pipelines.serdes.structs import StructSerde, check_integers, columns_of
 
 
 class Msgpack(StructSerde):

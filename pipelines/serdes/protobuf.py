@@ -15,10 +15,10 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.errors import TopologyError
-from pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
-from pipelines.serdes.row_type import TIME, RowType
-from pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
+from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 

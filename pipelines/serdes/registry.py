@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipelines.serdes.windowed import WindowedSerde
+from weir.pipelines.serdes.windowed import WindowedSerde
 
 HEADER_BYTES = 5
 NUMBERS = frozenset({"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms",

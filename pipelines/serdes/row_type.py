@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.errors import TopologyError
+from weir.pipelines.errors import TopologyError
 
 TIME = pl.Datetime("ms", "UTC")
 FIRST_TIME_MS = -62_135_596_800_000

@@ -8,9 +8,9 @@ from uuid import UUID
 import numpy as np
 import polars as pl
 
-from pipelines.errors import TopologyError
-from pipelines.serdes.row_type import RowType, fits, row_type_of
-from pipelines.serdes.serde import DecodedColumns, absent_rows, decode_one_by_one
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.row_type import RowType, fits, row_type_of
+from weir.pipelines.serdes.serde import DecodedColumns, absent_rows, decode_one_by_one
 
 _UUID = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from pipelines.serdes.row_type import RowType, fits
+from weir.pipelines.serdes.row_type import RowType, fits
 
 
 @dataclass(frozen=True)

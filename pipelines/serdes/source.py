@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from pipelines.serdes.row_type import RowType
-from pipelines.serdes.serde import Serde
-from pipelines.serdes.timestamps import TimestampExtractor
-from pipelines.tasks.plan import BadRecord
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.pipelines.tasks.plan import BadRecord
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; what a record lacks is null."""
@@ -31,7 +31,7 @@ class RawRecords(Protocol):
 
 
 class DecodableSource(Protocol):
-    """What decoding needs to know of a source; ``pipelines.topology.nodes.SourceNode`` is one."""
+    """What decoding needs to know of a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""
 
     @property
     def key_serde(self) -> Serde: ...

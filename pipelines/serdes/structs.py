@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
+from weir.pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
 
 _INT64 = range(-(2**63), 2**63)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.arguments import positive_ms
-from pipelines.serdes.row_type import TIME, RowType
-from pipelines.serdes.serde import DecodedColumns, Serde, fields_of
+from weir.pipelines.arguments import positive_ms
+from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.serde import DecodedColumns, Serde, fields_of
 
 TIME_BYTES = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

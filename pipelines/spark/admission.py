@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pipelines.application import Application
-from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
-from pipelines.tasks.tables import application_tables
-from pipelines.topology.changes import TopologyChange, compare
-from state.commit.record import CommitRecord
-from state.commit.tables import require_fit
-from state.types import Positions
+from weir.pipelines.application import Application
+from weir.pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from weir.pipelines.tasks.tables import application_tables
+from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import require_fit
+from weir.state.types import Positions
 
 
 def admit(application: Application, app_folder: Path, committed: CommitRecord | None,

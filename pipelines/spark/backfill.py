@@ -1,7 +1,7 @@
 """Runs a backfill: the unchanged driver over a fixed range of each topic partition, or over files in their place, in
 the folders of a shadow.
 
-Which ranges, and the shadow's folders, are ``pipelines.backfill``; the loop is ``pipelines.spark.driver``.
+Which ranges, and the shadow's folders, are ``weir.pipelines.backfill``; the loop is ``weir.pipelines.spark.driver``.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from threading import Event
 
 from pyspark import SparkContext
 
-from infra.control.guard import DriverControl
-from infra.settings import Settings
-from pipelines.application import load_application
-from pipelines.backfill.files import SourceFiles, write_slice
-from pipelines.backfill.ranges import Ranges
-from pipelines.backfill.shadow import Completion, Shadow, shadow_application
-from pipelines.serdes.registry import connect_serdes
-from pipelines.spark.control import lease
-from pipelines.spark.planner import TopicPartition
-from pipelines.spark.progress import Progress
-from pipelines.spark.runner import spark_context, started_driver
-from pipelines.spark.worker import WorkerSettings, load_step_hook
-from pipelines.tasks.epoch import TaskSettings
+from weir.infra.control.guard import DriverControl
+from weir.infra.settings import Settings
+from weir.pipelines.application import load_application
+from weir.pipelines.backfill.files import SourceFiles, write_slice
+from weir.pipelines.backfill.ranges import Ranges
+from weir.pipelines.backfill.shadow import Completion, Shadow, shadow_application
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.control import lease
+from weir.pipelines.spark.planner import TopicPartition
+from weir.pipelines.spark.progress import Progress
+from weir.pipelines.spark.runner import spark_context, started_driver
+from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.tasks.epoch import TaskSettings
 
 log = logging.getLogger("weir.driver")
 
 
 @dataclass(frozen=True)
 class FixedRanges:
-    """Topic partitions that begin and end where a backfill says; fits ``pipelines.spark.runner.Input``."""
+    """Topic partitions that begin and end where a backfill says; fits ``weir.pipelines.spark.runner.Input``."""
 
     ranges: Ranges
 
@@ -73,7 +73,7 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
     Blocks. ``ranges`` are for one of everything that reads on from where it stands; the other arguments are those of
-    ``pipelines.spark.runner.run``.
+    ``weir.pipelines.spark.runner.run``.
 
     Raises:
         SchemaRegistryError: The program needs a schema registry, and none is configured.

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from pyspark import RDD, SparkContext
 
-from pipelines.spark.slots import SLOT_VARIABLE
-from state.types import TaskId
+from weir.pipelines.spark.slots import SLOT_VARIABLE
+from weir.state.types import TaskId
 
 Answer = TypeVar("Answer")
 

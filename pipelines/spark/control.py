@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from infra.control.guard import DriverControl
-from infra.control.rows import MetricRow, RequestRow, TaskStatusRow
-from pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
-from pipelines.spark.progress import Progress
-from state.types import TaskId
+from weir.infra.control.guard import DriverControl
+from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
+from weir.pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
+from weir.pipelines.spark.progress import Progress
+from weir.state.types import TaskId
 
 STATES = {"caught_up": "stopping"}
 """Progress states that the control database knows by another name."""
@@ -18,7 +18,7 @@ LAST_STATES = ("stopped", "caught_up")
 
 
 class ControlPanel:
-    """Turns tasks and progress into the rows of the control database; fits ``pipelines.spark.driver.Control``."""
+    """Turns tasks and progress into the rows of the control database; fits ``weir.pipelines.spark.driver.Control``."""
 
     def __init__(self, control: DriverControl, assignment: Mapping[TaskId, int]) -> None:
         self._control, self._assignment = control, assignment

@@ -1,6 +1,6 @@
 """The tasks of an application as the driver sees them: epochs run in stages, receipts accepted, commits made.
 
-Nothing here waits or looks at the clock; when to run an epoch and when to commit is ``pipelines.spark.driver``'s.
+Nothing here waits or looks at the clock; when to run an epoch and when to commit is ``weir.pipelines.spark.driver``'s.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pipelines.application import NO_LIMIT, Application
-from pipelines.backfill.shadow import remove_shadow, remove_swapped
-from pipelines.backfill.swap import read_prepared, reason_of
-from pipelines.spark.admission import admit, committed_positions
-from pipelines.spark.planner import (
+from weir.pipelines.application import NO_LIMIT, Application
+from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
+from weir.pipelines.backfill.swap import read_prepared, reason_of
+from weir.pipelines.spark.admission import admit, committed_positions
+from weir.pipelines.spark.planner import (
     Limits,
     Task,
     TaskState,
@@ -26,17 +26,17 @@ from pipelines.spark.planner import (
     plan_task,
     reads_all,
 )
-from pipelines.spark.worker import SettleRequest
-from pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
-from pipelines.tasks.metrics import RunMetrics
-from pipelines.tasks.plan import BadRecord, OffsetRange, Receipt, ReceiptStatus, TaskPlan
-from pipelines.topology.global_tables import GlobalJoinNode
-from state.changelog.forgetting import forget_tasks
-from state.changelog.snapshot import remove_snapshots, remove_snapshots_but
-from state.commit.protocol import Committer, newest_commit
-from state.commit.record import CommitRecord, TableSwap, TaskCommit
-from state.engine.instances import new_instance
-from state.types import FileEntry, StateId, StoreSpec, TaskId
+from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
+from weir.pipelines.tasks.metrics import RunMetrics
+from weir.pipelines.tasks.plan import BadRecord, OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.state.changelog.forgetting import forget_tasks
+from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.engine.instances import new_instance
+from weir.state.types import FileEntry, StateId, StoreSpec, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -49,7 +49,7 @@ FIRST_INSTANCE = "first"
 
 
 class Slots(Protocol):
-    """Where tasks run; ``pipelines.spark.slots.SlotPool`` fits."""
+    """Where tasks run; ``weir.pipelines.spark.slots.SlotPool`` fits."""
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
 

@@ -1,7 +1,7 @@
 """The driver's loop: poll requests, run epochs, commit when due, report, stop cleanly.
 
 A commit is due when its interval has passed, when uncommitted bytes reach the limit, when someone asked, and on
-stop (KIP-892). Epochs and commits themselves are ``pipelines.spark.coordinator``'s.
+stop (KIP-892). Epochs and commits themselves are ``weir.pipelines.spark.coordinator``'s.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
 
-from infra.control.rows import RequestRow
-from infra.kafka.admin import BrokerUnreachableError
-from pipelines.spark.coordinator import Coordinator, EpochResult
-from pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
-from pipelines.spark.pace import Pace
-from pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
-from pipelines.spark.progress import Progress, RunSummary
-from pipelines.spark.restore import Restored, RestoreRequest
-from pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
-from pipelines.tasks.plan import Receipt, ReceiptStatus
-from state.changelog.restore import RestoreProgress
-from state.changelog.snapshot import has_snapshots
-from state.engine.instances import new_instance
-from state.errors import SwapRefusedError
-from state.types import StateId, TaskId
+from weir.infra.control.rows import RequestRow
+from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.coordinator import Coordinator, EpochResult
+from weir.pipelines.spark.errors import BadRecordError, OffsetsLostError, RestoreFailedError, RunError, TaskFailedError
+from weir.pipelines.spark.pace import Pace
+from weir.pipelines.spark.planner import Limits, Task, TaskState, TopicPartition, total_lag
+from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.restore import Restored, RestoreRequest
+from weir.pipelines.spark.snapshots import Published, SnapshotRequest, is_due, request_for
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
+from weir.state.changelog.restore import RestoreProgress
+from weir.state.changelog.snapshot import has_snapshots
+from weir.state.engine.instances import new_instance
+from weir.state.errors import SwapRefusedError
+from weir.state.types import StateId, TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -63,7 +63,7 @@ class Control(Protocol):
 
 
 class Restores(Protocol):
-    """Restores under way; ``pipelines.spark.restore.RestoreJobs`` fits."""
+    """Restores under way; ``weir.pipelines.spark.restore.RestoreJobs`` fits."""
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None: ...
 
@@ -73,7 +73,7 @@ class Restores(Protocol):
 
 
 class Snapshots(Protocol):
-    """Snapshots under way; ``pipelines.spark.snapshots.SnapshotJobs`` fits."""
+    """Snapshots under way; ``weir.pipelines.spark.snapshots.SnapshotJobs`` fits."""
 
     @property
     def tasks(self) -> set[TaskId]: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.tasks.plan import BadRecord
+from weir.pipelines.tasks.plan import BadRecord
 
 
 class RunError(Exception):

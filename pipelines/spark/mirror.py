@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
-from infra.kafka.admin import KafkaAdminError
-from pipelines.spark.afterwards import Afterwards
-from pipelines.spark.planner import TopicPartition
+from weir.infra.kafka.admin import KafkaAdminError
+from weir.pipelines.spark.afterwards import Afterwards
+from weir.pipelines.spark.planner import TopicPartition
 
 
 class Groups(Protocol):
-    """Consumer groups; ``infra.kafka.admin.KafkaAdmin`` fits."""
+    """Consumer groups; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
 
     def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 

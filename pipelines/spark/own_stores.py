@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.application import Application
-from pipelines.spark.afterwards import Afterwards
-from state.changelog.following import Follower
+from weir.pipelines.application import Application
+from weir.pipelines.spark.afterwards import Afterwards
+from weir.state.changelog.following import Follower
 
 FOLDER = "_own_stores"
 

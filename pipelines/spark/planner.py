@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipelines.tasks.plan import OffsetRange, Receipt, TaskPlan
-from state.changelog.rows import CHANGELOG_FOLDER
-from state.commit.record import SnapshotRef, TaskCommit
-from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, TaskPlan
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 TopicPartition = tuple[str, int]
 BEFORE_ALL_MS = -(1 << 62)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.tasks.metrics import Reading
+from weir.pipelines.tasks.metrics import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

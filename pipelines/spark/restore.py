@@ -2,7 +2,7 @@
 
 The old folder goes to quarantine, the changelog's newest rows become a new instance (PROTOCOL 19 to 21). A restore
 tells how far it is by a small file in the task's folder, which the driver of the same host reads. Reading the
-changelog belongs to ``state.changelog.restore``; deciding that a task restores, to the driver.
+changelog belongs to ``weir.state.changelog.restore``; deciding that a task restores, to the driver.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 from pyspark import SparkContext
 
-from pipelines.application import Application, load_application
-from pipelines.spark.background import BackgroundJobs, first_line
-from pipelines.spark.worker import WorkerSettings
-from pipelines.tasks.epoch import TaskSettings, task_rows
-from state.changelog.restore import RestoreProgress, restore_task
-from state.commit.record import TaskCommit
-from state.engine.instances import quarantine, set_current
-from state.types import IsolationLevel, StateId, TaskId
+from weir.pipelines.application import Application, load_application
+from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.worker import WorkerSettings
+from weir.pipelines.tasks.epoch import TaskSettings, task_rows
+from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.state.commit.record import TaskCommit
+from weir.state.engine.instances import quarantine, set_current
+from weir.state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)
 

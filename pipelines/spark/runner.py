@@ -1,6 +1,6 @@
 """Runs one generation of one application: checks the place, takes the lease, starts Spark, drives, cleans up.
 
-The loop is ``pipelines.spark.driver``; this module only puts the parts together and takes them apart again.
+The loop is ``weir.pipelines.spark.driver``; this module only puts the parts together and takes them apart again.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any, Protocol
 
 from pyspark import SparkContext
 
-from infra.control.guard import DriverControl
-from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
-from infra.kafka.broker import EmbeddedBroker
-from infra.settings import Settings
-from infra.spark.session import slot_context, stop_context
-from pipelines.application import Application, load_application
-from pipelines.serdes.registry import connect_serdes
-from pipelines.spark.admission import admit
-from pipelines.spark.afterwards import Afterwards
-from pipelines.spark.control import ControlPanel, lease
-from pipelines.spark.coordinator import Coordinator, Offsets
-from pipelines.spark.driver import Driver, Source
-from pipelines.spark.mirror import offset_mirror
-from pipelines.spark.own_stores import feeding, followers
-from pipelines.spark.planner import Limits, TopicPartition
-from pipelines.spark.progress import Progress, RunSummary
-from pipelines.spark.restore import RestoreJobs
-from pipelines.spark.slots import SlotPool, assign
-from pipelines.spark.snapshots import SnapshotJobs
-from pipelines.spark.worker import WorkerSettings, load_step_hook
-from pipelines.tasks.epoch import TaskSettings
-from pipelines.tasks.tables import application_tables
-from state.commit.protocol import Committer, newest_commit
-from state.types import TaskId
+from weir.infra.control.guard import DriverControl
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
+from weir.infra.kafka.broker import EmbeddedBroker
+from weir.infra.settings import Settings
+from weir.infra.spark.session import slot_context, stop_context
+from weir.pipelines.application import Application, load_application
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.afterwards import Afterwards
+from weir.pipelines.spark.control import ControlPanel, lease
+from weir.pipelines.spark.coordinator import Coordinator, Offsets
+from weir.pipelines.spark.driver import Driver, Source
+from weir.pipelines.spark.mirror import offset_mirror
+from weir.pipelines.spark.own_stores import feeding, followers
+from weir.pipelines.spark.planner import Limits, TopicPartition
+from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.restore import RestoreJobs
+from weir.pipelines.spark.slots import SlotPool, assign
+from weir.pipelines.spark.snapshots import SnapshotJobs
+from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.types import TaskId
 
 log = logging.getLogger("weir.driver")
 
@@ -148,7 +148,7 @@ def _reporting(settings: Settings, application: Application, on_progress: Callab
     report = on_progress or (lambda progress: None)
     if settings.metrics_port is None:
         return report
-    from infra.prometheus import PrometheusEndpoint
+    from weir.infra.prometheus import PrometheusEndpoint
 
     endpoint = PrometheusEndpoint(application.id, settings.metrics_host, settings.metrics_port)
     stack.callback(endpoint.close)

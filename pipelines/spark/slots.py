@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
-from pipelines.spark.worker import SettleRequest, WorkerSettings, run_plans, run_settles, run_warm_up
-from pipelines.tasks.plan import Receipt, TaskPlan
-from state.types import TaskId
+from weir.pipelines.spark.worker import SettleRequest, WorkerSettings, run_plans, run_settles, run_warm_up
+from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.state.types import TaskId
 
 Item = TypeVar("Item", TaskPlan, SettleRequest, TaskId)
 Work = TypeVar("Work", TaskPlan, SettleRequest)

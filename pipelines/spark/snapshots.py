@@ -1,7 +1,7 @@
 """Publishing snapshots of running tasks: Spark jobs beside the epochs, listed by the next commit.
 
 A snapshot is due once the task's changelogs have grown by so many rows since the last one that a restore would take
-noticeably longer. The files are ``state.changelog.snapshot``'s; when to begin one is the driver's decision.
+noticeably longer. The files are ``weir.state.changelog.snapshot``'s; when to begin one is the driver's decision.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from pipelines.application import Application, load_application
-from pipelines.spark.background import BackgroundJobs, first_line
-from pipelines.spark.planner import Task, TaskState
-from pipelines.spark.worker import WorkerSettings, load_step_hook
-from pipelines.tasks.epoch import TaskSettings
-from state.changelog.snapshot import has_snapshots, publish_snapshot
-from state.commit.record import SnapshotRef
-from state.types import StoreSpec, TaskId
+from weir.pipelines.application import Application, load_application
+from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.planner import Task, TaskState
+from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.changelog.snapshot import has_snapshots, publish_snapshot
+from weir.state.commit.record import SnapshotRef
+from weir.state.types import StoreSpec, TaskId
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from infra.kafka.reader import PartitionReader
-from pipelines.application import load_application
-from pipelines.backfill.files import SliceReader
-from pipelines.serdes.registry import connect_serdes
-from pipelines.tasks.epoch import EpochRunner, TaskSettings
-from pipelines.tasks.plan import Receipt, TaskPlan
-from state.types import StateId, TaskId
+from weir.infra.kafka.reader import PartitionReader
+from weir.pipelines.application import load_application
+from weir.pipelines.backfill.files import SliceReader
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
+from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.state.types import StateId, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class WorkerSettings:
     kafka: Mapping[str, object] = field(repr=False)
     """Client properties, secrets included: never printed."""
     slices: str | None = None
-    """The folder of what is read in the place of topics (``pipelines.backfill.files``)."""
+    """The folder of what is read in the place of topics (``weir.pipelines.backfill.files``)."""
     schema_registry: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the registry's client, secrets included."""
     on_step: str | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from state.types import BlobRef, StateId
+from weir.state.types import BlobRef, StateId
 
 ORDER = ("_ts", "_partition", "_offset")
 """Rows of several sources are merged in this order within an epoch."""

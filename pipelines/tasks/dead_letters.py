@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from pipelines.serdes.row_type import LAST_TIME_MS, TIME
-from pipelines.tasks.plan import BadRecord
-from state.types import TableSpec
+from weir.pipelines.serdes.row_type import LAST_TIME_MS, TIME
+from weir.pipelines.tasks.plan import BadRecord
+from weir.state.types import TableSpec
 
 DEAD_LETTERS = TableSpec(
     name="_dead_letters",

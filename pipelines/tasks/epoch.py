@@ -2,7 +2,7 @@
 
 Read, decode, run the operators, write the files nobody sees yet, and only then change the local store, in one
 transaction. Whatever goes wrong is an answer, never an exception. What the operators do belongs to
-``pipelines.tasks.processor``; what becomes of a receipt, to the driver.
+``weir.pipelines.tasks.processor``; what becomes of a receipt, to the driver.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from pipelines.serdes.source import RawRecords, decode_source
-from pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
-from pipelines.tasks.blobs import read_blobs, write_blob
-from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
-from pipelines.tasks.global_tables import READ_BYTES, GlobalTables
-from pipelines.tasks.output import EpochOutput, joined
-from pipelines.tasks.placement import check_placement
-from pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.tasks.turns import takeable, turns
-from pipelines.topology import SubTopology, Topology
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
-from state.commit.files import write_file
-from state.engine.cache import TaskStoreCache
-from state.engine.contract import Settlement, StateReader, StateSession
-from state.engine.instances import set_current
-from state.engine.meta import Uncommitted
-from state.engine.session import EpochSession
-from state.engine.task_store import TASK_STORE, TaskStore
-from state.errors import DiskFullError, MapFullError, RowFormatError, StateError, TaskCorruptedError
-from state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
+from weir.pipelines.serdes.source import RawRecords, decode_source
+from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
+from weir.pipelines.tasks.blobs import read_blobs, write_blob
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
+from weir.pipelines.tasks.output import EpochOutput, joined
+from weir.pipelines.tasks.placement import check_placement
+from weir.pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.tasks.turns import takeable, turns
+from weir.pipelines.topology import SubTopology, Topology
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.contract import Settlement, StateReader, StateSession
+from weir.state.engine.instances import set_current
+from weir.state.engine.meta import Uncommitted
+from weir.state.engine.session import EpochSession
+from weir.state.engine.task_store import TASK_STORE, TaskStore
+from weir.state.errors import DiskFullError, MapFullError, RowFormatError, StateError, TaskCorruptedError
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class FetchedRecords(RawRecords, Protocol):
 
 
 class Reader(Protocol):
-    """Reads one topic partition by offsets; ``infra.kafka.reader.PartitionReader`` fits."""
+    """Reads one topic partition by offsets; ``weir.infra.kafka.reader.PartitionReader`` fits."""
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 

@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 
 import polars as pl
 
-from pipelines.errors import BadInputError
-from pipelines.serdes.source import RawRecords, decode_source
-from pipelines.serdes.timestamps import UNKNOWN_MS
-from pipelines.tasks.plan import OffsetRange
-from pipelines.topology import Topology
-from pipelines.topology.global_tables import GlobalTableNode
-from state.stores.typed import TypedStore
+from weir.pipelines.errors import BadInputError
+from weir.pipelines.serdes.source import RawRecords, decode_source
+from weir.pipelines.serdes.timestamps import UNKNOWN_MS
+from weir.pipelines.tasks.plan import OffsetRange
+from weir.pipelines.topology import Topology
+from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.state.stores.typed import TypedStore
 
 READ_BYTES = 64 << 20
 TRIES = 30
@@ -31,7 +31,7 @@ class ReadRecords(RawRecords, Protocol):
 
 
 class GlobalTables:
-    """Fits ``state.engine.contract.StateReader`` as far as looking up keys needs it."""
+    """Fits ``weir.state.engine.contract.StateReader`` as far as looking up keys needs it."""
 
     def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
         self._nodes = {node.source.topic: node for node in topology.global_tables}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from pipelines.serdes.row_type import TIME
-from pipelines.tasks.metrics import EpochMetrics
-from pipelines.topology.nodes import TableSinkNode
+from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.tasks.metrics import EpochMetrics
+from weir.pipelines.topology.nodes import TableSinkNode
 
 
 @dataclass(frozen=True, kw_only=True)

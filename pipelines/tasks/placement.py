@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.errors import PartitionerError
-from pipelines.serdes.partitioner import murmur2
-from pipelines.serdes.source import RawRecords
+from weir.pipelines.errors import PartitionerError
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.serdes.source import RawRecords
 
 RECORDS = 1_000
 FEWEST_KEYS = 4

@@ -1,7 +1,7 @@
 """What the driver asks of a task for one epoch, and what the task answers (PROTOCOL 4 to 9).
 
 Both travel through Spark, so they hold plain values only. Making plans belongs to
-``pipelines.spark.planner``, carrying them out to ``pipelines.tasks.epoch``.
+``weir.pipelines.spark.planner``, carrying them out to ``weir.pipelines.tasks.epoch``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from pipelines.tasks.metrics import EpochMetrics
-from state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+from weir.pipelines.tasks.metrics import EpochMetrics
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)

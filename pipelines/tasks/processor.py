@@ -11,27 +11,34 @@ from dataclasses import replace
 
 import polars as pl
 
-from pipelines.errors import UserFunctionError
-from pipelines.operators.batch_session import BatchSession
-from pipelines.operators.epoch import Epoch, has_key
-from pipelines.operators.idle import Closing, Following, Idleness
-from pipelines.operators.suppress import HELD_BYTES
-from pipelines.serdes.source import source_schema
-from pipelines.tasks.metrics import EpochMetrics, lateness
-from pipelines.tasks.output import EpochOutput, sink_rows
-from pipelines.tasks.several import global_join_of, several_inputs_of
-from pipelines.tasks.single import operator_of
-from pipelines.tasks.turns import TURNS, turns
-from pipelines.topology.global_tables import GlobalJoinNode
-from pipelines.topology.nodes import LateRecordsNode, Node, RepartitionNode, SourceNode, SuppressNode, TableSinkNode
-from pipelines.topology.silence import followed_in_silence, idle_after_ms
-from pipelines.topology.topology import SubTopology
-from state.engine.contract import StateReader, StateSession
-from state.stores.access import StoreTime
-from state.stores.key_value import KeyValueStore
-from state.stores.kinds import store_of
-from state.stores.session import SessionStore
-from state.types import StoreClock, StoreKind
+from weir.pipelines.errors import UserFunctionError
+from weir.pipelines.operators.batch_session import BatchSession
+from weir.pipelines.operators.epoch import Epoch, has_key
+from weir.pipelines.operators.idle import Closing, Following, Idleness
+from weir.pipelines.operators.suppress import HELD_BYTES
+from weir.pipelines.serdes.source import source_schema
+from weir.pipelines.tasks.metrics import EpochMetrics, lateness
+from weir.pipelines.tasks.output import EpochOutput, sink_rows
+from weir.pipelines.tasks.several import global_join_of, several_inputs_of
+from weir.pipelines.tasks.single import operator_of
+from weir.pipelines.tasks.turns import TURNS, turns
+from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.nodes import (
+    LateRecordsNode,
+    Node,
+    RepartitionNode,
+    SourceNode,
+    SuppressNode,
+    TableSinkNode,
+)
+from weir.pipelines.topology.silence import followed_in_silence, idle_after_ms
+from weir.pipelines.topology.topology import SubTopology
+from weir.state.engine.contract import StateReader, StateSession
+from weir.state.stores.access import StoreTime
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.kinds import store_of
+from weir.state.stores.session import SessionStore
+from weir.state.types import StoreClock, StoreKind
 
 
 class TaskProcessor:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipelines.operators.changes import SelectChanges
-from pipelines.operators.cogroup import Cogroup
-from pipelines.operators.epoch import Operator, SeveralInputs
-from pipelines.operators.foreign_key import Naming, ResponseJoin, SubscriptionJoin, SubscriptionSend
-from pipelines.operators.global_join import GlobalTableJoin
-from pipelines.operators.mapping import SelectKey
-from pipelines.operators.merge import Merge
-from pipelines.operators.stream_join import StreamJoin
-from pipelines.operators.stream_table_join import StreamTableJoin
-from pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
-from pipelines.operators.table_view import DerivedTable, StoredTable, TableView
-from pipelines.operators.versioned import NewestRows, VersionedTable
-from pipelines.serdes.source import source_schema
-from pipelines.topology.arrival import is_written_first, parents_by_arrival
-from pipelines.topology.cogroups import CogroupNode
-from pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode, SubscriptionSendNode
-from pipelines.topology.global_tables import GlobalJoinNode
-from pipelines.topology.joins import (
+from weir.pipelines.operators.changes import SelectChanges
+from weir.pipelines.operators.cogroup import Cogroup
+from weir.pipelines.operators.epoch import Operator, SeveralInputs
+from weir.pipelines.operators.foreign_key import Naming, ResponseJoin, SubscriptionJoin, SubscriptionSend
+from weir.pipelines.operators.global_join import GlobalTableJoin
+from weir.pipelines.operators.mapping import SelectKey
+from weir.pipelines.operators.merge import Merge
+from weir.pipelines.operators.stream_join import StreamJoin
+from weir.pipelines.operators.stream_table_join import StreamTableJoin
+from weir.pipelines.operators.table_table_join import JoinedSide, JoinedTable, TableTableJoin
+from weir.pipelines.operators.table_view import DerivedTable, StoredTable, TableView
+from weir.pipelines.operators.versioned import NewestRows, VersionedTable
+from weir.pipelines.serdes.source import source_schema
+from weir.pipelines.topology.arrival import is_written_first, parents_by_arrival
+from weir.pipelines.topology.cogroups import CogroupNode
+from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode, SubscriptionSendNode
+from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.joins import (
     StreamJoinNode,
     StreamTableJoinNode,
     TableTableJoinNode,
@@ -29,10 +29,10 @@ from pipelines.topology.joins import (
     is_filtered,
     versioned_store,
 )
-from pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
-from pipelines.topology.table_groups import ChangeSelectNode
-from state.engine.contract import StateReader
-from state.types import StoreKind, StoreSpec
+from weir.pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
+from weir.pipelines.topology.table_groups import ChangeSelectNode
+from weir.state.engine.contract import StateReader
+from weir.state.types import StoreKind, StoreSpec
 
 Operators = Callable[[Node], Operator | None]
 """The operators of nodes with one parent."""

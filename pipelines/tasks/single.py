@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from pipelines.operators.aggregation import Aggregation, WindowedAggregation
-from pipelines.operators.branching import Branch, Split
-from pipelines.operators.changes import ChangeAggregation
-from pipelines.operators.data_windows import DataWindowedAggregation
-from pipelines.operators.epoch import Operator
-from pipelines.operators.final_results import FinalResults
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.join_buffer import JoinBuffer
-from pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
-from pipelines.operators.session_windows import SessionWindows
-from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.stateless import Filter, MapValues, Peek
-from pipelines.operators.suppress import Suppression
-from pipelines.operators.tables import Materialization, VersionedMaterialization
-from pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of, subscriptions_of
-from pipelines.topology.cogroups import CogroupNode
-from pipelines.topology.foreign_key import SubscriptionSendNode
-from pipelines.topology.global_tables import GlobalJoinNode
-from pipelines.topology.joins import JoinBufferNode, NewestToStreamNode
-from pipelines.topology.nodes import (
+from weir.pipelines.operators.aggregation import Aggregation, WindowedAggregation
+from weir.pipelines.operators.branching import Branch, Split
+from weir.pipelines.operators.changes import ChangeAggregation
+from weir.pipelines.operators.data_windows import DataWindowedAggregation
+from weir.pipelines.operators.epoch import Operator
+from weir.pipelines.operators.final_results import FinalResults
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.join_buffer import JoinBuffer
+from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.stateless import Filter, MapValues, Peek
+from weir.pipelines.operators.suppress import Suppression
+from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
+from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of, subscriptions_of
+from weir.pipelines.topology.cogroups import CogroupNode
+from weir.pipelines.topology.foreign_key import SubscriptionSendNode
+from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.joins import JoinBufferNode, NewestToStreamNode
+from weir.pipelines.topology.nodes import (
     AggregateNode,
     BranchNode,
     FilterNode,
@@ -41,9 +41,9 @@ from pipelines.topology.nodes import (
     TableSinkNode,
     ToStreamNode,
 )
-from pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
-from pipelines.topology.updates import forwards_final, keeps_every_update
-from state.types import StoreKind, StoreSpec
+from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
+from weir.pipelines.topology.updates import forwards_final, keeps_every_update
+from weir.state.types import StoreKind, StoreSpec
 
 
 def operator_of(node: Node) -> Operator | None:

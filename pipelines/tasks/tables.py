@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipelines.tasks.dead_letters import DEAD_LETTERS
-from pipelines.topology import Topology
-from state.changelog.rows import changelog_spec
-from state.types import TableSpec
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.pipelines.topology import Topology
+from weir.state.changelog.rows import changelog_spec
+from weir.state.types import TableSpec
 
 
 def application_tables(topology: Topology) -> list[TableSpec]:

@@ -2,7 +2,7 @@
 
 The next record is the oldest of those that are next in their inputs, as in Kafka Streams; within an input the order
 stays, whatever the timestamps. At equal times the inputs of tables that a join looks up come first, then those that
-were declared first (``SubTopology.inputs``). What becomes of an epoch's records is ``pipelines.tasks.epoch``'s.
+were declared first (``SubTopology.inputs``). What becomes of an epoch's records is ``weir.pipelines.tasks.epoch``'s.
 """
 
 from __future__ import annotations

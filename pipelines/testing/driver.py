@@ -16,30 +16,30 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.arguments import not_negative_ms
-from pipelines.errors import BadInputError, TopologyError
-from pipelines.serdes.registry import connect_serdes
-from pipelines.serdes.source import RAW_SCHEMA, decode_source
-from pipelines.serdes.timestamps import UNKNOWN_MS
-from pipelines.tasks.global_tables import GlobalTables
-from pipelines.tasks.metrics import Reading, RunMetrics
-from pipelines.tasks.output import EpochOutput
-from pipelines.tasks.plan import BadRecord
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing.stores import (
+from weir.pipelines.application import Application
+from weir.pipelines.arguments import not_negative_ms
+from weir.pipelines.errors import BadInputError, TopologyError
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.serdes.source import RAW_SCHEMA, decode_source
+from weir.pipelines.serdes.timestamps import UNKNOWN_MS
+from weir.pipelines.tasks.global_tables import GlobalTables
+from weir.pipelines.tasks.metrics import Reading, RunMetrics
+from weir.pipelines.tasks.output import EpochOutput
+from weir.pipelines.tasks.plan import BadRecord
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
     ReadOnlySessionStore,
     ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
 )
-from pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
-from pipelines.topology.foreign_key import ResponseJoinNode
-from pipelines.topology.nodes import RecordType
-from pipelines.topology.topology import SubTopology
-from state.engine.memory import MemoryStore
-from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
+from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
+from weir.pipelines.topology.foreign_key import ResponseJoinNode
+from weir.pipelines.topology.nodes import RecordType
+from weir.pipelines.topology.topology import SubTopology
+from weir.state.engine.memory import MemoryStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 _GENERATION = 1
 MOCK_REGISTRY = {"url": "mock://tests"}

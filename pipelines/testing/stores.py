@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.operators.functions import Windowed
-from pipelines.serdes.row_type import TIME, as_datetimes, key_frame
-from pipelines.topology.nodes import RecordType
-from state.stores.specs import GONE
+from weir.pipelines.operators.functions import Windowed
+from weir.pipelines.serdes.row_type import TIME, as_datetimes, key_frame
+from weir.pipelines.topology.nodes import RecordType
+from weir.state.stores.specs import GONE
 
 Read = Callable[[], pl.DataFrame]
 

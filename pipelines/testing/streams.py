@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.arguments import not_negative_ms
-from pipelines.errors import TopologyError
-from pipelines.serdes.serde import Serde
-from pipelines.testing.stores import dictionaries, values_of
-from pipelines.topology.nodes import RecordType
+from weir.pipelines.arguments import not_negative_ms
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.testing.stores import dictionaries, values_of
+from weir.pipelines.topology.nodes import RecordType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.topology.nodes import Node, RepartitionNode
+from weir.pipelines.topology.nodes import Node, RepartitionNode
 
 
 def parents_by_arrival(node: Node) -> list[int]:

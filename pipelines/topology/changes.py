@@ -1,7 +1,7 @@
 """What becomes of committed state under another program: stores kept, rebuilt, orphaned; outputs; partition counts.
 
 A sub-topology goes on with its state when its stored name, a fingerprint of all that it stores and sends, and its
-number of partitions are the committed ones. What a start does about the others is ``pipelines.spark.coordinator``'s.
+number of partitions are the committed ones. What a start does about the others is ``weir.pipelines.spark.coordinator``'s.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.topology.topology import Topology
-from state.commit.record import CommitRecord, CommittedTopology
+from weir.pipelines.topology.topology import Topology
+from weir.state.commit.record import CommitRecord, CommittedTopology
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.topology.nodes import AggregateNode, Node
+from weir.pipelines.topology.nodes import AggregateNode, Node
 
 
 @dataclass(eq=False, kw_only=True)

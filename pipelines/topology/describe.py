@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pipelines.topology.cogroups import CogroupNode
-from pipelines.topology.foreign_key import (
+from weir.pipelines.topology.cogroups import CogroupNode
+from weir.pipelines.topology.foreign_key import (
     ResponseJoinNode,
     ResponseRepartitionNode,
     SubscriptionJoinNode,
 )
-from pipelines.topology.global_tables import GlobalTableNode
-from pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
-from pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
-from pipelines.topology.table_groups import OrderedRepartitionNode
+from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
+from weir.pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
+from weir.pipelines.topology.table_groups import OrderedRepartitionNode
 
 if TYPE_CHECKING:
-    from pipelines.topology.topology import SubTopology
+    from weir.pipelines.topology.topology import SubTopology
 
 
 def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:

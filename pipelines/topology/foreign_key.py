@@ -1,7 +1,7 @@
 """The nodes of a join of tables by foreign key, and the two edges between the tables' tasks (KIP-213).
 
 The left table's sub-topology sends subscriptions to the right one's, which sends answers back: the only edges that lead
-in a circle by design. What the nodes do is ``pipelines.operators.foreign_key``'s.
+in a circle by design. What the nodes do is ``weir.pipelines.operators.foreign_key``'s.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.foreign_key import SENDER
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.joiner import Joiner
-from pipelines.operators.table_table_join import JoinKind
-from pipelines.topology.joins import bases
-from pipelines.topology.nodes import Node, RecordType
-from pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
-from state.types import StoreSpec
+from weir.pipelines.operators.foreign_key import SENDER
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
+from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.functions import UserFunction
-from pipelines.operators.joiner import Joiner
-from pipelines.topology.nodes import Node, RecordType, SourceNode
-from state.types import StoreSpec
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
+from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines.arguments import duration_text
-from pipelines.errors import TopologyError
-from pipelines.operators.join_windows import JoinWindows
-from pipelines.operators.joiner import Joiner
-from pipelines.operators.stream_join import StreamSide
-from pipelines.operators.table_table_join import JoinKind
-from pipelines.topology.nodes import (
+from weir.pipelines.arguments import duration_text
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.operators.joiner import Joiner
+from weir.pipelines.operators.stream_join import StreamSide
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.topology.nodes import (
     AggregateNode,
     FilterNode,
     MapValuesNode,
@@ -20,7 +20,7 @@ from pipelines.topology.nodes import (
     TableNode,
     ToStreamNode,
 )
-from state.types import StoreKind, StoreSpec
+from weir.state.types import StoreKind, StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,7 +1,7 @@
 """The nodes of a topology: what the DSL describes and the tasks execute. Nodes hold definitions, never data.
 
 Each node has the name that Kafka Streams would give it. Splitting nodes into sub-topologies belongs to
-``topology`` beside this, turning them into operators to ``pipelines.tasks.single`` and ``several``.
+``topology`` beside this, turning them into operators to ``weir.pipelines.tasks.single`` and ``several``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines.arguments import duration_text
-from pipelines.operators.fold import Fold
-from pipelines.operators.functions import KeyType, UserFunction
-from pipelines.operators.mapping import PairExpressions
-from pipelines.operators.session_windows import SessionWindows
-from pipelines.operators.sliding_windows import SlidingWindows
-from pipelines.operators.suppression_order import BufferLimits
-from pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
-from pipelines.serdes.partitioner import partition_of
-from pipelines.serdes.row_type import RowType
-from pipelines.serdes.serde import Serde
-from pipelines.serdes.source import source_schema
-from pipelines.serdes.timestamps import TimestampExtractor
-from state.types import StoreSpec
+from weir.pipelines.arguments import duration_text
+from weir.pipelines.operators.fold import Fold
+from weir.pipelines.operators.functions import KeyType, UserFunction
+from weir.pipelines.operators.mapping import PairExpressions
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.suppression_order import BufferLimits
+from weir.pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
+from weir.pipelines.serdes.partitioner import partition_of
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.source import source_schema
+from weir.pipelines.serdes.timestamps import TimestampExtractor
+from weir.state.types import StoreSpec
 
 Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
 

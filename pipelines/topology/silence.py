@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SourceNode, SuppressNode
+from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, SourceNode, SuppressNode
 
 
 def idle_after_ms(node: Node) -> int | None:

@@ -1,4 +1,4 @@
-"""The nodes of tables grouped by another key; their rows come in and go by ``pipelines.operators.changes``."""
+"""The nodes of tables grouped by another key; their rows come in and go by ``weir.pipelines.operators.changes``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipelines.operators.changes import CHANGE
-from pipelines.operators.functions import UserFunction
-from pipelines.topology.joins import bases
-from pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
-from state.types import StoreSpec
+from weir.pipelines.operators.changes import CHANGE
+from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.topology.joins import bases
+from weir.pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
+from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,7 +1,7 @@
 """The topology: nodes split into sub-topologies, their stores, tables, edges and partition counts.
 
 A sub-topology is what is joined in memory; two meet only in a repartition edge. Executing one belongs to
-``pipelines.tasks``.
+``weir.pipelines.tasks``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from urllib.parse import quote
 import msgspec
 import polars as pl
 
-from pipelines.errors import CoPartitioningError, TopologyError
-from pipelines.serdes.partitioner import key_bytes
-from pipelines.serdes.row_type import TIME
-from pipelines.serdes.serde import Serde
-from pipelines.topology.describe import describe
-from pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
-from pipelines.topology.global_tables import GlobalTableNode
-from pipelines.topology.joins import StreamJoinNode
-from pipelines.topology.nodes import (
+from weir.pipelines.errors import CoPartitioningError, TopologyError
+from weir.pipelines.serdes.partitioner import key_bytes
+from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.topology.describe import describe
+from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
+from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.pipelines.topology.joins import StreamJoinNode
+from weir.pipelines.topology.nodes import (
     AggregateNode,
     MapNode,
     Node,
@@ -34,8 +34,8 @@ from pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
-from state.commit.record import CommittedTopology
-from state.types import StoreSpec, TableSpec, TaskId
+from weir.state.commit.record import CommittedTopology
+from weir.state.types import StoreSpec, TableSpec, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.topology.nodes import (
+from weir.pipelines.topology.nodes import (
     AggregateNode,
     FilterNode,
     MapValuesNode,

@@ -1,6 +1,6 @@
 """A store's state as of any commit, from its changelog: all tasks together, as a frame.
 
-What a running task holds is asked of its local store (``pipelines.state_reader``); restoring one is ``restore``.
+What a running task holds is asked of its local store (``weir.pipelines.state_reader``); restoring one is ``restore``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import changelog_spec
-from state.commit.files import stored_schema
-from state.commit.tables import file_actions
-from state.errors import HistoryGoneError
-from state.types import StoreSpec
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import stored_schema
+from weir.state.commit.tables import file_actions
+from weir.state.errors import HistoryGoneError
+from weir.state.types import StoreSpec
 
 
 def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:

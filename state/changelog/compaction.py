@@ -3,7 +3,7 @@
 Changelogs and tables of updates keep the newest row a key (Kafka's log cleaner), facts keep all rows, the commit log's
 old rows are rolled up. What took the place of files takes it in one Delta commit that names exactly the files that were
 read, so appends, other compactions and a kill at any moment leave each table right. How rows are merged is
-``state.changelog.merging``, what is deleted from disk ``state.commit.vacuum``; who calls this and when is the caller's.
+``weir.state.changelog.merging``, what is deleted from disk ``weir.state.commit.vacuum``; who calls this and when is the caller's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.merging import merged_updates, packs
-from state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
-from state.commit.delta_log import replace_files
-from state.commit.files import MERGED, write_file
-from state.commit.log import COMMITS, commit_times, newest_of
-from state.commit.protocol import redo_appends
-from state.commit.rollup import roll_up
-from state.commit.tables import TOMBSTONE_HORIZON, AppendTable, file_actions, key_columns, tombstone_horizon
-from state.commit.vacuum import vacuum
-from state.types import FileEntry, TableSpec
+from weir.state.changelog.merging import merged_updates, packs
+from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
+from weir.state.commit.delta_log import replace_files
+from weir.state.commit.files import MERGED, write_file
+from weir.state.commit.log import COMMITS, commit_times, newest_of
+from weir.state.commit.protocol import redo_appends
+from weir.state.commit.rollup import roll_up
+from weir.state.commit.tables import TOMBSTONE_HORIZON, AppendTable, file_actions, key_columns, tombstone_horizon
+from weir.state.commit.vacuum import vacuum
+from weir.state.types import FileEntry, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
 _ATTEMPTS = 3

@@ -1,6 +1,6 @@
 """Stores of the user's own that follow one of an application's stores: what its changelog has since, committed only.
 
-Whether a store keeps its offset itself or has it kept in a file is ``state.stores.custom``; the offset is the next
+Whether a store keeps its offset itself or has it kept in a file is ``weir.state.stores.custom``; the offset is the next
 epoch to read of the changelog. After a crash rows may come a second time, never too few, and the newest of a key last.
 """
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import changelog_spec
-from state.commit.files import stored_schema
-from state.commit.tables import file_actions, tombstone_horizon
-from state.errors import DeletionsGoneError
-from state.stores.custom import FollowingStore, OffsetKeeper
-from state.types import StoreSpec
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import stored_schema
+from weir.state.commit.tables import file_actions, tombstone_horizon
+from weir.state.errors import DeletionsGoneError
+from weir.state.stores.custom import FollowingStore, OffsetKeeper
+from weir.state.types import StoreSpec
 
 PARTITION = 0
 """A changelog is one log, whatever the number of tasks."""

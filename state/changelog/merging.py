@@ -1,6 +1,6 @@
 """Rows of many files as few: the newest row a key, or the same facts in larger files; memory bounded in both.
 
-Which files to merge, and putting the result in their place, is ``state.changelog.compaction``.
+Which files to merge, and putting the result in their place, is ``weir.state.changelog.compaction``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from state.commit.tables import newest_of_each_key
+from weir.state.commit.tables import newest_of_each_key
 
 HELD_ROWS = 2_000_000
 """Rows in memory at a time, and in a file of merged updates."""

@@ -1,6 +1,6 @@
 """A store's changelog as a task's restore reads it: by column, the newest row of each key, in the order of keys.
 
-What becomes of the rows is ``state.changelog.restore`` and ``state.changelog.verify``; writing them is ``rows``.
+What becomes of the rows is ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is ``rows``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.rows import changelog_spec
-from state.commit.files import stored_schema
-from state.commit.tables import file_actions, tombstone_horizon
-from state.engine.task_store import MAX_KEY_BYTES
-from state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
-from state.stores.long_keys import shortened
-from state.types import StoreSpec
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import stored_schema
+from weir.state.commit.tables import file_actions, tombstone_horizon
+from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
+from weir.state.stores.long_keys import shortened
+from weir.state.types import StoreSpec
 
 BATCH_ROWS = 100_000
 """Rows that become Python objects at a time."""

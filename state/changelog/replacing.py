@@ -1,7 +1,7 @@
 """What a task's changelog gains so that it says what that of another application folder does.
 
 Nothing is taken out of it: earlier epochs stay as history, and whoever follows it hears of what is gone. Deleting all
-that stands for tasks which nobody goes on with is ``state.changelog.forgetting``.
+that stands for tasks which nobody goes on with is ``weir.state.changelog.forgetting``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import polars as pl
 
-from state.changelog.reading import TaskChangelog
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
-from state.commit.files import write_file
-from state.types import FileEntry, StoreSpec
+from weir.state.changelog.reading import TaskChangelog
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.types import FileEntry, StoreSpec
 
 
 def replaced_rows(app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int,

@@ -1,7 +1,7 @@
 """Rebuild a task's local store: from its snapshot and the changelogs' rows since, or from the changelogs alone.
 
 Of each key the newest row, sorted, is loaded in bulk (PROTOCOL 20, 21). Choosing the instance and pausing the task
-belong to the driver, reading changelogs to ``state.changelog.reading``, snapshots to ``state.changelog.snapshot``.
+belong to the driver, reading changelogs to ``weir.state.changelog.reading``, snapshots to ``weir.state.changelog.snapshot``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import cast
 
 import polars as pl
 
-from state.changelog.reading import TaskChangelog, encoded
-from state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
-from state.commit.record import SnapshotRef, TaskCommit
-from state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
-from state.stores.expiry import expiry_times, index_rows
-from state.stores.long_keys import long_key_hashes
-from state.types import StateId, StoreSpec
+from weir.state.changelog.reading import TaskChangelog, encoded
+from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
+from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
+from weir.state.stores.expiry import expiry_times, index_rows
+from weir.state.stores.long_keys import long_key_hashes
+from weir.state.types import StateId, StoreSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A store's changelog as rows: the columns of its Delta table, and what one epoch adds to it (DESIGN 6).
 
-Reading the rows back into a store is ``state.changelog.restore``.
+Reading the rows back into a store is ``weir.state.changelog.restore``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from functools import partial
 
 import polars as pl
 
-from state.engine.contract import StateSession
-from state.stores.codec import KeyCodec, RowCodec
-from state.stores.long_keys import LONG_KEYS, whole
-from state.types import StoreSpec, TableSpec
+from weir.state.engine.contract import StateSession
+from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.stores.long_keys import LONG_KEYS, whole
+from weir.state.types import StoreSpec, TableSpec
 
 SEGMENT_EPOCHS = 1000
 """Epochs a segment: ``segment = epoch // SEGMENT_EPOCHS``. Only closed segments are compacted (PROTOCOL 22)."""

@@ -1,6 +1,6 @@
 """Snapshots: compact copies of a task's stores at a commit, published in the warehouse and listed in the commit log.
 
-A snapshot is the data file of a copy (``state.engine.copies``) under a name of its own, so that killed at any point
+A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so that killed at any point
 there is a listed file or one that nobody knows of. When to publish one, and listing it, belong to the driver.
 """
 
@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from state.commit.record import SnapshotRef
-from state.engine.copies import committed_copy
-from state.engine.environment import sync_folder
-from state.engine.task_store import TaskStore
-from state.errors import StateError, TaskCorruptedError
-from state.stores.specs import SINCE
-from state.types import IsolationLevel, StoreKind, StoreSpec
+from weir.state.commit.record import SnapshotRef
+from weir.state.engine.copies import committed_copy
+from weir.state.engine.environment import sync_folder
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import StateError, TaskCorruptedError
+from weir.state.stores.specs import SINCE
+from weir.state.types import IsolationLevel, StoreKind, StoreSpec
 
 SNAPSHOT_FOLDER = "_snapshots"
 

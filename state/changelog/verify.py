@@ -17,19 +17,19 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
-from state.changelog.reading import EncodedRows, TaskChangelog, encoded
-from state.changelog.rows import changelog_spec
-from state.commit.log import COMMITS, commits_above, newest_commit
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import file_actions, version_text
-from state.engine.contract import StateReader
-from state.engine.copies import committed_copy
-from state.engine.instances import current_instance
-from state.engine.task_store import LONG_KEYS, TASK_STORE
-from state.errors import RowFormatError, StateError, TaskCorruptedError
-from state.stores.codec import KeyCodec, RowCodec
-from state.stores.long_keys import whole
-from state.types import IsolationLevel, StateId, StoreSpec
+from weir.state.changelog.reading import EncodedRows, TaskChangelog, encoded
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.log import COMMITS, commits_above, newest_commit
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import file_actions, version_text
+from weir.state.engine.contract import StateReader
+from weir.state.engine.copies import committed_copy
+from weir.state.engine.instances import current_instance
+from weir.state.engine.task_store import LONG_KEYS, TASK_STORE
+from weir.state.errors import RowFormatError, StateError, TaskCorruptedError
+from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.stores.long_keys import whole
+from weir.state.types import IsolationLevel, StateId, StoreSpec
 
 NOTHING = "nothing"
 _UNKNOWN = TaskCommit(state=None, instance="")

@@ -1,6 +1,6 @@
 """Holds the newest commits against each other and against the tables: what exactly once means, looked at afterwards.
 
-Changes nothing and may run beside a driver. Whether stores are what their changelogs say is ``state.changelog.verify``.
+Changes nothing and may run beside a driver. Whether stores are what their changelogs say is ``weir.state.changelog.verify``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.log import COMMITS, commits_above, newest_of
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import AppendTable, file_actions, key_columns
-from state.types import FileEntry
+from weir.state.commit.log import COMMITS, commits_above, newest_of
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import AppendTable, file_actions, key_columns
+from weir.state.types import FileEntry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Delta's libraries load every live file before they write and list the whole log folder for it: 1.7 ms more per 1,000
 files, 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that: the next
 number of the log that is free, and what others wrote since. Making and reading tables, checkpoints and the log's
-clean-up stay with delta-rs; which commits to append is ``state.commit.protocol``.
+clean-up stay with delta-rs; which commits to append is ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable, Schema
 
-from state.engine.environment import sync_folder
-from state.errors import TableFeatureError
-from state.types import FileEntry
+from weir.state.engine.environment import sync_folder
+from weir.state.errors import TableFeatureError
+from weir.state.types import FileEntry
 
 _SCRATCH_SUFFIX = ".entry.tmp"
 _SCRATCH_LIFE_S = 3600.0

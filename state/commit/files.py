@@ -1,6 +1,6 @@
 """Parquet files that an epoch leaves in a table's folder; nobody sees one until a commit names it.
 
-Naming them in a commit is ``state.commit.protocol``, adding them to their table ``state.commit.tables``.
+Naming them in a commit is ``weir.state.commit.protocol``, adding them to their table ``weir.state.commit.tables``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import polars as pl
 
-from state.engine.environment import sync_folder
-from state.types import FileEntry, TableSpec
+from weir.state.engine.environment import sync_folder
+from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
 """How the names of files begin that compaction has written; those of an epoch have no such word."""

@@ -1,5 +1,5 @@
 """The commit log: the Delta table ``_commits``, one row a claim or commit, the whole record as JSON beside
-columns to list it by. The order of writing, and fencing, are ``state.commit.protocol``.
+columns to list it by. The order of writing, and fencing, are ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.files import write_file
-from state.commit.record import FORMAT_VERSION, SWAP_FORMAT_VERSION, CommitRecord
-from state.commit.tables import file_actions
-from state.errors import FormatVersionError
-from state.types import FileEntry, TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.record import FORMAT_VERSION, SWAP_FORMAT_VERSION, CommitRecord
+from weir.state.commit.tables import file_actions
+from weir.state.errors import FormatVersionError
+from weir.state.types import FileEntry, TableSpec
 
 COMMITS = TableSpec(name="_commits", schema=pl.Schema({
     "generation": pl.Int64(), "epoch": pl.Int64(), "kind": pl.String(), "at": pl.Datetime("ms", "UTC"),

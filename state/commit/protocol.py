@@ -1,7 +1,7 @@
 """The commit protocol: claim a generation, append the pivot, then the tables, and redo what a crash left.
 
 PROTOCOL 2, 3 and 12 to 16 are the law here. Records come from the driver, which alone knows when to commit;
-rows and their files are ``state.commit.log``, single tables ``state.commit.tables``.
+rows and their files are ``weir.state.commit.log``, single tables ``weir.state.commit.tables``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
-from state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
-from state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
-from state.commit.swap import NOTES_KEPT, check_swaps, notes_of
-from state.commit.tables import AppendTable, tombstone_horizon, version_text
-from state.errors import FencedError, SwapRefusedError, TableBehindError, TableLostError
-from state.types import FileEntry, TableSpec
+from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
+from weir.state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
+from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
+from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
+from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
+from weir.state.errors import FencedError, SwapRefusedError, TableBehindError, TableLostError
+from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
 

@@ -1,4 +1,4 @@
-"""What one row of the commit log says. Writing and reading rows belongs to ``state.commit.log``."""
+"""What one row of the commit log says. Writing and reading rows belongs to ``weir.state.commit.log``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from state.types import BlobRef, FileEntry, Positions, StateId
+from weir.state.types import BlobRef, FileEntry, Positions, StateId
 
 FORMAT_VERSION = 1
 SWAP_FORMAT_VERSION = 2
@@ -15,7 +15,7 @@ SWAP_FORMAT_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRef:
-    """A published copy of a task's stores at a commit (``state.changelog.snapshot``)."""
+    """A published copy of a task's stores at a commit (``weir.state.changelog.snapshot``)."""
 
     path: str
     """Relative to the application's folder."""

@@ -14,11 +14,11 @@ import msgspec
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.delta_log import replace_files
-from state.commit.files import write_file
-from state.commit.log import COMMITS, file_version
-from state.commit.record import CommitRecord
-from state.commit.tables import file_actions
+from weir.state.commit.delta_log import replace_files
+from weir.state.commit.files import write_file
+from weir.state.commit.log import COMMITS, file_version
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import file_actions
 
 ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000

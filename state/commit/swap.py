@@ -1,8 +1,8 @@
 """What a swap takes out of a table: files whose rows all go, and others that are written anew without.
 
 It is found in the table as it is when the swap is carried out, since compaction may have put others in the place of the
-files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to ``pipelines.backfill``, its
-place in a commit to ``state.commit.protocol``.
+files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to ``weir.pipelines.backfill``, its
+place in a commit to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.files import write_file
-from state.commit.record import CommitRecord, SwapNote, TableSwap
-from state.errors import SwapRefusedError
-from state.types import FileEntry, TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
+from weir.state.errors import SwapRefusedError
+from weir.state.types import FileEntry, TableSpec
 
 NOTES_KEPT = 50
 """Swaps that a commit row still tells of."""

@@ -1,8 +1,8 @@
 """Delta tables of an application: made from their specs, appended to once per commit, and read.
 
 An append carries the application's Delta transaction at the commit's version, so doing it again changes
-nothing. Which commits to append, and in what order, is ``state.commit.protocol``; writing the files is
-``state.commit.files``.
+nothing. Which commits to append, and in what order, is ``weir.state.commit.protocol``; writing the files is
+``weir.state.commit.files``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable, Schema
 
-from state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
-from state.commit.files import stored_schema
-from state.commit.record import TableSwap
-from state.commit.swap import taken_out
-from state.engine.environment import sync_folder
-from state.errors import TableBehindError, TableSchemaError
-from state.types import FileEntry, StateId, TableSpec
+from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
+from weir.state.commit.files import stored_schema
+from weir.state.commit.record import TableSwap
+from weir.state.commit.swap import taken_out
+from weir.state.engine.environment import sync_folder
+from weir.state.errors import TableBehindError, TableSchemaError
+from weir.state.types import FileEntry, StateId, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""

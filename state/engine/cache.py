@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from state.engine.task_store import TaskStore
-from state.errors import TaskCorruptedError
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import TaskCorruptedError
 
 
 class TaskStoreCache:

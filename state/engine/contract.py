@@ -1,7 +1,7 @@
 """What a task's local store promises, whatever keeps it: reads, one epoch's buffered writes, settling, applying.
 
-Operators see ``StateReader`` and ``StateSession`` only. The implementation on disk is ``state.engine.task_store``,
-that in memory ``state.engine.memory``; typed rows over these bytes are ``state.stores``.
+Operators see ``StateReader`` and ``StateSession`` only. The implementation on disk is ``weir.state.engine.task_store``,
+that in memory ``weir.state.engine.memory``; typed rows over these bytes are ``weir.state.stores``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from state.engine.meta import Uncommitted
-from state.types import IsolationLevel, StateId
+from weir.state.engine.meta import Uncommitted
+from weir.state.types import IsolationLevel, StateId
 
 if TYPE_CHECKING:
-    from state.engine.session import EpochSession
+    from weir.state.engine.session import EpochSession
 
 
 class StateReader(Protocol):
@@ -77,7 +77,7 @@ class Settlement(StrEnum):
 class TransactionalStore(Protocol):
     """The stores of one task: epochs are applied whole, then committed or rolled back by ``settle`` (PROTOCOL 5 to 7).
 
-    ``state.engine.task_store.TaskStore`` says what each method promises and raises.
+    ``weir.state.engine.task_store.TaskStore`` says what each method promises and raises.
     """
 
     task_id: str

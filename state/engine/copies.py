@@ -1,7 +1,7 @@
 """A compact copy of an instance at its last commit, made while its task may go on writing.
 
 The copy is one snapshot of LMDB's; what was uncommitted in it is rolled back in the copy. Comparing copies is
-``state.changelog.verify``, publishing them ``state.changelog.snapshot``.
+``weir.state.changelog.verify``, publishing them ``weir.state.changelog.snapshot``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import lmdb
 
-from state.engine.cache import TaskStoreCache
-from state.engine.environment import MAX_DATABASES
-from state.engine.task_store import TaskStore
-from state.errors import TaskCorruptedError
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.environment import MAX_DATABASES
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import TaskCorruptedError
 
 _PREFIX = ".copy-"
 

@@ -1,7 +1,7 @@
 """A task's LMDB environment as its store uses it: named databases, the meta record, transactions, a map that grows.
 
-What an epoch writes there, and when it counts, is ``state.engine.task_store``; making, trusting and releasing the files
-is ``state.engine.environment``.
+What an epoch writes there, and when it counts, is ``weir.state.engine.task_store``; making, trusting and releasing the files
+is ``weir.state.engine.environment``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import lmdb
 
-from state.engine.environment import PAGE_BYTES, begin, require_free_disk
-from state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
-from state.errors import MapFullError, TaskCorruptedError
+from weir.state.engine.environment import PAGE_BYTES, begin, require_free_disk
+from weir.state.engine.meta import META_KEY, Meta, decode_meta, encode_meta
+from weir.state.errors import MapFullError, TaskCorruptedError
 
 
 class Databases:

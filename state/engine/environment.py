@@ -2,7 +2,7 @@
 
 The rules of trust are PROTOCOL 19: a crash of a process loses nothing, a restart of the machine may,
 unless a clean stop left a synced mark. What lies inside the environment belongs to
-``state.engine.task_store``, the names of folders to ``state.engine.instances``.
+``weir.state.engine.task_store``, the names of folders to ``weir.state.engine.instances``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from state.errors import DiskFullError, NetworkFileSystemError, TaskCorruptedError
+from weir.state.errors import DiskFullError, NetworkFileSystemError, TaskCorruptedError
 
 FORMAT_VERSION = 1
 INITIAL_MAP_BYTES = 64 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from state.engine.environment import replace_file, sync_folder
+from weir.state.engine.environment import replace_file, sync_folder
 
 _CURRENT = "CURRENT"
 _QUARANTINE = "quarantine"

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from state.engine.contract import Settlement, StateReader
-from state.engine.meta import Uncommitted
-from state.engine.ordered import OrderedRows
-from state.engine.ranges import Row
-from state.engine.session import EpochSession
-from state.engine.task_store import RESERVED_STORES
-from state.errors import FencedStoreError, UnknownStoreError
-from state.types import IsolationLevel, StateId
+from weir.state.engine.contract import Settlement, StateReader
+from weir.state.engine.meta import Uncommitted
+from weir.state.engine.ordered import OrderedRows
+from weir.state.engine.ranges import Row
+from weir.state.engine.session import EpochSession
+from weir.state.engine.task_store import RESERVED_STORES
+from weir.state.errors import FencedStoreError, UnknownStoreError
+from weir.state.types import IsolationLevel, StateId
 
 Rows = dict[str, OrderedRows[bytes]]
 
 
 class MemoryStore:
-    """Fits ``state.engine.contract.TransactionalStore``; see there for what the methods promise."""
+    """Fits ``weir.state.engine.contract.TransactionalStore``; see there for what the methods promise."""
 
     def __init__(self, task_id: str, stores: Sequence[str]) -> None:
         self.task_id = task_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from state.types import StateId
+from weir.state.types import StateId
 
 META_KEY = b"meta"
 """Its key in the ``_meta`` database."""

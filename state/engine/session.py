@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from state.engine.contract import StateReader
-from state.engine.ordered import OrderedRows
-from state.engine.ranges import Row
-from state.engine.views import overlaid
-from state.errors import TransactionClosedError
-from state.types import StateId
+from weir.state.engine.contract import StateReader
+from weir.state.engine.ordered import OrderedRows
+from weir.state.engine.ranges import Row
+from weir.state.engine.views import overlaid
+from weir.state.errors import TransactionClosedError
+from weir.state.types import StateId
 
 
 class EpochSession:

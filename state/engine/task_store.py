@@ -1,8 +1,8 @@
 """A task's local store: all its stores, an undo log and the meta record in one LMDB environment.
 
 An epoch's effects are one write transaction; a commit drops the undo log, a roll back puts its images
-back (DESIGN 5, PROTOCOL 5 to 7 and 17 to 19). Databases and transactions are ``state.engine.databases``,
-typed rows ``state.stores``, durable truth is ``state.commit`` and ``state.changelog``.
+back (DESIGN 5, PROTOCOL 5 to 7 and 17 to 19). Databases and transactions are ``weir.state.engine.databases``,
+typed rows ``weir.state.stores``, durable truth is ``weir.state.commit`` and ``weir.state.changelog``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pathlib import Path
 
 import lmdb
 
-from state.engine.contract import Settlement, StateReader
-from state.engine.databases import Databases
-from state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
-from state.engine.meta import Meta, Uncommitted
-from state.engine.session import EpochSession
-from state.engine.undo import keep_images, put_images_back
-from state.engine.views import NewestReader, view
-from state.errors import FencedStoreError, MapFullError
-from state.types import IsolationLevel, StateId
+from weir.state.engine.contract import Settlement, StateReader
+from weir.state.engine.databases import Databases
+from weir.state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
+from weir.state.engine.meta import Meta, Uncommitted
+from weir.state.engine.session import EpochSession
+from weir.state.engine.undo import keep_images, put_images_back
+from weir.state.engine.views import NewestReader, view
+from weir.state.errors import FencedStoreError, MapFullError
+from weir.state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
 """The reserved store of a task's positions and stream times, which roll back with everything else."""
 LONG_KEYS = "_long_keys"
-"""The reserved store of the whole keys behind shortened ones (``state.stores.long_keys``)."""
+"""The reserved store of the whole keys behind shortened ones (``weir.state.stores.long_keys``)."""
 EXPIRIES = "_expiries"
-"""The reserved store that finds rows by when they expire (``state.stores.expiry``)."""
+"""The reserved store that finds rows by when they expire (``weir.state.stores.expiry``)."""
 RESERVED_STORES = (TASK_STORE, LONG_KEYS, EXPIRIES)
 MAX_KEY_BYTES = 509
 """LMDB's 511, less the store id that undo keys begin with."""

@@ -1,6 +1,6 @@
 """The undo log: of each key touched since the last commit its image before the first touch (DESIGN 5, PROTOCOL 17).
 
-Reading past it is ``state.engine.views``; when it is dropped or put back is ``state.engine.task_store``'s decision.
+Reading past it is ``weir.state.engine.views``; when it is dropped or put back is ``weir.state.engine.task_store``'s decision.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import lmdb
 
-from state.engine.ranges import rows_between
+from weir.state.engine.ranges import rows_between
 
 ABSENT = b"\x00"
 PRESENT = b"\x01"

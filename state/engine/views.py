@@ -1,6 +1,6 @@
 """Reading rows: the newest values, and the committed values under an undo log, from this process or another.
 
-Buffered writes of an epoch are ``state.engine.session``; writing and undoing is ``state.engine.task_store``.
+Buffered writes of an epoch are ``weir.state.engine.session``; writing and undoing is ``weir.state.engine.task_store``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import lmdb
 
-from state.engine.contract import StateReader
-from state.engine.environment import MAX_DATABASES, begin
-from state.engine.meta import META_KEY, Meta, decode_meta
-from state.engine.ranges import Row, rows_between
-from state.engine.undo import ABSENT, undo_prefix
-from state.errors import TaskCorruptedError, UnknownStoreError
-from state.types import IsolationLevel
+from weir.state.engine.contract import StateReader
+from weir.state.engine.environment import MAX_DATABASES, begin
+from weir.state.engine.meta import META_KEY, Meta, decode_meta
+from weir.state.engine.ranges import Row, rows_between
+from weir.state.engine.undo import ABSENT, undo_prefix
+from weir.state.errors import TaskCorruptedError, UnknownStoreError
+from weir.state.types import IsolationLevel
 
 
 def overlaid(below: Iterable[Row], above: Iterable[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Row]:

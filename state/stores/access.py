@@ -1,7 +1,7 @@
 """What the kinds of store share: keys and rows as Python values, scans, and the time by which rows grow old.
 
 A key or row of one column is that column's value, one of several a dictionary by column. Each kind has a file beside
-this; access by whole batches of columns, which the operators use, is ``state.stores.typed``.
+this; access by whole batches of columns, which the operators use, is ``weir.state.stores.typed``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from state.engine.contract import StateReader
-from state.engine.task_store import MAX_KEY_BYTES
-from state.stores.long_keys import HASH_BYTES
-from state.stores.single import SingleKeyCodec, SingleRowCodec
-from state.stores.specs import BOOKKEEPING
-from state.stores.typed import TypedStore
-from state.types import StoreClock, StoreSpec
+from weir.state.engine.contract import StateReader
+from weir.state.engine.task_store import MAX_KEY_BYTES
+from weir.state.stores.long_keys import HASH_BYTES
+from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
+from weir.state.stores.specs import BOOKKEEPING
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreClock, StoreSpec
 
 Key = Any
 Row = Any

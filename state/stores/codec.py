@@ -2,7 +2,7 @@
 
 Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a
 flag (null or present) and its bytes: eight big-endian bytes for numbers and times, the text itself for
-strings. Which keys a store reads and writes is ``state.stores.typed``, keys too long for LMDB ``long_keys``.
+strings. Which keys a store reads and writes is ``weir.state.stores.typed``, keys too long for LMDB ``long_keys``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from state.errors import RowFormatError
-from state.types import StoreKind
+from weir.state.errors import RowFormatError
+from weir.state.types import StoreKind
 
 NULL, PRESENT = b"\x01", b"\x02"
 BEHIND_FLAGS = b"\x03"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import polars as pl
 
-from state.stores.positions_file import TopicPartition, read_offsets, write_offsets
+from weir.state.stores.positions_file import TopicPartition, read_offsets, write_offsets
 
 
 class StateStore(Protocol):

@@ -14,11 +14,11 @@ from typing import cast
 
 import polars as pl
 
-from state.engine.contract import StateReader, StateSession
-from state.engine.task_store import EXPIRIES
-from state.stores.codec import TIME_BYTES, time_bytes
-from state.stores.specs import GONE, SINCE, WRITTEN
-from state.types import StoreClock, StoreKind, StoreSpec
+from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.task_store import EXPIRIES
+from weir.state.stores.codec import TIME_BYTES, time_bytes
+from weir.state.stores.specs import GONE, SINCE, WRITTEN
+from weir.state.types import StoreClock, StoreKind, StoreSpec
 
 _MARK_BYTES = 8
 _HASH_BYTES = 16

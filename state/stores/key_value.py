@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from state.engine.contract import StateReader
-from state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
-from state.stores.codec import BEHIND_FLAGS
-from state.stores.expiry import ExpiryIndex
-from state.stores.specs import TIME, WRITTEN
-from state.types import StoreClock, StoreSpec
+from weir.state.engine.contract import StateReader
+from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
+from weir.state.stores.codec import BEHIND_FLAGS
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.specs import TIME, WRITTEN
+from weir.state.types import StoreClock, StoreSpec
 
 V = TypeVar("V")
 Entry = tuple[Key, V]

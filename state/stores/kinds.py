@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from state.engine.contract import StateReader
-from state.stores.access import StoreTime
-from state.stores.key_value import KeyValueStore
-from state.stores.session import SessionStore
-from state.stores.versioned import VersionedStore
-from state.stores.window import WindowStore
-from state.types import StoreKind, StoreSpec
+from weir.state.engine.contract import StateReader
+from weir.state.stores.access import StoreTime
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.session import SessionStore
+from weir.state.stores.versioned import VersionedStore
+from weir.state.stores.window import WindowStore
+from weir.state.types import StoreKind, StoreSpec
 
 AnyStore = KeyValueStore | WindowStore | SessionStore | VersionedStore
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
-from state.engine.task_store import LONG_KEYS, MAX_KEY_BYTES
-from state.errors import RowFormatError
+from weir.state.engine.task_store import LONG_KEYS, MAX_KEY_BYTES
+from weir.state.errors import RowFormatError
 
 HASH_BYTES = 16
 

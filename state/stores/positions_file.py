@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from state.engine.environment import replace_file
-from state.errors import PositionsFileError
+from weir.state.engine.environment import replace_file
+from weir.state.errors import PositionsFileError
 
 TopicPartition = tuple[str, int]
 VERSION = 0

@@ -2,7 +2,7 @@
 
 Keys are ordered by key, then the session's end, then its start, so that the sessions of a key that end late enough
 are one range; what has ended by a time is found by the index of ``expiry`` beside this. Merging sessions belongs to
-``pipelines.operators``; bounds are those of Kafka Streams.
+``weir.pipelines.operators``; bounds are those of Kafka Streams.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from state.engine.contract import StateReader
-from state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
-from state.stores.codec import TIME_BYTES, time_bytes
-from state.stores.expiry import ExpiryIndex
-from state.stores.window import WindowKey
-from state.types import StoreSpec
+from weir.state.engine.contract import StateReader
+from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
+from weir.state.stores.codec import TIME_BYTES, time_bytes
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.window import WindowKey
+from weir.state.types import StoreSpec
 
 Entry = tuple[WindowKey, Row]
 

@@ -1,4 +1,4 @@
-"""One row at a time as bytes: the same bytes as ``state.stores.codec`` gives for columns, without making columns.
+"""One row at a time as bytes: the same bytes as ``weir.state.stores.codec`` gives for columns, without making columns.
 
 Numbers, strings, booleans and UTC times are packed by Python alone; other types go through a polars series of one.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from state.errors import RowFormatError
-from state.stores.codec import (
+from weir.state.errors import RowFormatError
+from weir.state.stores.codec import (
     END,
     ESCAPED,
     NULL,
@@ -29,7 +29,7 @@ from state.stores.codec import (
     time_bytes,
     width,
 )
-from state.types import StoreKind
+from weir.state.types import StoreKind
 
 Convert = Callable[[Any], Any]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from state.types import StoreClock, StoreKind, StoreSpec
+from weir.state.types import StoreClock, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 WRITTEN = "_written"

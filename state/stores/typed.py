@@ -1,6 +1,6 @@
 """A store's typed rows over the bytes of a session or reader: gather keys, fetch, compute on columns, write.
 
-Bytes and their order are ``state.stores.codec``; transactions are ``state.engine``.
+Bytes and their order are ``weir.state.stores.codec``; transactions are ``weir.state.engine``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import polars as pl
 
-from state.engine.contract import StateReader, StateSession
-from state.stores.codec import KeyCodec, RowCodec
-from state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
-from state.types import StoreSpec
+from weir.state.engine.contract import StateReader, StateSession
+from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
+from weir.state.types import StoreSpec
 
 
 class TypedStore:

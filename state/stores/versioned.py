@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import polars as pl
 
-from state.engine.contract import StateReader
-from state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Store, StoreTime
-from state.stores.codec import TIME_BYTES, time_bytes
-from state.stores.expiry import ExpiryIndex
-from state.stores.specs import GONE
-from state.types import StoreSpec
+from weir.state.engine.contract import StateReader
+from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Store, StoreTime
+from weir.state.stores.codec import TIME_BYTES, time_bytes
+from weir.state.stores.expiry import ExpiryIndex
+from weir.state.stores.specs import GONE
+from weir.state.types import StoreSpec
 
 NOT_PUT = -(1 << 63)
 """What ``put`` gives for a version that is too old to be kept."""

@@ -3,7 +3,7 @@
 Keys begin with the window's start, so that closing windows, or reading all of a time, is one range. Reading one
 key goes from one start that the store holds to the next by seeks: its cost grows with the number of starts between
 the bounds (14 microseconds each, measured with a million windows), not with the number of keys. Assigning records
-to windows belongs to ``pipelines.operators``; bounds are inclusive, as Kafka Streams has them.
+to windows belongs to ``weir.pipelines.operators``; bounds are inclusive, as Kafka Streams has them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, ValueAndTimestamp
-from state.stores.codec import TIME_BYTES, time_bytes
+from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, ValueAndTimestamp
+from weir.state.stores.codec import TIME_BYTES, time_bytes
 
 V = TypeVar("V")
 

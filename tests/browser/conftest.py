@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from pipelines.cli.dagster_ui import free_port, prepare_home
-from pipelines.cli.keeper import start_kept
 from tests.browser.story import Story
 from tests.waiting import wait_for
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.cli.dagster_ui import free_port, prepare_home
+from weir.pipelines.cli.keeper import start_kept
 
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0

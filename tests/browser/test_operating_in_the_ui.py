@@ -7,11 +7,11 @@ import dagster as dg
 import pytest
 from playwright.sync_api import expect
 
-from infra.control import ControlDatabase
-from pipelines.cli.drive_backfill import backfills
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_rows
 from tests.waiting import wait_for
+from weir.infra.control import ControlDatabase
+from weir.pipelines.cli.drive_backfill import backfills
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.timed]
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from polars import col
 
-from pipelines import Application, BufferConfig, Count, Json, Max, StreamsBuilder, String, Sum, Suppressed, TimeWindows
+from weir import Application, BufferConfig, Count, Json, Max, StreamsBuilder, String, Sum, Suppressed, TimeWindows
 
 TOPIC, PARTITIONS = "events", 4
 START_MS = 1_700_000_000_000

@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from infra.settings import Settings
-from pipelines.spark.runner import run
 from tests.faults.hook import DRIVER_FILE, FAULTS_DIR, STARTS, note
+from weir.infra.settings import Settings
+from weir.pipelines.spark.runner import run
 
 if __name__ == "__main__":
     faults = Path(os.environ[FAULTS_DIR])

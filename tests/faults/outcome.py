@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
-from state.commit.log import COMMITS, newest_commit
-from state.commit.tables import AppendTable
-from state.engine.instances import current_instance
-from state.engine.views import open_reader
-from state.types import IsolationLevel, StateId
 from tests.faults.applications import FACTS, STORES, TABLES, TOPIC, app
+from weir.state.commit.log import COMMITS, newest_commit
+from weir.state.commit.tables import AppendTable
+from weir.state.engine.instances import current_instance
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel, StateId
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from threading import Event
 
 import pytest
 
-from state.errors import FencedError
 from tests.faults.applications import PARTITIONS, TOPIC, build, records
 from tests.faults.dying import KilledError, dying_at
 from tests.faults.hook import DRIVER_STEPS, WORKER_STEPS
 from tests.faults.outcome import assert_same, outcome
 from tests.pipelines.spark.inline import Place, Topics
+from weir.state.errors import FencedError
 
 pytestmark = pytest.mark.faults
 

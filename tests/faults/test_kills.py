@@ -21,14 +21,14 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from state.commit.log import newest_commit
-from state.engine.instances import current_instance
-from state.engine.views import open_reader
-from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, TOPIC, app, records
 from tests.faults.hook import DRIVER_STEPS, FAULTS_DIR, STARTS, WORKER_STEPS, left, order, steps
 from tests.faults.outcome import Unfinished, assert_same, outcome, unfinished
 from tests.waiting import wait_for
+from weir.state.commit.log import newest_commit
+from weir.state.engine.instances import current_instance
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel, TaskId
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.spark]
 

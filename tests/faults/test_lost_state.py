@@ -20,18 +20,18 @@ from threading import Event
 import msgspec
 import pytest
 
-from infra.kafka.admin import BrokerUnreachableError
-from pipelines.spark import driver as module
-from pipelines.spark.errors import RestoreFailedError
-from pipelines.tasks.epoch import POSITIONS_KEY
-from state.commit.protocol import newest_commit
-from state.commit.record import TaskCommit
-from state.engine.cache import TaskStoreCache
-from state.engine.environment import PAGE_BYTES
-from state.engine.task_store import TASK_STORE, TaskStore
-from state.types import StateId
 from tests.pipelines.spark.inline import InlineRestores, Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark import driver as module
+from weir.pipelines.spark.errors import RestoreFailedError
+from weir.pipelines.tasks.epoch import POSITIONS_KEY
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import TaskCommit
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.environment import PAGE_BYTES
+from weir.state.engine.task_store import TASK_STORE, TaskStore
+from weir.state.types import StateId
 
 pytestmark = pytest.mark.faults
 
@@ -226,7 +226,7 @@ def test_a_restored_task_is_not_restored_again_at_the_next_start(shop):
 def test_a_task_whose_restored_state_is_no_better_stops_the_run(shop, monkeypatch):
     """Its changelog does not agree with the commit log: to restore for ever would say nothing to anybody."""
     shutil.rmtree(shop.instance)
-    monkeypatch.setattr("pipelines.spark.restore.task_rows",
+    monkeypatch.setattr("weir.pipelines.spark.restore.task_rows",
                         lambda positions, clocks: [(POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 7}}))])
     shop.topics.rows["sales", 1] += sales(10, 1)
     with pytest.raises(RestoreFailedError, match=r"task 0_1 .*no better: holds position 7 of sales-1"):
@@ -270,8 +270,8 @@ def test_time_outs_and_broker_errors_restore_nothing(shop, monkeypatch):
 SCAN = """
 import sys
 from pathlib import Path
-from state.engine.task_store import TaskStore
-from state.types import IsolationLevel
+from weir.state.engine.task_store import TaskStore
+from weir.state.types import IsolationLevel
 store = TaskStore.open(Path(sys.argv[1]), "0_0", ["a"])
 with store.reader(IsolationLevel.READ_COMMITTED) as reader:
     sum(1 for row in reader.scan("a"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, address_of
+from weir.infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, address_of
 
 
 class Message(ctypes.Structure):

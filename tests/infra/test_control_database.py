@@ -14,7 +14,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from infra.control import (
+from weir.infra.control import (
     ControlDatabase,
     ControlDatabaseError,
     DriverControl,
@@ -23,7 +23,7 @@ from infra.control import (
     TaskStatusRow,
     this_host,
 )
-from infra.control.rows import AT_REST
+from weir.infra.control.rows import AT_REST
 
 METRIC = MetricRow(epoch=7, committed_epoch=5, records_in=100, records_per_s=12.5, lag=3, commit_ms=8.25)
 
@@ -147,7 +147,7 @@ def test_a_new_file_that_another_process_prepares_is_waited_for(tmp_path):
 
 WRITER = """
 import sys
-from infra.control import ControlDatabase
+from weir.infra.control import ControlDatabase
 database = ControlDatabase(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -246,7 +246,7 @@ def test_the_last_hour_is_a_row_a_minute(database):
 
 def test_lags_are_the_greatest_of_each_step_up_to_a_time(database, monkeypatch):
     for at_ms, lag in ((1_000, 1), (1_001, 2), (1_099, 4), (1_100, 3), (1_350, 7)):
-        monkeypatch.setattr("infra.control.database._now_ms", lambda at_ms=at_ms: at_ms)
+        monkeypatch.setattr("weir.infra.control.database._now_ms", lambda at_ms=at_ms: at_ms)
         database.add_metric("app", replace(METRIC, lag=lag))
     assert database.lags("app", until_ms=1_100, step_ms=100, steps=3) == [1, 4]
     assert database.lags("app", until_ms=1_100, step_ms=100, steps=1) == [4]

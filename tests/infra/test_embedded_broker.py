@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from infra.jars import JarsError
-from infra.java import class_archive
-from infra.kafka import broker as broker_module
-from infra.kafka import supervisor as supervisor_module
-from infra.kafka.admin import KafkaAdmin
-from infra.kafka.broker import BrokerStartError, EmbeddedBroker, broker_for
-from infra.process import start_ticks
 from tests.waiting import wait_for
+from weir.infra.jars import JarsError
+from weir.infra.java import class_archive
+from weir.infra.kafka import broker as broker_module
+from weir.infra.kafka import supervisor as supervisor_module
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import BrokerStartError, EmbeddedBroker, broker_for
+from weir.infra.process import start_ticks
 
 pytestmark = pytest.mark.broker
 
 USER = """
 import sys
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
 with broker_for(Settings(dir=sys.argv[1])) as bootstrap_servers:
     print(bootstrap_servers, flush=True)
     sys.stdin.read()

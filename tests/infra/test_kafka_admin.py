@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
 
 
 @pytest.mark.broker

@@ -5,7 +5,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from infra.prometheus import MetricsPortError, PrometheusEndpoint
+from weir.infra.prometheus import MetricsPortError, PrometheusEndpoint
 
 
 @dataclass(frozen=True)

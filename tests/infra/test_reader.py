@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.reader import OffsetGoneError, PartitionReader, RawRecords
+from weir.infra.kafka.reader import OffsetGoneError, PartitionReader, RawRecords
 
 pytestmark = pytest.mark.broker
 

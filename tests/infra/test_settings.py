@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.settings import Settings, SettingsError, is_secret, mask_url
+from weir.infra.settings import Settings, SettingsError, is_secret, mask_url
 
 
 @pytest.fixture(autouse=True)

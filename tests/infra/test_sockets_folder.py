@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HOLD = ("import sys; from infra.spark.session import _sockets_folder; "
+HOLD = ("import sys; from weir.infra.spark.session import _sockets_folder; "
         "print(_sockets_folder(), flush=True); sys.stdin.read()")
 
 

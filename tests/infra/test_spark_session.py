@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.java import class_archive
 from tests.waiting import wait_for
+from weir.infra.java import class_archive
 
 pytestmark = pytest.mark.spark
 
@@ -57,8 +57,8 @@ def test_a_worker_outlives_the_job_and_is_used_again(spark):
 
 BUSY_DRIVER = textwrap.dedent("""
     import os, sys, time
-    from infra.settings import Settings
-    from infra.spark.session import slot_context
+    from weir.infra.settings import Settings
+    from weir.infra.spark.session import slot_context
 
     folder = sys.argv[1]
     def busy(_, rows, folder=folder):
@@ -88,8 +88,8 @@ def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
 
 SQL_READER = textwrap.dedent("""
     import sys
-    from infra.settings import Settings
-    from infra.spark.session import sql_session, stop_session
+    from weir.infra.settings import Settings
+    from weir.infra.spark.session import sql_session, stop_session
 
     session = sql_session(Settings(dir=sys.argv[1] + "/weir", slots=2))
     rows = session.sql(f"SELECT sum(n) AS total FROM delta.`{sys.argv[1]}/table`").collect()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pipelines import Application, StreamsBuilder, String
 from tests.faults.applications import build
+from weir import Application, StreamsBuilder, String
 
 _builder = StreamsBuilder()
 _builder.stream("nowhere", key=String("user"), value=String("page")).to_delta("pages")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     Count,
@@ -20,7 +20,7 @@ from pipelines import (
     Suppressed,
     TimeWindows,
 )
-from pipelines.serdes.partitioner import murmur2
+from weir.pipelines.serdes.partitioner import murmur2
 
 PARTITIONS, RECORDS = 2, 320
 TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900, "joins-views-eu": 130,

@@ -10,7 +10,7 @@ import msgspec
 from google.protobuf.wrappers_pb2 import Int64Value
 from polars import col
 
-from pipelines import (
+from weir import (
     Application,
     ApproxDistinct,
     ApproxQuantiles,

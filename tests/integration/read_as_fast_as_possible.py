@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from state.engine.views import open_reader
-from state.types import IsolationLevel
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel
 
 
 def events(value: bytes) -> int:

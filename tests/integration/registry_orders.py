@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines import Application, Avro, StreamsBuilder, String, Sum
+from weir import Application, Avro, StreamsBuilder, String, Sum
 
 
 @dataclass(frozen=True)

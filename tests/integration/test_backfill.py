@@ -14,17 +14,17 @@ from confluent_kafka import Producer
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
-from infra.settings import Settings
-from pipelines.backfill.outputs import day_outputs
-from pipelines.cli.app import app as weir
-from pipelines.cli.registry import register
-from pipelines.cli.verify import verify_application
-from pipelines.spark.runner import run
-from state.changelog.as_of import state_as_of
-from state.commit.log import newest_commit
-from state.commit.tables import read_rows, read_table
 from tests.pipelines.backfill.program import OUTPUTS, app, archive, mended, readings
 from tests.waiting import wait_for
+from weir.infra.settings import Settings
+from weir.pipelines.backfill.outputs import day_outputs
+from weir.pipelines.cli.app import app as weir
+from weir.pipelines.cli.registry import register
+from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.spark.runner import run
+from weir.state.changelog.as_of import state_as_of
+from weir.state.commit.log import newest_commit
+from weir.state.commit.tables import read_rows, read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -78,7 +78,7 @@ def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> 
 def command(settings: Settings, *arguments: str) -> subprocess.Popen:
     """``weir backfill`` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from pipelines.cli import main; main()", "backfill", *arguments, "--dir",
+        [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "backfill", *arguments, "--dir",
          str(settings.dir), "--bootstrap-servers", settings.bootstrap_servers, "--set", "slots=2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

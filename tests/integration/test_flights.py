@@ -13,16 +13,16 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from polars.testing import assert_frame_equal
 
-from infra.settings import Settings
-from pipelines.examples.load_flights import load, read_flights
-from pipelines.spark.progress import RunSummary
-from pipelines.spark.runner import run
+from weir.infra.settings import Settings
+from weir.pipelines.examples.load_flights import load, read_flights
+from weir.pipelines.spark.progress import RunSummary
+from weir.pipelines.spark.runner import run
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 HOUR_MS, GRACE_MS = 3_600_000, 600_000
 UTC_MS = pl.Datetime("ms", "UTC")
 FLIGHTS, LATE, CANCELLED, KEYS, KEY_HOURS = 336_776, 70_774, 8_255, 35, 116_904
-REFERENCE = "pipelines.examples.flights:app"
+REFERENCE = "weir.pipelines.examples.flights:app"
 COUNTS = [pl.len().alias("flights"), (pl.col("dep_delay") > 15).sum().alias("late")]
 CANCELLED_COUNT = pl.col("dep_time").is_null().sum().alias("cancelled")
 

@@ -13,15 +13,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from polars.testing import assert_frame_equal
 
-from infra.kafka.admin import KafkaAdmin
-from pipelines.examples.load_flights import flight_records, load
-from pipelines.examples.loading import LoadError
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.pipelines.examples.load_flights import flight_records, load
+from weir.pipelines.examples.loading import LoadError
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4
 LOADER = """
 import sys
-from pipelines.examples.load_flights import load
+from weir.pipelines.examples.load_flights import load
 load(sys.argv[1], topic=sys.argv[2], on_progress=lambda done, total: print(done, flush=True))
 """
 

@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.admin import KafkaAdmin
-from infra.settings import Settings
-from pipelines.spark.progress import RunSummary
-from pipelines.spark.runner import run
-from pipelines.testing import TopologyTestDriver
-from state.commit.tables import read_table
 from tests.integration.joins import PARTITIONS, REBATES_PARTITIONS, TOPICS, app, records
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.settings import Settings
+from weir.pipelines.spark.progress import RunSummary
+from weir.pipelines.spark.runner import run
+from weir.state.commit.tables import read_table
+from weir.testing import TopologyTestDriver
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -14,15 +14,15 @@ from confluent_kafka import Producer
 
 from bench.events import PARTITIONS as OUTPUT_PARTITIONS
 from bench.kafka_streams import read_output
-from infra.jars import JarsError, fetch
-from infra.java import java_executable
-from infra.kafka.admin import KafkaAdmin
-from infra.kafka.reader import PartitionReader
-from pipelines import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows
-from pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
-from pipelines.serdes.scalar import Int64
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place
+from weir import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.infra.jars import JarsError, fetch
+from weir.infra.java import java_executable
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.reader import PartitionReader
+from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
+from weir.pipelines.serdes.scalar import Int64
+from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.timed]
 SOURCE = Path(__file__).parent / "java" / "CountsToMigrate.java"

@@ -7,12 +7,12 @@ import fastavro
 import pytest
 from confluent_kafka import Producer
 
-from pipelines import SchemaRegistryError
-from pipelines.serdes.registry import SchemaRegistry, header
-from pipelines.spark.runner import run
-from state.commit.tables import read_table
 from tests.integration.registry_orders import TOPIC, app
 from tests.pipelines.serdes.registry_server import schema_registry
+from weir import SchemaRegistryError
+from weir.pipelines.serdes.registry import SchemaRegistry, header
+from weir.pipelines.spark.runner import run
+from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -24,22 +24,22 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from typer.testing import CliRunner
 
-from infra.control.database import LeaseHeldError
-from infra.kafka.admin import KafkaAdmin, UnknownTopicError
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from pipelines.cli.app import app as weir
-from pipelines.cli.registry import register
-from pipelines.spark.runner import RunSummary, run
-from state.commit.log import newest_commit
-from state.commit.tables import read_table
-from state.engine.instances import current_instance
-from state.engine.views import open_reader
-from state.types import IsolationLevel, TaskId
 from tests.faults.applications import PARTITIONS, START_MS, TOPIC, app, records
 from tests.faults.outcome import assert_same, outcome
 from tests.integration import applications
 from tests.waiting import wait_for
+from weir.infra.control.database import LeaseHeldError
+from weir.infra.kafka.admin import KafkaAdmin, UnknownTopicError
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app as weir
+from weir.pipelines.cli.registry import register
+from weir.pipelines.spark.runner import RunSummary, run
+from weir.state.commit.log import newest_commit
+from weir.state.commit.tables import read_table
+from weir.state.engine.instances import current_instance
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel, TaskId
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -77,7 +77,7 @@ class Place:
     def start(self) -> subprocess.Popen[str]:
         """``weir run`` in a process of its own."""
         return subprocess.Popen(
-            [sys.executable, "-c", "from pipelines.cli import main; main()", "run", self.reference,
+            [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "run", self.reference,
              "--dir", str(self.settings.dir), "--bootstrap-servers", self.settings.bootstrap_servers],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ), text=True)
 

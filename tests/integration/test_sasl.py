@@ -11,13 +11,13 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from infra.jars import jars
-from infra.java import java_executable
-from infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
-from infra.kafka.properties import broker_properties
-from infra.process import end_with_parent
-from state.commit.tables import read_table
 from tests.faults.applications import PARTITIONS, TOPIC, records
+from weir.infra.jars import jars
+from weir.infra.java import java_executable
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
+from weir.infra.kafka.properties import broker_properties
+from weir.infra.process import end_with_parent
+from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -91,7 +91,7 @@ def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subproces
         + "".join(f'"{name}" = "{value}"\n' for name, value in login.items()))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     return subprocess.run(
-        [sys.executable, "-c", "from pipelines.cli import main; main()", "run", "tests.faults.applications:app",
+        [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "run", "tests.faults.applications:app",
          "--until-caught-up"], cwd=folder, env={**environment, "PYTHONPATH": os.getcwd()}, text=True,
         capture_output=True, timeout=RUN_LIMIT_S)
 

@@ -12,16 +12,16 @@ import polars as pl
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.admin import KafkaAdmin
-from infra.settings import Settings
-from pipelines.serdes.registry import connect_serdes
-from pipelines.spark.progress import RunSummary
-from pipelines.spark.runner import run
-from pipelines.testing import TopologyTestDriver
 from tests.integration import mixed
 from tests.integration.windows import PARTITIONS, RECORDS, TABLES, TOPIC, app, records
 from tests.pipelines.serdes.registry_server import schema_registry
 from tests.waiting import wait_for
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.settings import Settings
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.progress import RunSummary
+from weir.pipelines.spark.runner import run
+from weir.testing import TopologyTestDriver
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     Count,

@@ -5,15 +5,15 @@ import os
 import dagster as dg
 import pytest
 
-from infra.control import ControlDatabase, Lease, this_host
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from pipelines.examples.flights import app
-from pipelines.tasks.tables import application_tables
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.types import StateId
 from tests.orchestration.flights import START_S, TASKS
+from weir.infra.control import ControlDatabase, Lease, this_host
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.pipelines.examples.flights import app
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.types import StateId
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import dagster as dg
 
-from orchestration.application import weir_assets
-from orchestration.resources import WeirResource, driver_pipes
-from orchestration.thresholds import Thresholds
-from pipelines import Application, Count, Json, Max, StreamsBuilder, String
-from pipelines.examples.weather import Observation
+from weir import Application, Count, Json, Max, StreamsBuilder, String
+from weir.orchestration.application import weir_assets
+from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.examples.weather import Observation
 
 UNCOMMITTED_MAX_BYTES = 100
 STALLED_MAX_S = 3.0

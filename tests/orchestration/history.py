@@ -5,16 +5,16 @@ The weather is read as from the topic that the example's loader fills, so that a
 
 import time
 
-from infra.settings import Settings
-from pipelines.examples.load_weather import weather_records
-from pipelines.spark.coordinator import Coordinator
-from pipelines.spark.planner import Limits
-from pipelines.tasks.epoch import EpochRunner, TaskSettings
-from pipelines.tasks.tables import application_tables
-from state.commit.protocol import Committer
-from state.engine.cache import TaskStoreCache
 from tests.orchestration.held import app
 from tests.pipelines.spark.inline import InlineSlots, Topics
+from weir.infra.settings import Settings
+from weir.pipelines.examples.load_weather import weather_records
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.planner import Limits
+from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.protocol import Committer
+from weir.state.engine.cache import TaskStoreCache
 
 PARTITIONS = 2
 OBSERVATIONS = 40

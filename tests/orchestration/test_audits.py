@@ -17,23 +17,23 @@ from dagster._core.test_utils import freeze_time
 from dagster._time import get_current_datetime
 from deltalake import DeltaTable
 
-from infra.control import TaskStatusRow, this_host
-from orchestration.audits import audit_checks, state_checks
-from orchestration.ingest import ingest_assets
-from orchestration.repair import repair_sensor
-from orchestration.resources import WeirResource
-from orchestration.steering import restore_job
-from orchestration.supervised import Supervised
-from orchestration.thresholds import Thresholds
-from pipelines.cli import verify
-from state.commit.files import write_file
-from state.engine.cache import TaskStoreCache
-from state.engine.databases import Databases
-from state.stores.codec import KeyCodec
 from tests.orchestration.flights import FLIGHTS
 from tests.pipelines.cli.test_verify import Shop
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.sales import application, sales
+from weir.infra.control import TaskStatusRow, this_host
+from weir.orchestration.audits import audit_checks, state_checks
+from weir.orchestration.ingest import ingest_assets
+from weir.orchestration.repair import repair_sensor
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.steering import restore_job
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.cli import verify
+from weir.state.commit.files import write_file
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.databases import Databases
+from weir.state.stores.codec import KeyCodec
 
 CHECKS = {"offsets_continuous", "late_record_rate", "uncommitted_bytes", "dead_letter_rate", "rows_as_committed"}
 

@@ -11,17 +11,17 @@ import pytest
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from polars.testing import assert_frame_equal
 
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from orchestration.application import weir_assets
-from orchestration.definitions import defs
-from orchestration.examples import weather_defs
-from orchestration.resources import WeirResource, driver_pipes
-from pipelines.cli.drive_backfill import backfills, discard
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_rows
 from tests.orchestration.test_definitions import clicks
 from tests.waiting import wait_for
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.orchestration.application import weir_assets
+from weir.orchestration.definitions import defs
+from weir.orchestration.examples import weather_defs
+from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.pipelines.cli.drive_backfill import backfills, discard
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_rows
 
 BACKFILL = dg.AssetKey(["weather", "backfill"])
 
@@ -71,7 +71,7 @@ def terminate(instance: dg.DagsterInstance) -> None:
 
 
 def kill(instance: dg.DagsterInstance) -> None:
-    [worker] = [each for each in psutil.Process().children() if "orchestration.backfill_worker" in each.cmdline()]
+    [worker] = [each for each in psutil.Process().children() if "weir.orchestration.backfill_worker" in each.cmdline()]
     worker.kill()
 
 

@@ -6,11 +6,11 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from infra.control import MetricRow
-from orchestration.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, keep_partitions_in_step, news
-from pipelines.examples.flights import app
-from state.commit.files import write_file
 from tests.orchestration.flights import FLIGHTS, START_S
+from weir.infra.control import MetricRow
+from weir.orchestration.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due, keep_partitions_in_step, news
+from weir.pipelines.examples.flights import app
+from weir.state.commit.files import write_file
 
 SPECS = {spec.name: spec for spec in app.topology.table_specs()}
 INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]

@@ -9,11 +9,11 @@ import dagster as dg
 import pytest
 import yaml
 
-from orchestration.application import weir_assets
-from orchestration.definitions import defs
-from orchestration.ingest import IngestConfig
-from orchestration.resources import WeirResource, driver_pipes
-from pipelines import Application, Count, StreamsBuilder, String
+from weir import Application, Count, StreamsBuilder, String
+from weir.orchestration.application import weir_assets
+from weir.orchestration.definitions import defs
+from weir.orchestration.ingest import IngestConfig
+from weir.orchestration.resources import WeirResource, driver_pipes
 
 MOST_TIMES_DAGSTER = 3.3
 """Of the CPU time that importing Dagster alone takes beside it: 0.9 s on a quiet machine, so 3 s there."""
@@ -27,7 +27,7 @@ def clicks(application: str) -> Application:
 
 @pytest.mark.slow
 def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
-    probe = ("import sys, orchestration.definitions as d; d.defs.get_repository_def(); "
+    probe = ("import sys, weir.orchestration.definitions as d; d.defs.get_repository_def(); "
              "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))")
     ratios = []
     for _ in range(3):  # the first one compiles modules, and others may use the machine
@@ -68,7 +68,7 @@ def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
 def configs(base: type[dg.Config]) -> Iterator[type[dg.Config]]:
     """What the launchpad asks for."""
     for config in base.__subclasses__():
-        if config.__module__.startswith("orchestration."):
+        if config.__module__.startswith("weir."):
             yield config
         yield from configs(config)
 
@@ -128,4 +128,4 @@ def test_an_ingest_started_without_configuration_ends_once_it_has_caught_up():
 def test_the_workspace_names_the_definitions(pytestconfig):
     workspace = yaml.safe_load((pytestconfig.rootpath / "workspace.yaml").read_text())
     [location] = workspace["load_from"]
-    assert location["python_module"]["module_name"] == "orchestration.definitions"
+    assert location["python_module"]["module_name"] == "weir.orchestration.definitions"

@@ -17,13 +17,13 @@ import psutil
 import psycopg
 import pytest
 
-from infra.control import ApplicationStatus, ControlDatabase
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from pipelines.cli.dagster_ui import free_port
-from pipelines.examples import load_weather
-from state.commit.protocol import newest_commit
 from tests.waiting import wait_for
+from weir.infra.control import ApplicationStatus, ControlDatabase
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.cli.dagster_ui import free_port
+from weir.pipelines.examples import load_weather
+from weir.state.commit.protocol import newest_commit
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker, pytest.mark.faults, pytest.mark.timed]
 

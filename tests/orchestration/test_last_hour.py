@@ -1,7 +1,7 @@
 """The hour's plot, in text."""
 
-from infra.control import MinuteRow
-from orchestration.last_hour import MINUTE_MS, MINUTES_A_BAR, SHOWN_MINUTES, bars, last_hour_markdown
+from weir.infra.control import MinuteRow
+from weir.orchestration.last_hour import MINUTE_MS, MINUTES_A_BAR, SHOWN_MINUTES, bars, last_hour_markdown
 
 
 def test_bars_go_from_zero_to_the_greatest_value_and_leave_gaps_where_nothing_was_read():

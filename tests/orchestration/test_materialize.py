@@ -5,15 +5,15 @@ import os
 import dagster as dg
 import pytest
 
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from orchestration.checks import lag_check
-from orchestration.examples import flights_defs
-from orchestration.resources import WeirResource, driver_pipes
-from pipelines.cli.positions import committed_positions
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.orchestration.flights import FLIGHTS
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.orchestration.checks import lag_check
+from weir.orchestration.examples import flights_defs
+from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.pipelines.cli.positions import committed_positions
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 

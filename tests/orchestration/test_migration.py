@@ -4,11 +4,11 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from orchestration.application import weir_assets
-from orchestration.resources import WeirResource, driver_pipes
-from pipelines import Application, Count, Int64, StreamsBuilder, String
-from state.commit.protocol import newest_commit
 from tests.orchestration import test_migration
+from weir import Application, Count, Int64, StreamsBuilder, String
+from weir.orchestration.application import weir_assets
+from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.state.commit.protocol import newest_commit
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2

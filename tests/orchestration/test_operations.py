@@ -17,17 +17,17 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from polars.testing import assert_frame_equal
 
-from infra.control import ApplicationStatus, ControlDatabase, RequestRow
-from infra.kafka.broker import broker_for
-from infra.settings import Settings
-from orchestration.resources import WeirResource
-from pipelines.examples import load_weather
-from state.changelog.rows import SEGMENT_EPOCHS
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.orchestration.held import COOLDOWN_S, SPARE_FILES_MAX, defs
 from tests.orchestration.history import make_history
 from tests.waiting import wait_for
+from weir.infra.control import ApplicationStatus, ControlDatabase, RequestRow
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
+from weir.pipelines.examples import load_weather
+from weir.state.changelog.rows import SEGMENT_EPOCHS
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.dagster, pytest.mark.spark, pytest.mark.broker]
 

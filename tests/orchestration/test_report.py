@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import dagster as dg
 import polars as pl
 
-from orchestration.commits import news
-from orchestration.definitions import defs
-from orchestration.report import REPORT, TABLE, late_report
-from orchestration.resources import WeirResource
-from state.commit.files import write_file
-from state.commit.protocol import newest_commit
 from tests.orchestration.flights import FLIGHTS
+from weir.orchestration.commits import news
+from weir.orchestration.definitions import defs
+from weir.orchestration.report import REPORT, TABLE, late_report
+from weir.orchestration.resources import WeirResource
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import newest_commit
 
 SPEC = FLIGHTS.table_specs["late_departures"]
 

@@ -4,8 +4,8 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from infra.settings import Settings
-from orchestration.resources import WeirResource
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource
 
 
 def test_what_the_resource_says_wins_over_variables_and_reaches_the_driver(tmp_path, monkeypatch):

@@ -13,16 +13,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.control import ApplicationStatus, MetricRow, MinuteRow, TaskStatusRow
-from orchestration.compaction import compaction_pool, compaction_sensor
-from orchestration.examples import flights_defs
-from orchestration.health import conditions, health_sensor
-from orchestration.retention import endangered, retention_sensor
-from orchestration.stalled import stall, stalled_sensor
-from orchestration.thresholds import Thresholds
-from orchestration.uncommitted import uncommitted_sensor
 from tests.orchestration.flights import FLIGHTS
 from tests.orchestration.test_definitions import clicks
+from weir.infra.control import ApplicationStatus, MetricRow, MinuteRow, TaskStatusRow
+from weir.orchestration.compaction import compaction_pool, compaction_sensor
+from weir.orchestration.examples import flights_defs
+from weir.orchestration.health import conditions, health_sensor
+from weir.orchestration.retention import endangered, retention_sensor
+from weir.orchestration.stalled import stall, stalled_sensor
+from weir.orchestration.thresholds import Thresholds
+from weir.orchestration.uncommitted import uncommitted_sensor
 
 LIMITS = Thresholds()
 MUCH = LIMITS.uncommitted_max_bytes + 1
@@ -171,7 +171,7 @@ def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
     now_ms = time.time_ns() // 1_000_000
     with monkeypatch.context() as patch:
         for minute in range(-5, 1):
-            patch.setattr("infra.control.database._now_ms", lambda at_ms=now_ms + minute * 60_000: at_ms)
+            patch.setattr("weir.infra.control.database._now_ms", lambda at_ms=now_ms + minute * 60_000: at_ms)
             if minute == began:
                 lease = drive()
             if minute > -5:
@@ -185,7 +185,7 @@ def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
 
 HANGS = """
 import pathlib, sys, threading
-from pipelines.cli.log_files import stacks_on_signal
+from weir.pipelines.cli.log_files import stacks_on_signal
 def waits_for_a_job():
     print(flush=True)
     threading.Event().wait()

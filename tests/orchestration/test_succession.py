@@ -10,16 +10,16 @@ import pytest
 from dagster._core.events import DagsterEvent, StepFailureData, StepSuccessData
 from dagster._utils.error import SerializableErrorInfo
 
-from infra.control import ApplicationStatus, MetricRow, this_host
-from infra.control.rows import AT_REST
-from orchestration import succession
-from orchestration.deaths import Deaths, has_got_on
-from orchestration.definitions import defs
-from orchestration.ingest import why_it_ended
-from orchestration.owner import owner_of
-from orchestration.succession import succession_sensor
-from orchestration.thresholds import Thresholds
 from tests.orchestration.flights import FLIGHTS, START_S
+from weir.infra.control import ApplicationStatus, MetricRow, this_host
+from weir.infra.control.rows import AT_REST
+from weir.orchestration import succession
+from weir.orchestration.deaths import Deaths, has_got_on
+from weir.orchestration.definitions import defs
+from weir.orchestration.ingest import why_it_ended
+from weir.orchestration.owner import owner_of
+from weir.orchestration.succession import succession_sensor
+from weir.orchestration.thresholds import Thresholds
 
 STEADY_S = Thresholds().restart_steady_s
 

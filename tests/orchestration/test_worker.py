@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from orchestration.worker import LOG_EVERY_S, logged
-from pipelines.spark.progress import Progress
+from weir.orchestration.worker import LOG_EVERY_S, logged
+from weir.pipelines.spark.progress import Progress
 
 RUNNING = Progress(application="flights", generation=1, epoch=5, committed_epoch=4, records_in=1000, lag=20,
                    records_per_s=500.0, commit_ms=9.0, state="running")

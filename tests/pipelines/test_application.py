@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from pipelines import Application, ApplicationLoadError, Bytes, StreamsBuilder, String, TopologyError, load_application
+from weir import Application, ApplicationLoadError, Bytes, StreamsBuilder, String, TopologyError, load_application
 
 
 def builder():
@@ -52,13 +52,13 @@ def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message
     (package / "__init__.py").write_text("")
     (package / "empty.py").write_text("")
     (package / "broken.py").write_text("import not_there_at_all")
-    (package / "typo.py").write_text("from pipelines import TimeWindows\nTimeWindows.of_size(1)")
-    (package / "java.py").write_text("from pipelines import StreamsBuilder, String\nstream = StreamsBuilder().stream("
+    (package / "typo.py").write_text("from weir import TimeWindows\nTimeWindows.of_size(1)")
+    (package / "java.py").write_text("from weir import StreamsBuilder, String\nstream = StreamsBuilder().stream("
                                      "'in', key=String('k'), value=String('v'))\nstream.groupByKey()")
     (package / "own.py").write_text("raise AttributeError('mine')")
     (package / "cut.py").write_text("app = (")
     (package / "good.py").write_text("from tests.pipelines.test_application import builder\n"
-                                     "from pipelines import Application\napp, other = Application('a', builder()), 3")
+                                     "from weir import Application\napp, other = Application('a', builder()), 3")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ApplicationLoadError, match=message):
         load_application(name)

@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from pipelines import (
+from tests.pipelines.serdes.registry_server import schema_registry
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import sales
+from weir import (
     Application,
     Avro,
     Count,
@@ -22,16 +25,13 @@ from pipelines import (
     StreamsBuilder,
     String,
     Sum,
-    state_reader,
 )
-from pipelines.serdes.partitioner import murmur2
-from pipelines.serdes.registry import connect_serdes
-from pipelines.serdes.row_type import RowType
-from state.engine.cache import TaskStoreCache
-from state.types import IsolationLevel
-from tests.pipelines.serdes.registry_server import schema_registry
-from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import sales
+from weir.pipelines import state_reader
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.serdes.row_type import RowType
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.types import IsolationLevel
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.backfill.shadow import Shadow, shadows
 from tests.pipelines.backfill.inline import copied
 from tests.pipelines.spark.inline import Place
+from weir.pipelines.backfill.shadow import Shadow, shadows
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from threading import Event
 
 import polars as pl
 
-from pipelines.application import Application
-from pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
-from pipelines.backfill.files import SliceReader, write_slice
-from pipelines.backfill.ranges import Ranges, whole_ranges
-from pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
-from pipelines.spark.planner import TopicPartition
-from pipelines.tasks.epoch import TaskSettings
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Desk, Place, Topics
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
+from weir.pipelines.backfill.files import SliceReader, write_slice
+from weir.pipelines.backfill.ranges import Ranges, whole_ranges
+from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
+from weir.pipelines.spark.planner import TopicPartition
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 
 @dataclass

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipelines.backfill.everything import swap_everything
-from pipelines.backfill.shadow import EVERYTHING, Shadow
-from pipelines.backfill.swap import prepare, swap_at_rest
 from tests.pipelines.backfill.program import app, mended
 from tests.pipelines.spark.inline import Place
+from weir.pipelines.backfill.everything import swap_everything
+from weir.pipelines.backfill.shadow import EVERYTHING, Shadow
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
 
 LIFE_LIMIT_S = 120
 

@@ -10,7 +10,8 @@ from datetime import UTC, date, datetime, timedelta
 import polars as pl
 from polars import col
 
-from pipelines import (
+from tests.pipelines.spark.inline import Place, Topics
+from weir import (
     Application,
     BufferConfig,
     Count,
@@ -22,8 +23,7 @@ from pipelines import (
     Suppressed,
     TimeWindows,
 )
-from pipelines.backfill.shadow import Days
-from tests.pipelines.spark.inline import Place, Topics
+from weir.pipelines.backfill.shadow import Days
 
 FIRST = datetime(2024, 5, 1, tzinfo=UTC)
 DAYS = Days(first=date(2024, 5, 3), end=date(2024, 5, 5))

@@ -10,9 +10,9 @@ from datetime import date, timedelta
 import pytest
 from typer.testing import CliRunner
 
-from infra.control import ControlDatabase, this_host
-from infra.settings import Settings
-from pipelines import (
+from tests.pipelines.backfill.inline import Cluster
+from tests.pipelines.spark.inline import Topics
+from weir import (
     Application,
     Count,
     FailOnInvalidTimestamp,
@@ -23,19 +23,19 @@ from pipelines import (
     TimeWindows,
     UnlimitedWindows,
 )
-from pipelines.backfill.begin import begin_everything, begin_from_kafka
-from pipelines.backfill.errors import GlobalTablesError, HistoryLostError, NoCutError, NoDayOutputsError
-from pipelines.backfill.outputs import DayOutput, day_outputs
-from pipelines.backfill.ranges import cut_of, kafka_ranges
-from pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
-from pipelines.cli.app import app as weir
-from pipelines.cli.compact import compact_application
-from pipelines.cli.registry import register
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.types import BlobRef, StateId
-from tests.pipelines.backfill.inline import Cluster
-from tests.pipelines.spark.inline import Topics
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.settings import Settings
+from weir.pipelines.backfill.begin import begin_everything, begin_from_kafka
+from weir.pipelines.backfill.errors import GlobalTablesError, HistoryLostError, NoCutError, NoDayOutputsError
+from weir.pipelines.backfill.outputs import DayOutput, day_outputs
+from weir.pipelines.backfill.ranges import cut_of, kafka_ranges
+from weir.pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
+from weir.pipelines.cli.app import app as weir
+from weir.pipelines.cli.compact import compact_application
+from weir.pipelines.cli.registry import register
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.types import BlobRef, StateId
 
 DAY_MS = 24 * 3600 * 1000
 DAYS = Days(first=date(1970, 1, 6), end=date(1970, 1, 8))

@@ -12,26 +12,26 @@ import pytest
 from polars import col
 from polars.testing import assert_frame_equal
 
-from pipelines import Application, Count, Json, Max, StreamsBuilder, String, Sum
-from pipelines.backfill.errors import BeginningLostError, NoCutError, UnknownBackfillError
-from pipelines.backfill.everything import is_behind, swap_everything
-from pipelines.backfill.shadow import shadows
-from pipelines.backfill.swap import prepare, swap_at_rest
-from pipelines.spark.errors import TopologyChangedError
-from pipelines.tasks.epoch import task_rows
-from state.changelog.as_of import state_as_of
-from state.changelog.compaction import Compaction
-from state.changelog.following import Follower
-from state.changelog.verify import verify_task
-from state.commit.audit import newest_commits, offset_breaks, row_count
-from state.commit.protocol import newest_commit
-from state.commit.tables import AppendTable, read_table
-from state.errors import FencedError, SwapRefusedError, TableSchemaError
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_on, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mended, sensors
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Count, Json, Max, StreamsBuilder, String, Sum
+from weir.pipelines.backfill.errors import BeginningLostError, NoCutError, UnknownBackfillError
+from weir.pipelines.backfill.everything import is_behind, swap_everything
+from weir.pipelines.backfill.shadow import shadows
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.tasks.epoch import task_rows
+from weir.state.changelog.as_of import state_as_of
+from weir.state.changelog.compaction import Compaction
+from weir.state.changelog.following import Follower
+from weir.state.changelog.verify import verify_task
+from weir.state.commit.audit import newest_commits, offset_breaks, row_count
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import AppendTable, read_table
+from weir.state.errors import FencedError, SwapRefusedError, TableSchemaError
 
 pytestmark = pytest.mark.faults
 

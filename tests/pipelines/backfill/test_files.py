@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.backfill.begin import begin_from_files
-from pipelines.backfill.errors import OpenWindowsError, SourceFilesError
-from pipelines.backfill.files import SliceReader
-from pipelines.backfill.shadow import Days
-from pipelines.backfill.swap import prepare, swap_at_rest
-from pipelines.serdes.source import RAW_SCHEMA
-from state.commit.tables import read_rows
 from tests.pipelines.backfill.inline import made_from_files, output
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, app, archive, readings, sensors
+from weir.pipelines.backfill.begin import begin_from_files
+from weir.pipelines.backfill.errors import OpenWindowsError, SourceFilesError
+from weir.pipelines.backfill.files import SliceReader
+from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.serdes.source import RAW_SCHEMA
+from weir.state.commit.tables import read_rows
 
 pytestmark = pytest.mark.slow
 HALF_HOUR_MS = 1_800_000
@@ -50,7 +50,7 @@ def test_files_that_end_with_the_last_window_of_the_days_give_what_the_live_run_
 
 
 def shadow_cut(place) -> int:
-    from state.commit.protocol import newest_commit
+    from weir.state.commit.protocol import newest_commit
 
     return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
 

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.backfill.shadow import Days
-from pipelines.backfill.swap import prepare, swap_at_rest
-from pipelines.examples import flights
-from pipelines.examples.load_flights import flight_records
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.pipelines.backfill.inline import made, output
 from tests.pipelines.spark.inline import Place, Topics
+from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.examples import flights
+from weir.pipelines.examples.load_flights import flight_records
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 pytestmark = pytest.mark.slow
 DAYS = Days(first=date(2013, 1, 3), end=date(2013, 1, 6))

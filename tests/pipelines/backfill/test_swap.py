@@ -12,17 +12,17 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.backfill.shadow import Completion, Days, shadows
-from pipelines.backfill.swap import prepare, swap_at_rest
-from state.changelog.compaction import Compaction
-from state.commit.protocol import newest_commit
-from state.commit.swap import PREPARED_LIFE_S
-from state.commit.tables import read_rows
-from state.errors import FencedError, SwapRefusedError
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun, made, output, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
 from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
+from weir.pipelines.backfill.shadow import Completion, Days, shadows
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.state.changelog.compaction import Compaction
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.swap import PREPARED_LIFE_S
+from weir.state.commit.tables import read_rows
+from weir.state.errors import FencedError, SwapRefusedError
 
 pytestmark = pytest.mark.faults
 
@@ -169,7 +169,7 @@ def test_a_backfill_that_counts_has_left_no_local_stores(place, monkeypatch):
         assert not shadow.state_folder.exists()
         raise KilledError(path.name)
 
-    monkeypatch.setattr("pipelines.backfill.shadow.replace_file", die)
+    monkeypatch.setattr("weir.pipelines.backfill.shadow.replace_file", die)
     shadow.state_folder.mkdir(parents=True)
     with pytest.raises(KilledError):
         shadow.complete(Completion(records_in=0, seconds=0.0))

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app
+from weir.pipelines.cli.app import app
 
 COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",),
             ("commit",), ("pause",), ("resume",), ("stop",), ("compact",), ("snapshot",), ("restore",), ("verify",),
@@ -74,7 +74,7 @@ def test_debug_adds_the_trace(weir):
 
 
 def test_a_setting_without_a_value_is_refused(weir):
-    result = weir("run", "pipelines.examples.flights:app", "--set", "slots")
+    result = weir("run", "weir.pipelines.examples.flights:app", "--set", "slots")
     assert result.exit_code == 1
     assert "KEY=VALUE" in result.stderr
 
@@ -88,7 +88,7 @@ def test_no_brokers_at_all_are_refused(weir, command):
 
 
 def test_an_unknown_setting_names_the_nearest(weir):
-    result = weir("run", "pipelines.examples.flights:app", "--set", "slot=2")
+    result = weir("run", "weir.pipelines.examples.flights:app", "--set", "slot=2")
     assert result.exit_code == 1
     assert "'slots'" in flat(result.stderr)
 
@@ -101,7 +101,7 @@ def test_a_module_that_does_not_exist_is_one_sentence(weir):
 
 
 def test_describe_names_the_sub_topologies(weir):
-    result = weir("describe", "pipelines.examples.flights:app")
+    result = weir("describe", "weir.pipelines.examples.flights:app")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("Sub-topology") == 2
     assert "hourly" in result.stdout
@@ -109,7 +109,7 @@ def test_describe_names_the_sub_topologies(weir):
 
 
 def test_describe_finds_a_module_in_the_current_folder(weir, tmp_path):
-    (tmp_path / "my_own_job.py").write_text("from pipelines.examples.flights import app as mine\n")
+    (tmp_path / "my_own_job.py").write_text("from weir.pipelines.examples.flights import app as mine\n")
     result = weir("describe", "my_own_job:mine")
     assert result.exit_code == 0, result.stderr
 
@@ -126,7 +126,7 @@ def test_a_wrong_command_is_a_usage_error(weir):
 
 @pytest.mark.broker
 def test_a_topic_is_created_in_the_embedded_broker_once(weir, broker, topic, monkeypatch):
-    monkeypatch.setattr("infra.kafka.broker.EmbeddedBroker.used", lambda embedded: contextlib.nullcontext(broker))
+    monkeypatch.setattr("weir.infra.kafka.broker.EmbeddedBroker.used", lambda embedded: contextlib.nullcontext(broker))
     name = topic(3)
     assert f"topic '{name}' is there already, with 3 partitions at {broker}" in weir("kafka", "create", name).output
     created = weir("kafka", "create", f"{name}-new", "--partitions", "2")

@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from infra.control import ControlDatabase
-from infra.settings import Settings
-from pipelines.cli.app import app
-from state.changelog.rows import changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord
-from state.commit.tables import read_table
-from state.types import StoreSpec
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import read_table
+from weir.state.types import StoreSpec
 
 CHANGES = changelog_spec(StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}),
                                    value=pl.Schema({"n": pl.Int64()})))

@@ -5,12 +5,12 @@ from threading import Thread
 
 import pytest
 
-from infra.control import ControlDatabase, TaskStatusRow, this_host
-from infra.settings import Settings
-from pipelines.cli import control
-from pipelines.cli.control import ask
-from pipelines.cli.options import CommandError
-from pipelines.cli.registry import register
+from weir.infra.control import ControlDatabase, TaskStatusRow, this_host
+from weir.infra.settings import Settings
+from weir.pipelines.cli import control
+from weir.pipelines.cli.control import ask
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.registry import register
 
 
 @pytest.fixture

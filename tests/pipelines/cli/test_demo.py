@@ -12,15 +12,15 @@ import psutil
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines import StateReader
-from pipelines.examples.flights import app
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_rows
 from tests.waiting import wait_for
+from weir import StateReader
+from weir.pipelines.examples.flights import app
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.faults]
 
-WEIR = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+WEIR = [sys.executable, "-c", "from weir.pipelines.cli import main; main()"]
 CSV_TOTALS = {"flights": 336_776, "late": 70_774, "cancelled": 8_255}
 WAIT_LIMIT_S = 240.0
 IN_SMALL_EPOCHS = {"WEIR_MAX_EPOCH_RECORDS": "2000"}

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from infra.control import ControlDatabase
-from infra.settings import Settings
-from pipelines.backfill.shadow import EVERYTHING, Backfill, Shadow
-from pipelines.cli import drive_backfill
-from pipelines.cli.options import CommandError
-from pipelines.cli.registry import register
 from tests.faults.applications import app
 from tests.waiting import wait_for
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Shadow
+from weir.pipelines.cli import drive_backfill
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.registry import register
 
 REFERENCE = "tests.faults.applications:app"
 

@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
+from weir.pipelines.cli.app import app
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 pytestmark = pytest.mark.broker
 PROGRAM = """
-from pipelines import Application, Count, Int64, StreamsBuilder, String
+from weir import Application, Count, Int64, StreamsBuilder, String
 builder = StreamsBuilder()
 stream = builder.stream("{topic}", key=String("k"), value=Int64("v"))
 {sink}
@@ -127,8 +127,8 @@ def test_a_kafka_streams_application_is_taken_over_with_serdes_of_its_own(moved,
     assert producer.flush(30) == 0
     kafka_admin.set_group_offsets(id, {(moved.topic, 0): 15, (moved.topic, 1): 20})
     name = f"serdes_{moved.topic[-8:]}"
-    (tmp_path / f"{name}.py").write_text("from pipelines import Int64, String\n"
-                                         "from pipelines.migrate import StoreSerdes\n"
+    (tmp_path / f"{name}.py").write_text("from weir import Int64, String\n"
+                                         "from weir.pipelines.migrate import StoreSerdes\n"
                                          "n = StoreSerdes(key=String(), value=Int64(), has_timestamps=True)\n")
     plain = moved("from-kafka-streams", id, program="counted")
     assert (plain.exit_code, "expected 8 bytes, found 16" in plain.stderr) == (1, True), plain.output

@@ -8,15 +8,15 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
-from pipelines import Application
-from pipelines.cli import plan
-from pipelines.cli.app import app
-from pipelines.topology.changes import compare
-from state.commit.protocol import newest_commit
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from tests.pipelines.spark.test_topology_change import program
 from tests.pipelines.topology.test_changes import committed, held
+from weir import Application
+from weir.pipelines.cli import plan
+from weir.pipelines.cli.app import app
+from weir.pipelines.topology.changes import compare
+from weir.state.commit.protocol import newest_commit
 
 OTHERS = {"kept": lambda: program(positive_only=True), "renamed": lambda: program(store="other"),
           "rebuilt": lambda: program(by_amount=True), "output": lambda: program(output="new_totals"),
@@ -33,7 +33,7 @@ def planned(tmp_path, monkeypatch):
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
 
     def run(name, *flags):
-        monkeypatch.setattr("pipelines.cli.registry.load_reference", lambda reference: OTHERS[name]())
+        monkeypatch.setattr("weir.pipelines.cli.registry.load_reference", lambda reference: OTHERS[name]())
         return CliRunner().invoke(app, ["plan", "module:app", "--dir", str(tmp_path), *flags])
 
     return run
@@ -82,7 +82,7 @@ def test_a_table_with_other_columns_is_an_obstacle_with_its_way_out(planned):
 
 
 def test_another_grace_is_named_and_the_state_goes_on(planned, monkeypatch):
-    monkeypatch.setattr("state.commit.protocol.newest_commit", lambda *_: committed(held().build()))
+    monkeypatch.setattr("weir.state.commit.protocol.newest_commit", lambda *_: committed(held().build()))
     monkeypatch.setattr(plan, "source_counts", lambda *_: {"sales": 1, "rates": 1})
     monkeypatch.setitem(OTHERS, "longer grace", lambda: Application("sales", held(grace=timedelta(minutes=2))))
     result = planned("longer grace")

@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from infra.settings import Settings
-from pipelines.cli.options import CommandError
-from pipelines.cli.query import Question, _moment, _position, parse_key
-from pipelines.errors import QueryError
-from pipelines.examples.flights import app
-from pipelines.state_reader import Query, StateReader
-from state.engine.instances import set_current, task_folder
-from state.engine.task_store import TaskStore
-from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, TaskId
+from weir.infra.settings import Settings
+from weir.pipelines.cli.options import CommandError
+from weir.pipelines.cli.query import Question, _moment, _position, parse_key
+from weir.pipelines.errors import QueryError
+from weir.pipelines.examples.flights import app
+from weir.pipelines.state_reader import Query, StateReader
+from weir.state.engine.instances import set_current, task_folder
+from weir.state.engine.task_store import TaskStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import IsolationLevel, StateId, TaskId
 
 ROUTE = pl.Schema({"carrier": pl.String(), "origin": pl.String()})
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)

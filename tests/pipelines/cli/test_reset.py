@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from infra.control import ControlDatabase, this_host
-from infra.settings import Settings
-from pipelines.cli.app import app
-from pipelines.cli.registry import applications, register
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
+from weir.pipelines.cli.registry import applications, register
 
 
 @pytest.fixture

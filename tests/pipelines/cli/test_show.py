@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app
-from pipelines.cli.render import as_dictionaries, print_json, print_table
-from pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
-from pipelines.tasks.plan import BadRecord
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord
-from state.types import TableSpec
+from weir.pipelines.cli.app import app
+from weir.pipelines.cli.render import as_dictionaries, print_json, print_table
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
+from weir.pipelines.tasks.plan import BadRecord
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
+from weir.state.types import TableSpec
 
 TOTALS = TableSpec(name="totals", keys=("shop",), schema=pl.Schema({
     "shop": pl.String(), "total": pl.Int64(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64(),

@@ -13,22 +13,22 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from infra.settings import Settings
-from pipelines.cli import registry
-from pipelines.cli import verify as module
-from pipelines.cli.app import app
-from pipelines.cli.verify import verify_application
-from pipelines.tasks.epoch import TaskSettings
-from state.changelog.verify import StateDifferenceError
-from state.commit.protocol import newest_commit
-from state.engine.cache import TaskStoreCache
-from state.engine.databases import Databases
-from state.engine.instances import set_current
-from state.engine.task_store import TASK_STORE, TaskStore
-from state.stores.codec import KeyCodec, RowCodec
-from state.types import StateId
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
+from weir.infra.settings import Settings
+from weir.pipelines.cli import registry
+from weir.pipelines.cli import verify as module
+from weir.pipelines.cli.app import app
+from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.changelog.verify import StateDifferenceError
+from weir.state.commit.protocol import newest_commit
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.databases import Databases
+from weir.state.engine.instances import set_current
+from weir.state.engine.task_store import TASK_STORE, TaskStore
+from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.types import StateId
 
 ROWS = 40
 (SPEC,) = application().topology.sub_topologies[0].stores

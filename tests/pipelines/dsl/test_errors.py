@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from polars import col
 
-from pipelines import (
+from weir import (
     Application,
     ApproxQuantiles,
     Avro,
@@ -32,7 +32,7 @@ from pipelines import (
     TopologyError,
     UnlimitedWindows,
 )
-from pipelines.testing import TopologyTestDriver
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ SUPPRESSED = Path(__file__).resolve().parents[3] / "pipelines" / "dsl" / "suppre
 PROGRAM = """\
 from datetime import timedelta
 
-from pipelines.dsl.suppressed import BufferConfig, Suppressed
+from weir.pipelines.dsl.suppressed import BufferConfig, Suppressed
 
 small = BufferConfig.max_records(10).with_max_bytes(1_000)
 Suppressed.until_window_closes(BufferConfig.unbounded())

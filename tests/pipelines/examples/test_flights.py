@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from pipelines.examples.flights import Flight, Route, app
-from pipelines.testing import TopologyTestDriver
+from weir.pipelines.examples.flights import Flight, Route, app
+from weir.testing import TopologyTestDriver
 
 
 def test_an_hour_is_final_ten_minutes_after_its_end():

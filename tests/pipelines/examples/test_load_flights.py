@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.examples.load_flights import LATE_MS, SHUFFLE_MS, flight_records, read_flights
+from weir.pipelines.examples.load_flights import LATE_MS, SHUFFLE_MS, flight_records, read_flights
 
 MINUTE_MS = 60_000
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from pipelines.examples.load_weather import weather_records
-from pipelines.examples.weather import Observation, app
-from pipelines.testing import TopologyTestDriver
+from weir.pipelines.examples.load_weather import weather_records
+from weir.pipelines.examples.weather import Observation, app
+from weir.testing import TopologyTestDriver
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from pipelines.examples import few_events, final_counts, rate_limit
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing import TopologyTestDriver
 from tests.pipelines.memory_session import MemorySession
+from weir.pipelines.examples import few_events, final_counts, rate_limit
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.testing import TopologyTestDriver
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 from polars import col
 
-from infra.kafka.reader import RawRecords
-from pipelines import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
-from pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
-from pipelines.migrate import kafka_streams_app as module
-from pipelines.serdes.scalar import Int64
-from pipelines.serdes.source import RAW_SCHEMA
-from state.types import TaskId
+from weir import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.infra.kafka.reader import RawRecords
+from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
+from weir.pipelines.migrate import kafka_streams_app as module
+from weir.pipelines.serdes.scalar import Int64
+from weir.pipelines.serdes.source import RAW_SCHEMA
+from weir.state.types import TaskId
 
 MINUTE = 60_000
 

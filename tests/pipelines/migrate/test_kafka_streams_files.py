@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pipelines.migrate.errors import MigrationError, OffsetFileError
-from pipelines.migrate.kafka_streams_files import offset_files, read_offsets, read_positions, write_checkpoint
+from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
+from weir.pipelines.migrate.kafka_streams_files import offset_files, read_offsets, read_positions, write_checkpoint
 
 GOOD = "0\n2\norders 0 41\norders 1 7\n"
 

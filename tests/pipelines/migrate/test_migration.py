@@ -12,14 +12,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.migrate.errors import MigrationError
-from pipelines.migrate.migration import Migration, StoreRows, source_positions
-from pipelines.topology.topology import table_spec
-from state.commit.protocol import newest_commit
-from state.errors import FencedError
-from state.types import TaskId
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.migrate.errors import MigrationError
+from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
+from weir.pipelines.topology.topology import table_spec
+from weir.state.commit.protocol import newest_commit
+from weir.state.errors import FencedError
+from weir.state.types import TaskId
 
 READ = 40
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pipelines.migrate.errors import MigrationError, OffsetFileError
-from pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
+from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 KAFKA = '{{"orders":{{"0":{0},"1":{1}}}}}'

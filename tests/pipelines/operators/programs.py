@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipelines import Application, Json, KStream, StreamsBuilder, String
-from pipelines.testing import TestInputTopic, TestOutputTable, TopologyTestDriver
+from weir import Application, Json, KStream, StreamsBuilder, String
+from weir.testing import TestInputTopic, TestOutputTable, TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from polars import col
 
-from pipelines import (
+from tests.pipelines.operators.programs import Click, driven
+from weir import (
     Application,
     Count,
     First,
@@ -20,8 +21,7 @@ from pipelines import (
     Sum,
     UserFunctionError,
 )
-from pipelines.testing import TopologyTestDriver
-from tests.pipelines.operators.programs import Click, driven
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from pipelines import (
+from tests.pipelines.memory_session import MemorySession
+from weir import (
     BufferConfig,
     Count,
     First,
@@ -27,9 +28,8 @@ from pipelines import (
     Suppressed,
     TimeWindows,
 )
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.topology import SubTopology
-from tests.pipelines.memory_session import MemorySession
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.topology import SubTopology
 
 
 @dataclass(frozen=True)

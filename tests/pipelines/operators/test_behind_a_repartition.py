@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import (
+from tests.pipelines.memory_session import MemorySession
+from weir import (
     BufferConfig,
     Count,
     Json,
@@ -34,10 +35,9 @@ from pipelines import (
     TimeWindows,
     UnlimitedWindows,
 )
-from pipelines.tasks.blobs import ORDER
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.topology import Topology
-from tests.pipelines.memory_session import MemorySession
+from weir.pipelines.tasks.blobs import ORDER
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.topology import Topology
 
 PARTITIONS, END_MS = 2, 1_000_000
 

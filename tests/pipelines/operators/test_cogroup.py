@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from polars import col
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     CogroupedKStream,
@@ -29,7 +29,7 @@ from pipelines import (
     TopologyError,
     UserFunctionError,
 )
-from pipelines.testing import TopologyTestDriver
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

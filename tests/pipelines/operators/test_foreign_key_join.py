@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from pipelines import Application, CoPartitioningError, Count, Int32, Json, StreamsBuilder, String, TopologyError
-from pipelines.serdes.partitioner import murmur2
-from pipelines.tasks.blobs import in_sending_order
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing import TopologyTestDriver
 from tests.pipelines.memory_session import MemorySession
+from weir import Application, CoPartitioningError, Count, Int32, Json, StreamsBuilder, String, TopologyError
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.tasks.blobs import in_sending_order
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pipelines import Application, Json, SessionWindows, StreamsBuilder, String, TimeWindows, UserFunctionError
-from pipelines.testing import TopologyTestDriver
+from weir import Application, Json, SessionWindows, StreamsBuilder, String, TimeWindows, UserFunctionError
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 from polars import col
 
-from infra.kafka.reader import RawRecords
-from pipelines import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
-from pipelines.serdes.source import RAW_SCHEMA
-from pipelines.tasks.global_tables import TRIES, GlobalTables
-from pipelines.tasks.plan import OffsetRange
-from pipelines.testing import TopologyTestDriver
+from weir import Application, BadInputError, Json, StreamsBuilder, String, TopologyError
+from weir.infra.kafka.reader import RawRecords
+from weir.pipelines.serdes.source import RAW_SCHEMA
+from weir.pipelines.tasks.global_tables import TRIES, GlobalTables
+from weir.pipelines.tasks.plan import OffsetRange
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

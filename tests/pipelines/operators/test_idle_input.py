@@ -5,7 +5,11 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
-from pipelines import (
+from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.test_session_windows import told
+from tests.pipelines.operators.test_table_ttl import UntilTrue
+from tests.pipelines.spark.inline import Place, Topics
+from weir import (
     Application,
     BufferConfig,
     EmitStrategy,
@@ -18,12 +22,8 @@ from pipelines import (
     TopologyError,
     read_table,
 )
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing import TopologyTestDriver
-from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.test_session_windows import told
-from tests.pipelines.operators.test_table_ttl import UntilTrue
-from tests.pipelines.spark.inline import Place, Topics
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.testing import TopologyTestDriver
 
 MS = timedelta(milliseconds=1)
 TEN = TimeWindows.of_size_and_grace(10 * MS, 5 * MS)

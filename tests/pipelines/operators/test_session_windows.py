@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipelines import (
+from tests.pipelines.operators.programs import Click, driven
+from weir import (
     BufferConfig,
     Count,
     EmitStrategy,
@@ -15,7 +16,6 @@ from pipelines import (
     Suppressed,
     TopologyError,
 )
-from tests.pipelines.operators.programs import Click, driven
 
 GAP, GRACE = timedelta(milliseconds=10), timedelta(milliseconds=5)
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(GAP, GRACE)

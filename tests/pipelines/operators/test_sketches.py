@@ -7,7 +7,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
-from pipelines import (
+from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.programs import Click, driven
+from tests.pipelines.operators.test_batches_equal_records import CUTS, RECORDS, batched_and_single, build, frame
+from weir import (
     ApproxDistinct,
     ApproxQuantiles,
     BufferConfig,
@@ -18,11 +21,8 @@ from pipelines import (
     Suppressed,
     TopologyError,
 )
-from pipelines.serdes import Int64
-from pipelines.tasks.processor import TaskProcessor
-from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_batches_equal_records import CUTS, RECORDS, batched_and_single, build, frame
+from weir.pipelines.serdes import Int64
+from weir.pipelines.tasks.processor import TaskProcessor
 
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=4), timedelta(milliseconds=5))
 SKETCHES = dict(words=ApproxDistinct("word"), amounts=ApproxDistinct("amount"),

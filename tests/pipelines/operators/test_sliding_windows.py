@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import (
+from tests.pipelines.operators.programs import Click, driven
+from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from weir import (
     BufferConfig,
     EmitStrategy,
     SessionWindows,
@@ -19,8 +21,6 @@ from pipelines import (
     TopologyError,
     UnlimitedWindows,
 )
-from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
 
 MS = timedelta(milliseconds=1)
 TEN, GRACE = 10 * MS, 5 * MS

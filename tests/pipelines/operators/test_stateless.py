@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from polars import col
 
-from pipelines import Application, Json, StreamsBuilder, String, TopologyError, UserFunctionError
-from pipelines.testing import TopologyTestDriver
 from tests.pipelines.operators.programs import Click, driven
+from weir import Application, Json, StreamsBuilder, String, TopologyError, UserFunctionError
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
-from pipelines.testing import TopologyTestDriver
+from weir import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from polars import col
 
-from pipelines import Application, CoPartitioningError, Json, StreamsBuilder, String, TopologyError
-from pipelines.testing import TopologyTestDriver
+from weir import Application, CoPartitioningError, Json, StreamsBuilder, String, TopologyError
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

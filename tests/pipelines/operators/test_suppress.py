@@ -7,7 +7,11 @@ import polars as pl
 import pytest
 from polars import col
 
-from pipelines import (
+from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.programs import driven
+from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.spark.inline import Place, Topics
+from weir import (
     Application,
     BufferConfig,
     BufferFullError,
@@ -20,12 +24,8 @@ from pipelines import (
     TopologyError,
     read_table,
 )
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing import TopologyTestDriver
-from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.programs import driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
-from tests.pipelines.spark.inline import Place, Topics
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.testing import TopologyTestDriver
 
 NONE, TWO_MS = timedelta(days=1), timedelta(milliseconds=2)
 KILO = 1_000

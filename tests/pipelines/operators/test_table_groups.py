@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from pipelines import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.testing import TopologyTestDriver
 from tests.pipelines.memory_session import MemorySession
+from weir import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

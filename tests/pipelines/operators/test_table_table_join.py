@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from polars import col
 
-from pipelines import Application, CoPartitioningError, Count, Json, StreamsBuilder, String
-from pipelines.testing import TopologyTestDriver
+from weir import Application, CoPartitioningError, Count, Json, StreamsBuilder, String
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

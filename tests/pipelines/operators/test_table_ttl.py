@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipelines import Application, StreamsBuilder, String, TopologyError
-from pipelines.testing import TopologyTestDriver
-from state.changelog.rows import CHANGELOG_FOLDER
-from state.commit.tables import read_rows, read_table
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, StreamsBuilder, String, TopologyError
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.tables import read_rows, read_table
+from weir.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

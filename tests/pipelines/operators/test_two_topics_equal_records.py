@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from pipelines import (
+from tests.pipelines.operators.two_topics import (
+    CUTS,
+    RECORDS,
+    Event,
+    assert_cuts_do_not_show,
+    left,
+    right,
+)
+from weir import (
     BufferConfig,
     CogroupedKStream,
     Count,
@@ -24,14 +32,6 @@ from pipelines import (
     Sum,
     Suppressed,
     TimeWindows,
-)
-from tests.pipelines.operators.two_topics import (
-    CUTS,
-    RECORDS,
-    Event,
-    assert_cuts_do_not_show,
-    left,
-    right,
 )
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from pipelines import (
+from tests.pipelines.operators.two_topics import CUTS, Event, assert_cuts_do_not_show, build, left, picked, run
+from weir import (
     Application,
     BufferConfig,
     Count,
@@ -22,8 +23,7 @@ from pipelines import (
     Suppressed,
     TopologyError,
 )
-from pipelines.testing import TopologyTestDriver
-from tests.pipelines.operators.two_topics import CUTS, Event, assert_cuts_do_not_show, build, left, picked, run
+from weir.testing import TopologyTestDriver
 
 HISTORY = timedelta(milliseconds=100)
 

@@ -9,16 +9,6 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from pipelines import (
-    BufferConfig,
-    EmitStrategy,
-    KStream,
-    SessionWindows,
-    SlidingWindows,
-    Suppressed,
-    TimeWindows,
-    UnlimitedWindows,
-)
 from tests.pipelines.operators.test_batches_equal_records import (
     ALL,
     CUTS,
@@ -29,6 +19,16 @@ from tests.pipelines.operators.test_batches_equal_records import (
     build,
     fold,
     larger,
+)
+from weir import (
+    BufferConfig,
+    EmitStrategy,
+    KStream,
+    SessionWindows,
+    SlidingWindows,
+    Suppressed,
+    TimeWindows,
+    UnlimitedWindows,
 )
 
 

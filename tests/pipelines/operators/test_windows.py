@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from polars import col
 
-from pipelines import BufferConfig, Count, Max, Suppressed, TimeWindows, TopologyError
 from tests.pipelines.operators.programs import Click, driven
+from weir import BufferConfig, Count, Max, Suppressed, TimeWindows, TopologyError
 
 TEN_SECONDS = TimeWindows.of_size_and_grace(timedelta(seconds=10), timedelta(seconds=5))
 FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())

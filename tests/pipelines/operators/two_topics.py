@@ -9,10 +9,10 @@ from itertools import pairwise
 import polars as pl
 from hypothesis import strategies as st
 
-from pipelines import Json, KStream, StreamsBuilder, String
-from pipelines.tasks.processor import TaskProcessor
-from pipelines.topology import SubTopology
 from tests.pipelines.memory_session import MemorySession
+from weir import Json, KStream, StreamsBuilder, String
+from weir.pipelines.tasks.processor import TaskProcessor
+from weir.pipelines.topology import SubTopology
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines import Json, TopologyError
-from pipelines.serdes import json_serde
+from weir import Json, TopologyError
+from weir.pipelines.serdes import json_serde
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import Json, Msgpack, TopologyError
+from weir import Json, Msgpack, TopologyError
 
 
 @dataclass(frozen=True)

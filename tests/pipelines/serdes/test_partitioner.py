@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.serdes.partitioner import key_bytes, murmur2, partition_of
+from weir.pipelines.serdes.partitioner import key_bytes, murmur2, partition_of
 
 MASK = 0xFFFFFFFF
 

@@ -14,10 +14,10 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from pipelines import Application, Avro, Protobuf, SchemaRegistryError, StreamsBuilder, String, TopologyError
-from pipelines.serdes.registry import SchemaRegistry, connect_serdes, header
-from pipelines.testing import TopologyTestDriver
 from tests.pipelines.serdes.registry_server import schema_registry
+from weir import Application, Avro, Protobuf, SchemaRegistryError, StreamsBuilder, String, TopologyError
+from weir.pipelines.serdes.registry import SchemaRegistry, connect_serdes, header
+from weir.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, 30, 1, 250_000, tzinfo=UTC)
 TIME = {"type": "long", "logicalType": "timestamp-millis"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import Bytes, Delimited, Int64, String, TopologyError
+from weir import Bytes, Delimited, Int64, String, TopologyError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import (
+from weir import (
     Application,
     Boolean,
     Bytes,
@@ -24,7 +24,7 @@ from pipelines import (
     Uuid,
     Windowed,
 )
-from pipelines.testing import TopologyTestDriver
+from weir.testing import TopologyTestDriver
 
 ID = "0123abcd-0000-4000-8000-00000000000f"
 

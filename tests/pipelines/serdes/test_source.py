@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import polars as pl
 
-from pipelines import Json, StreamsBuilder, String
-from pipelines.serdes.source import RAW_SCHEMA, decode_source
+from weir import Json, StreamsBuilder, String
+from weir.pipelines.serdes.source import RAW_SCHEMA, decode_source
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from pipelines import (
+from weir import (
     Application,
     BadInputError,
     Count,
@@ -25,9 +25,9 @@ from pipelines import (
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
-from pipelines.serdes.source import RAW_SCHEMA, decode_source
-from pipelines.tasks.dead_letters import dead_letter_frame
-from pipelines.testing import TopologyTestDriver
+from weir.pipelines.serdes.source import RAW_SCHEMA, decode_source
+from weir.pipelines.tasks.dead_letters import dead_letter_frame
+from weir.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

@@ -12,24 +12,24 @@ from threading import Event
 
 import polars as pl
 
-from infra.control.rows import RequestRow
-from infra.kafka.columns import RECORD_SCHEMA
-from infra.kafka.reader import RawRecords
-from pipelines.application import Application
-from pipelines.spark.coordinator import Coordinator
-from pipelines.spark.driver import Driver
-from pipelines.spark.planner import Limits, Task, TopicPartition
-from pipelines.spark.progress import Progress, RunSummary
-from pipelines.spark.restore import Restored, RestoreRequest, restore
-from pipelines.spark.runner import max_skew_ms, max_task_idle_ms
-from pipelines.spark.snapshots import Published, SnapshotRequest, publish
-from pipelines.spark.worker import SettleRequest
-from pipelines.tasks.epoch import EpochRunner, TaskSettings
-from pipelines.tasks.plan import Receipt, TaskPlan
-from pipelines.tasks.tables import application_tables
-from state.changelog.restore import RestoreProgress
-from state.commit.protocol import Committer
-from state.types import TaskId
+from weir.infra.control.rows import RequestRow
+from weir.infra.kafka.columns import RECORD_SCHEMA
+from weir.infra.kafka.reader import RawRecords
+from weir.pipelines.application import Application
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.driver import Driver
+from weir.pipelines.spark.planner import Limits, Task, TopicPartition
+from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.restore import Restored, RestoreRequest, restore
+from weir.pipelines.spark.runner import max_skew_ms, max_task_idle_ms
+from weir.pipelines.spark.snapshots import Published, SnapshotRequest, publish
+from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
+from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.restore import RestoreProgress
+from weir.state.commit.protocol import Committer
+from weir.state.types import TaskId
 
 Row = tuple[bytes | None, bytes | None, int]
 """Key, value, timestamp in ms."""

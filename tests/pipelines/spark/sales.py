@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import polars as pl
 
-from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place
+from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir.state.commit.tables import read_table
 
 
 @dataclass(frozen=True)

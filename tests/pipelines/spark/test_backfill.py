@@ -7,13 +7,13 @@ from threading import Event
 import polars as pl
 import pytest
 
-from infra.settings import Settings
-from pipelines.backfill.files import SourceFiles
-from pipelines.backfill.shadow import Backfill, Days, Shadow
-from pipelines.serdes.registry import SchemaRegistryError
-from pipelines.spark import backfill
 from tests.integration.registry_orders import TOPIC, app
 from tests.pipelines.serdes.registry_server import schema_registry
+from weir.infra.settings import Settings
+from weir.pipelines.backfill.files import SourceFiles
+from weir.pipelines.backfill.shadow import Backfill, Days, Shadow
+from weir.pipelines.serdes.registry import SchemaRegistryError
+from weir.pipelines.spark import backfill
 
 REFERENCE = "tests.integration.registry_orders:app"
 DAYS = Days.of_ms(0, 24 * 3600 * 1000)

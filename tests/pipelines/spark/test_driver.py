@@ -7,11 +7,11 @@ from threading import Event
 
 import pytest
 
-from pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.spark.errors import BadRecordError, PartitionCountError, TopologyChangedError
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from threading import Event
 
 import pytest
 
-from pipelines import (
+from tests.pipelines.spark.inline import Place, Topics
+from weir import (
     Application,
     FailOnInvalidTimestamp,
     Json,
@@ -16,8 +17,7 @@ from pipelines import (
     String,
     UsePartitionTimeOnInvalidTimestamp,
 )
-from state.commit.tables import read_table
-from tests.pipelines.spark.inline import Place, Topics
+from weir.state.commit.tables import read_table
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from threading import Event
 
 import pytest
 
-from pipelines import Application, Count, Json, StreamsBuilder, String
-from pipelines.serdes.partitioner import murmur2
-from pipelines.spark.errors import TaskFailedError
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Count, Json, StreamsBuilder, String
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.spark.errors import TaskFailedError
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 ORDERS, CUSTOMERS = 2, 3
 """Partitions of the two topics."""

@@ -7,11 +7,11 @@ from threading import Event
 
 import pytest
 
-from infra.kafka.admin import BrokerUnreachableError
-from pipelines.spark.mirror import offset_mirror
-from state.commit.protocol import newest_commit
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
+from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.mirror import offset_mirror
+from weir.state.commit.protocol import newest_commit
 
 
 class Groups:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from state.commit import log
-from state.commit.protocol import newest_commit
-from state.errors import FormatVersionError
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.state.commit import log
+from weir.state.commit.protocol import newest_commit
+from weir.state.errors import FormatVersionError
 
 OLD = Path(__file__).parent / "data" / "sales-before-rollups.tar.gz"
 

@@ -7,10 +7,10 @@ from threading import Event
 
 import pytest
 
-from pipelines import Application, StreamsBuilder, String, TopologyError
-from pipelines.spark.own_stores import feeding, followers
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales
+from weir import Application, StreamsBuilder, String, TopologyError
+from weir.pipelines.spark.own_stores import feeding, followers
 
 
 class Shelf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.spark.pace import MIN_EPOCH_RECORDS, RATE_S, Pace
+from weir.pipelines.spark.pace import MIN_EPOCH_RECORDS, RATE_S, Pace
 
 START = MIN_EPOCH_RECORDS * 4
 

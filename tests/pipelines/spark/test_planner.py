@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.spark.planner import Limits, Task, aligned_until, partition_lag, plan_task, total_lag
-from pipelines.tasks.plan import Receipt, ReceiptStatus
-from state.types import BlobRef, FileEntry, StateId, TaskId
+from weir.pipelines.spark.planner import Limits, Task, aligned_until, partition_lag, plan_task, total_lag
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
+from weir.state.types import BlobRef, FileEntry, StateId, TaskId
 
 LIMITS = Limits(max_records=100, max_bytes=1 << 20, max_skew_ms=None)
 STATE = StateId(3, 8)

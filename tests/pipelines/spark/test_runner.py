@@ -7,15 +7,15 @@ from threading import Event
 
 import pytest
 
-from infra.control import ControlDatabase
-from infra.kafka.admin import BrokerUnreachableError
-from infra.settings import Settings
-from pipelines.spark import runner
-from pipelines.spark.errors import TopologyChangedError
-from state.errors import TableSchemaError
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from tests.pipelines.spark.test_topology_change import program as changed
+from weir.infra.control import ControlDatabase
+from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.infra.settings import Settings
+from weir.pipelines.spark import runner
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.state.errors import TableSchemaError
 
 NOBODY = "127.0.0.1:1"
 REFERENCE = "tests.integration.applications:reads_nowhere"

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from pipelines import Application, StreamsBuilder, String
-from pipelines.tasks import epoch
-from state.commit.tables import read_table
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, StreamsBuilder, String
+from weir.pipelines.tasks import epoch
+from weir.state.commit.tables import read_table
 
 
 def rows(count: int, every_ms: int, partition: int = 0) -> list:

@@ -8,16 +8,16 @@ from threading import Event
 
 import pytest
 
-from pipelines.spark import driver as module
-from pipelines.spark import restore as restores
-from state.changelog import snapshot as snapshot_module
-from state.changelog.snapshot import SNAPSHOT_FOLDER
-from state.commit.protocol import newest_commit
-from state.commit.record import SnapshotRef
-from state.engine.cache import TaskStoreCache
-from state.engine.task_store import TaskStore
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.pipelines.spark import driver as module
+from weir.pipelines.spark import restore as restores
+from weir.state.changelog import snapshot as snapshot_module
+from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import SnapshotRef
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.task_store import TaskStore
 
 
 class Shop(Place):

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pipelines import Application, Count, Json, StreamsBuilder, String, Sum
-from pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
-from pipelines.topology.changes import compare
-from state.commit.protocol import newest_commit
-from state.commit.tables import read_table
-from state.errors import TableSchemaError
-from state.types import BlobRef, StateId
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from weir.pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from weir.pipelines.topology.changes import compare
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
+from weir.state.errors import TableSchemaError
+from weir.state.types import BlobRef, StateId
 
 
 @dataclass(frozen=True)

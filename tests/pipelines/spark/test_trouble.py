@@ -9,17 +9,17 @@ from threading import Event
 
 import pytest
 
-from infra.kafka.admin import BrokerUnreachableError
-from pipelines.spark import driver as module
-from pipelines.spark.control import ControlPanel
-from pipelines.spark.errors import OffsetsLostError, RestoreFailedError
-from pipelines.spark.restore import Restored, RestoreRequest, read_progress, restore
-from state.commit.protocol import newest_commit
-from state.engine.task_store import TaskStore
-from state.errors import FencedError
-from state.types import StateId, TaskId
 from tests.pipelines.spark.inline import InlineRestores, Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
+from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark import driver as module
+from weir.pipelines.spark.control import ControlPanel
+from weir.pipelines.spark.errors import OffsetsLostError, RestoreFailedError
+from weir.pipelines.spark.restore import Restored, RestoreRequest, read_progress, restore
+from weir.state.commit.protocol import newest_commit
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import FencedError
+from weir.state.types import StateId, TaskId
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
 @pytest.mark.slow
 def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
     place.run()
-    monkeypatch.setattr("pipelines.spark.restore.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("weir.pipelines.spark.restore.TELL_EVERY_S", 0.0)
     rows, told, bulk_load = [], [], TaskStore.bulk_load
 
     def load_and_look(store, *args, **kwargs):

@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 
-from pipelines.application import NO_LIMIT
-from pipelines.tasks import epoch
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, totals
+from weir.pipelines.application import NO_LIMIT
+from weir.pipelines.tasks import epoch
 
 ROW_BYTES = 40
 """About what a shop's state takes, its key included."""

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from infra.settings import Settings
-from pipelines import Application, Int64, StateReader, StreamsBuilder, String
-from pipelines.cli import registry
-from pipelines.cli.app import app
-from pipelines.cli.verify import verify_application
-from pipelines.tasks.epoch import TaskSettings
-from pipelines.testing import TopologyTestDriver
-from state.commit.tables import read_rows
-from state.engine.cache import TaskStoreCache
 from tests.faults.dying import KilledError
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Int64, StateReader, StreamsBuilder, String
+from weir.infra.settings import Settings
+from weir.pipelines.cli import registry
+from weir.pipelines.cli.app import app
+from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.commit.tables import read_rows
+from weir.state.engine.cache import TaskStoreCache
+from weir.testing import TopologyTestDriver
 
 START = 1_700_000_000_000
 OUT = ["currency", "amount", "rate", "_ts"]

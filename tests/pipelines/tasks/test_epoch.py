@@ -7,12 +7,12 @@ import errno
 import polars as pl
 import pytest
 
-from pipelines.tasks import epoch as module
-from pipelines.tasks.epoch import EpochRunner
-from pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
-from state.types import StateId, TaskId
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
+from weir.pipelines.tasks import epoch as module
+from weir.pipelines.tasks.epoch import EpochRunner
+from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
+from weir.state.types import StateId, TaskId
 
 PLAN = TaskPlan(task=TaskId(0, 0), instance="first", state=StateId(1, 1), expected=None, committed=None, now_ms=0,
                 ranges=(OffsetRange(topic="sales", partition=0, start=0, end=20),))

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from pipelines import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
-from pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
-from pipelines.tasks.processor import TaskProcessor
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.test_batches_equal_records import frame
+from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
+from weir.pipelines.tasks.processor import TaskProcessor
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ import zlib
 import polars as pl
 import pytest
 
-from infra.kafka.reader import RawRecords
-from pipelines import Count, Json, StreamsBuilder, String
-from pipelines.errors import PartitionerError
-from pipelines.serdes.partitioner import murmur2
-from pipelines.serdes.source import RAW_SCHEMA
-from pipelines.tasks.placement import check_placement
 from tests.pipelines.topology.test_topology import Click
+from weir import Count, Json, StreamsBuilder, String
+from weir.infra.kafka.reader import RawRecords
+from weir.pipelines.errors import PartitionerError
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.serdes.source import RAW_SCHEMA
+from weir.pipelines.tasks.placement import check_placement
 
 KEYS = [b"user-%d" % number for number in range(400)]
 

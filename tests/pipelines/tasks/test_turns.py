@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.tasks.turns import takeable, turns
+from weir.pipelines.tasks.turns import takeable, turns
 
 TIMES = st.lists(st.integers(0, 9), max_size=8)
 

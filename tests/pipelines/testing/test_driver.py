@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from pipelines import (
+from weir import (
     Application,
     BadInputError,
     Count,
@@ -22,9 +22,9 @@ from pipelines import (
     TopologyError,
     Windowed,
 )
-from pipelines.serdes.row_type import row_type_of
-from pipelines.testing import ReadOnlyVersionedStore, TopologyTestDriver
-from pipelines.topology.nodes import RecordType
+from weir.pipelines.serdes.row_type import row_type_of
+from weir.pipelines.topology.nodes import RecordType
+from weir.testing import ReadOnlyVersionedStore, TopologyTestDriver
 
 
 @dataclass(frozen=True)

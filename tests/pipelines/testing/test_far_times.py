@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipelines import (
+from weir import (
     Application,
     BufferConfig,
     EmitStrategy,
@@ -19,7 +19,7 @@ from pipelines import (
     UnlimitedWindows,
     Windowed,
 )
-from pipelines.testing import TopologyTestDriver
+from weir.testing import TopologyTestDriver
 
 SECOND = timedelta(seconds=1)
 LAST_MS = 253_402_300_799_999

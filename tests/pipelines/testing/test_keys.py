@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import Application, Json, Msgpack, SessionWindows, StreamsBuilder, String, TimeWindows, Windowed
-from pipelines.serdes.row_type import RowType
-from pipelines.testing import TopologyTestDriver
+from weir import Application, Json, Msgpack, SessionWindows, StreamsBuilder, String, TimeWindows, Windowed
+from weir.pipelines.serdes.row_type import RowType
+from weir.testing import TopologyTestDriver
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pipelines import Application, BufferConfig, Count, StreamsBuilder, String, Suppressed, TimeWindows
-from pipelines.testing import TopologyTestDriver
+from weir import Application, BufferConfig, Count, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

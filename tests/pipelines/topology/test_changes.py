@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from polars import col
 
-from pipelines import Int64, Json, StreamsBuilder, String
-from pipelines.topology.changes import SettingChange, TopologyChange, compare
-from pipelines.topology.topology import Topology
-from state.commit.record import CommitRecord, TaskCommit
-from state.types import StateId
+from weir import Int64, Json, StreamsBuilder, String
+from weir.pipelines.topology.changes import SettingChange, TopologyChange, compare
+from weir.pipelines.topology.topology import Topology
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.types import StateId
 
 MINUTE = timedelta(minutes=1)
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from polars import col
 
-from pipelines import (
+from weir import (
     BufferConfig,
     CoPartitioningError,
     Count,
@@ -24,9 +24,9 @@ from pipelines import (
     TimeWindows,
     TopologyError,
 )
-from pipelines.serdes.partitioner import murmur2
-from pipelines.topology import Topology
-from state.types import StoreKind, TaskId
+from weir.pipelines.serdes.partitioner import murmur2
+from weir.pipelines.topology import Topology
+from weir.state.types import StoreKind, TaskId
 
 UTC_MS = pl.Datetime("ms", "UTC")
 

@@ -6,16 +6,16 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.as_of import state_as_of
-from state.changelog.rows import changelog_frame, changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord
-from state.engine.memory import MemoryStore
-from state.errors import HistoryGoneError
-from state.stores.key_value import KeyValueStore
-from state.stores.specs import key_value_spec
-from state.types import StateId
+from weir.state.changelog.as_of import state_as_of
+from weir.state.changelog.rows import changelog_frame, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
+from weir.state.engine.memory import MemoryStore
+from weir.state.errors import HistoryGoneError
+from weir.state.stores.key_value import KeyValueStore
+from weir.state.stores.specs import key_value_spec
+from weir.state.types import StateId
 
 SPEC = key_value_spec("sums", pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()}))
 

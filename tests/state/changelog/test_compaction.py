@@ -16,19 +16,19 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.compaction import Compaction, TableReport
-from state.changelog.merging import merged_updates
-from state.changelog.restore import restore_task
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
-from state.commit.files import write_file
-from state.commit.log import newest_commit
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read_table
-from state.engine.task_store import TaskStore
-from state.errors import TableBehindError
-from state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec
 from tests.waiting import wait_for
+from weir.state.changelog.compaction import Compaction, TableReport
+from weir.state.changelog.merging import merged_updates
+from weir.state.changelog.restore import restore_task
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.log import newest_commit
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read_table
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import TableBehindError
+from weir.state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec
 
 STORE = StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}), value=pl.Schema({"n": pl.Int64()}))
 CHANGES = changelog_spec(STORE)
@@ -155,7 +155,7 @@ def files_of(twins: Twins) -> dict[str, set[str]]:
 
 def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hold_one_epoch(twins, monkeypatch):
     """A table of many keys is several files once merged; here of so many that the keys of one epoch fill some."""
-    monkeypatch.setattr("state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
+    monkeypatch.setattr("weir.state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
     twins.commit(2)
     twins.compact()
     before = files_of(twins)
@@ -294,7 +294,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from state.changelog.compaction import Compaction
+from weir.state.changelog.compaction import Compaction
 left = int(sys.argv[2])
 def die(step):
     global left

@@ -9,15 +9,15 @@ import sqlite3
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.following import PARTITION, Follower
-from state.changelog.rows import changelog_spec
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import TOMBSTONE_HORIZON, read_table
-from state.engine.task_store import TaskStore
-from state.errors import DeletionsGoneError
-from state.types import StateId
 from tests.state.changelog.test_restore import SPECS, TOTALS, run_epoch
+from weir.state.changelog.following import PARTITION, Follower
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import TOMBSTONE_HORIZON, read_table
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import DeletionsGoneError
+from weir.state.types import StateId
 
 TABLE = changelog_spec(TOTALS).name
 

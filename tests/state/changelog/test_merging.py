@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.changelog.merging import merged_updates, packs
-from state.commit.tables import newest_of_each_key
+from weir.state.changelog.merging import merged_updates, packs
+from weir.state.commit.tables import newest_of_each_key
 
 COLUMNS = ["k", "part", "n", "_epoch", "_deleted"]
 ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), st.booleans())

@@ -9,11 +9,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from state.changelog.reading import TaskChangelog, encoded
-from state.changelog.rows import changelog_spec
-from state.commit.files import write_file
-from state.commit.tables import AppendTable
-from state.types import StoreKind, StoreSpec
+from weir.state.changelog.reading import TaskChangelog, encoded
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable
+from weir.state.types import StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 VALUE = pl.Schema({"value": pl.Int64()})

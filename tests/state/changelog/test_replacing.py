@@ -7,12 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from state.changelog.as_of import state_as_of
-from state.changelog.replacing import replaced_rows
-from state.changelog.rows import changelog_spec
-from state.commit.files import write_file
-from state.commit.tables import AppendTable, read_table
-from state.stores.specs import key_value_spec
+from weir.state.changelog.as_of import state_as_of
+from weir.state.changelog.replacing import replaced_rows
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable, read_table
+from weir.state.stores.specs import key_value_spec
 
 SPEC = key_value_spec("sums", pl.Schema({"user": pl.String(), "day": pl.Int64()}), pl.Schema({"total": pl.Int64()}))
 TASK = "sums-1_0"

@@ -9,15 +9,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from state.changelog.restore import RestoreProgress, restore_task
-from state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import read_table
-from state.engine.task_store import LONG_KEYS, TASK_STORE, TaskStore
-from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
+from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import read_table
+from weir.state.engine.task_store import LONG_KEYS, TASK_STORE, TaskStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 TOTALS = StoreSpec(name="totals", key=pl.Schema({"carrier": pl.String(), "id": pl.Int64()}),

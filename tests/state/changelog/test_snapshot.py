@@ -14,16 +14,16 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.changelog.restore import RestoreProgress, restore_task
-from state.changelog.rows import changelog_spec
-from state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, SnapshotRef, TaskCommit
-from state.commit.tables import TOMBSTONE_HORIZON
-from state.engine.cache import TaskStoreCache
-from state.engine.task_store import TASK_STORE, TaskStore
-from state.types import StateId, StoreKind, StoreSpec
 from tests.state.changelog.test_restore import SPECS, TOTALS, content, run_epoch
+from weir.state.changelog.restore import RestoreProgress, restore_task
+from weir.state.changelog.rows import changelog_spec
+from weir.state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, SnapshotRef, TaskCommit
+from weir.state.commit.tables import TOMBSTONE_HORIZON
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.task_store import TASK_STORE, TaskStore
+from weir.state.types import StateId, StoreKind, StoreSpec
 
 EPOCHS = range(1, 9)
 PUBLISHED_AT = 4
@@ -155,7 +155,7 @@ def test_a_task_whose_rows_expire_has_no_snapshots():
 PUBLISH = """
 import sys
 from pathlib import Path
-from state.changelog.snapshot import publish_snapshot
+from weir.state.changelog.snapshot import publish_snapshot
 while True:
     publish_snapshot(Path(sys.argv[1]), Path(sys.argv[2]), "0_0")
     print("published", flush=True)

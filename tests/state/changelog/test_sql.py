@@ -8,13 +8,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from infra.settings import Settings
-from state.changelog.compaction import Compaction
-from state.changelog.rows import changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord
-from state.types import StoreSpec
+from weir.infra.settings import Settings
+from weir.state.changelog.compaction import Compaction
+from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
+from weir.state.types import StoreSpec
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text(encoding="utf-8")
 CHANGES = changelog_spec(StoreSpec(name="by_carrier", key=pl.Schema({"carrier": pl.String()}),
@@ -63,7 +63,7 @@ def test_state_is_one_query_through_polars(warehouse):
 @pytest.mark.spark
 def test_state_is_one_query_through_delta_spark(warehouse, tmp_path):
     """Delta's own reader agrees with the log entries and checkpoints that appends and compactions leave."""
-    from infra.spark.session import sql_session, stop_session
+    from weir.infra.spark.session import sql_session, stop_session
 
     session = sql_session(Settings.load(tmp_path / "weir"))
     try:

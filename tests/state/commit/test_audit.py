@@ -7,14 +7,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from state.changelog.compaction import Compaction
-from state.commit.audit import newest_commits, offset_breaks, row_count
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TableSwap, TaskCommit
-from state.commit.rollup import roll_up
-from state.commit.tables import AppendTable, read_rows
-from state.types import FileEntry, StateId, TableSpec
+from weir.state.changelog.compaction import Compaction
+from weir.state.commit.audit import newest_commits, offset_breaks, row_count
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.commit.rollup import roll_up
+from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.types import FileEntry, StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
 TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({

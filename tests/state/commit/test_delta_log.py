@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from state.commit import delta_log
-from state.commit.delta_log import DeltaLog, last_checkpoint, replace_files
-from state.commit.files import write_file
-from state.commit.tables import AppendTable, file_actions, read_rows
-from state.errors import TableFeatureError
-from state.types import FileEntry, TableSpec
+from weir.state.commit import delta_log
+from weir.state.commit.delta_log import DeltaLog, last_checkpoint, replace_files
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable, file_actions, read_rows
+from weir.state.errors import TableFeatureError
+from weir.state.types import FileEntry, TableSpec
 
 SPEC = TableSpec(name="t", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64(), "task": pl.String()}),
                  partition_by=("task",))
@@ -109,6 +109,6 @@ def test_an_append_costs_the_same_with_a_long_history_and_with_thousands_of_file
 
     for entry_path in (tmp_path / "t" / "_delta_log").glob("*.json"):
         entry_path.unlink()
-    monkeypatch.setattr("state.commit.delta_log.DeltaTable", refuse)
+    monkeypatch.setattr("weir.state.commit.delta_log.DeltaTable", refuse)
     table.append(4, [entry(tmp_path, 4)])
     assert [path.name for path in (tmp_path / "t" / "_delta_log").iterdir()] == [f"{4:020}.json"]

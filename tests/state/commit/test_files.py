@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from state.commit.files import write_file
-from state.commit.tables import AppendTable, read_rows
-from state.types import TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.types import TableSpec
 
 SPEC = TableSpec(name="out/windows", partition_by=("task", "segment"), schema=pl.Schema({
     "k": pl.String(), "window_start": pl.Datetime("ms", "UTC"), "n": pl.UInt32(), "task": pl.String(),

@@ -11,13 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from state.commit.files import write_file
-from state.commit.log import COMMITS
-from state.commit.protocol import Committer, newest_commit
-from state.commit.record import CommitRecord, TaskCommit
-from state.commit.tables import AppendTable, read_rows, read_table
-from state.errors import FencedError, TableBehindError, TableSchemaError
-from state.types import StateId, TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.log import COMMITS
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.tables import AppendTable, read_rows, read_table
+from weir.state.errors import FencedError, TableBehindError, TableSchemaError
+from weir.state.types import StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
 TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
@@ -323,7 +323,7 @@ def test_records_out_of_turn_are_refused(tmp_path):
 
 def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path, monkeypatch):
     """PROTOCOL 16; and tables are checkpointed on the way, so opening them stays quick."""
-    monkeypatch.setattr("state.commit.tables.CHECKPOINT_EVERY_VERSIONS", 25)
+    monkeypatch.setattr("weir.state.commit.tables.CHECKPOINT_EVERY_VERSIONS", 25)
     driver = committer(tmp_path, tables=(FACTS,))
     driver.claim()
     for epoch in range(1, 31):
@@ -349,9 +349,9 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.state.commit.test_protocol import FACTS, committer
-from state.commit.files import write_file
-from state.commit.record import CommitRecord
-from state.errors import FencedError
+from weir.state.commit.files import write_file
+from weir.state.commit.record import CommitRecord
+from weir.state.errors import FencedError
 import polars as pl
 warehouse, end = Path(sys.argv[1]), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < end:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.commit import rollup
-from state.commit.log import COMMITS, commits_above, newest_commit
-from state.commit.protocol import Committer
-from state.commit.rollup import roll_up
-from state.commit.tables import file_actions, read_rows
-from state.errors import FencedError, TableLostError
 from tests.state.commit.test_protocol import FACTS, FIGHTER, Crash, all_counts, committer, facts, record
+from weir.state.commit import rollup
+from weir.state.commit.log import COMMITS, commits_above, newest_commit
+from weir.state.commit.protocol import Committer
+from weir.state.commit.rollup import roll_up
+from weir.state.commit.tables import file_actions, read_rows
+from weir.state.errors import FencedError, TableLostError
 
 THROUGH_ALL = 1 << 62
 
@@ -85,7 +85,7 @@ def test_a_driver_goes_on_and_the_next_one_claims_after_a_roll_up(tmp_path, driv
 @pytest.mark.slow
 def test_the_committer_rolls_up_by_itself_and_only_what_is_in_the_tables(tmp_path, monkeypatch):
     """Its newest commit died before the tables had it: that one is redone from its row."""
-    monkeypatch.setattr("state.commit.protocol.ROLL_UP_EVERY_ROWS", 10)
+    monkeypatch.setattr("weir.state.commit.protocol.ROLL_UP_EVERY_ROWS", 10)
     steps: list[str] = []
 
     def die_late(step: str) -> None:
@@ -151,8 +151,8 @@ ROLLER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from state.commit.log import newest_commit
-from state.commit.rollup import roll_up
+from weir.state.commit.log import newest_commit
+from weir.state.commit.rollup import roll_up
 end = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < end:
     settled = newest_commit(Path(sys.argv[1]), "app")

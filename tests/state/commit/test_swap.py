@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from state.commit.files import write_file
-from state.commit.record import TableSwap
-from state.commit.tables import AppendTable, read_rows
-from state.types import TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.record import TableSwap
+from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.types import TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({
     "name": pl.String(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64()}))

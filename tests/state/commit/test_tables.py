@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from state.commit.files import write_file
-from state.commit.tables import AppendTable, count_rows, read_table
-from state.types import TableSpec
+from weir.state.commit.files import write_file
+from weir.state.commit.tables import AppendTable, count_rows, read_table
+from weir.state.types import TableSpec
 
 COLUMNS = pl.Schema({"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(),
                      "_deleted": pl.Boolean()})

@@ -9,8 +9,8 @@ import select
 import sys
 from pathlib import Path
 
-from state.engine.views import open_reader
-from state.types import IsolationLevel
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel
 
 if __name__ == "__main__":
     folder, reads, before = Path(sys.argv[1]), 0, None

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from state.engine import environment
-from state.engine.cache import TaskStoreCache
-from state.engine.environment import MAX_DEATHS, PAGE_BYTES
-from state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
-from state.engine.meta import decode_meta, encode_meta
-from state.engine.task_store import TaskStore
-from state.errors import NetworkFileSystemError, TaskCorruptedError
-from state.types import StateId
+from weir.state.engine import environment
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.environment import MAX_DEATHS, PAGE_BYTES
+from weir.state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
+from weir.state.engine.meta import decode_meta, encode_meta
+from weir.state.engine.task_store import TaskStore
+from weir.state.errors import NetworkFileSystemError, TaskCorruptedError
+from weir.state.types import StateId
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_network_file_systems_are_refused(tmp_path, monkeypatch):
 
 
 def test_a_meta_record_is_as_it_was_written_or_nothing():
-    from state.engine.meta import Meta
+    from weir.state.engine.meta import Meta
     meta = Meta(stores={"a": 1}, current=StateId(1, 2), receipt=b"\x00r")
     assert decode_meta(encode_meta(meta)) == meta
     assert decode_meta(encode_meta(meta)[:-1] + b"!") is None

@@ -6,9 +6,9 @@ import random
 import subprocess
 import sys
 
-from state.engine.contract import Settlement
-from state.engine.task_store import TaskStore
-from state.types import StateId
+from weir.state.engine.contract import Settlement
+from weir.state.engine.task_store import TaskStore
+from weir.state.types import StateId
 
 EPOCHS = 200
 

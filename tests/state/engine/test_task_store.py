@@ -14,14 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from state.engine import environment
-from state.engine import task_store as module
-from state.engine.contract import Settlement
-from state.engine.meta import Uncommitted
-from state.engine.task_store import TaskStore
-from state.engine.views import open_reader
-from state.errors import DiskFullError, FencedStoreError, MapFullError, TransactionClosedError, UnknownStoreError
-from state.types import IsolationLevel, StateId
+from weir.state.engine import environment
+from weir.state.engine import task_store as module
+from weir.state.engine.contract import Settlement
+from weir.state.engine.meta import Uncommitted
+from weir.state.engine.task_store import TaskStore
+from weir.state.engine.views import open_reader
+from weir.state.errors import DiskFullError, FencedStoreError, MapFullError, TransactionClosedError, UnknownStoreError
+from weir.state.types import IsolationLevel, StateId
 
 COMMITTED, NEWEST = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 STORES = ("a", "b")
@@ -281,8 +281,8 @@ def test_store_ids_stay_when_stores_are_added(store, folder):
 READER = """
 import sys
 from pathlib import Path
-from state.engine.views import open_reader
-from state.types import IsolationLevel
+from weir.state.engine.views import open_reader
+from weir.state.types import IsolationLevel
 for isolation in ("read_committed", "read_uncommitted"):
     with open_reader(Path(sys.argv[1]), IsolationLevel(isolation)) as reader:
         print(dict(reader.scan("a")), reader.get_many("a", [b"k", b"new"]), reader.count("a"))
@@ -309,8 +309,8 @@ def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
     two = apply(store, 2, one, big)
     assert two is not None
     lines = subprocess.run([sys.executable, "-c", "import sys;from pathlib import Path;"
-                            "from state.engine.views import open_reader;"
-                            "from state.types import IsolationLevel as I\n"
+                            "from weir.state.engine.views import open_reader;"
+                            "from weir.state.types import IsolationLevel as I\n"
                             "with open_reader(Path(sys.argv[1]), I.READ_UNCOMMITTED) as r: print(r.count('a'))",
                             str(folder)], capture_output=True, text=True, check=True, timeout=30).stdout
     assert lines.strip() == "20001"
@@ -319,8 +319,8 @@ def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
 WRITER = """
 import sys
 from pathlib import Path
-from state.engine.task_store import TaskStore
-from state.types import StateId
+from weir.state.engine.task_store import TaskStore
+from weir.state.types import StateId
 store = TaskStore.open(Path(sys.argv[1]), "0_0", ["a", "b"])
 expected, epoch, generation = store.base, (store.base.epoch if store.base else 0), int(sys.argv[2])
 while True:
@@ -381,7 +381,7 @@ def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store
 
 
 def test_open_reader_of_nothing_is_one_clear_error(tmp_path):
-    from state.errors import TaskCorruptedError
+    from weir.state.errors import TaskCorruptedError
     with pytest.raises(TaskCorruptedError, match="0_0"), open_reader(tmp_path / "0_0" / "gone", NEWEST):
         pass
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from state.stores.access import ValueAndTimestamp
-from state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow
-from state.stores.window import WindowKey
+from weir.state.stores.access import ValueAndTimestamp
+from weir.state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow
+from weir.state.stores.window import WindowKey
 
 
 class Model:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.errors import RowFormatError
-from state.stores.codec import BEHIND_FLAGS, KeyCodec, RowCodec
-from state.types import StoreKind
+from weir.state.errors import RowFormatError
+from weir.state.stores.codec import BEHIND_FLAGS, KeyCodec, RowCodec
+from weir.state.types import StoreKind
 
 TIME = pl.Datetime("ms", "UTC")
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 import polars as pl
 import pytest
 
-from state.changelog.rows import changelog_frame
-from state.engine.contract import Settlement
-from state.engine.memory import MemoryStore
-from state.engine.task_store import EXPIRIES, TaskStore
-from state.errors import FencedStoreError, TransactionClosedError, UnknownStoreError
-from state.stores.access import StoreTime, ValueAndTimestamp
-from state.stores.key_value import KeyValueStore, TimestampedKeyValueStore
-from state.stores.kinds import store_of
-from state.stores.session import SessionStore
-from state.stores.specs import key_value_spec, session_spec, versioned_spec, window_spec
-from state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow, VersionedStore
-from state.stores.window import TimestampedWindowStore, WindowKey, WindowStore
-from state.types import IsolationLevel, StateId, StoreClock
+from weir.state.changelog.rows import changelog_frame
+from weir.state.engine.contract import Settlement
+from weir.state.engine.memory import MemoryStore
+from weir.state.engine.task_store import EXPIRIES, TaskStore
+from weir.state.errors import FencedStoreError, TransactionClosedError, UnknownStoreError
+from weir.state.stores.access import StoreTime, ValueAndTimestamp
+from weir.state.stores.key_value import KeyValueStore, TimestampedKeyValueStore
+from weir.state.stores.kinds import store_of
+from weir.state.stores.session import SessionStore
+from weir.state.stores.specs import key_value_spec, session_spec, versioned_spec, window_spec
+from weir.state.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRow, VersionedStore
+from weir.state.stores.window import TimestampedWindowStore, WindowKey, WindowStore
+from weir.state.types import IsolationLevel, StateId, StoreClock
 
 USER, N = pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()})
 ROUTE = pl.Schema({"carrier": pl.String(), "flight": pl.Int64()})

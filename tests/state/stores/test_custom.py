@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state.errors import PositionsFileError
-from state.stores.custom import OffsetKeeper
-from state.stores.positions_file import write_offsets
+from weir.state.errors import PositionsFileError
+from weir.state.stores.custom import OffsetKeeper
+from weir.state.stores.positions_file import write_offsets
 
 
 class Notes:

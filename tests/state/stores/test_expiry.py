@@ -6,16 +6,16 @@ import random
 
 import polars as pl
 
-from state.changelog.restore import restore_task
-from state.changelog.rows import changelog_frame, changelog_spec
-from state.commit.files import write_file
-from state.commit.protocol import Committer
-from state.commit.record import CommitRecord, TaskCommit
-from state.engine.task_store import EXPIRIES, TaskStore
-from state.stores.access import StoreTime
-from state.stores.kinds import store_of
-from state.stores.specs import key_value_spec, session_spec, versioned_spec
-from state.types import IsolationLevel, StateId, StoreClock
+from weir.state.changelog.restore import restore_task
+from weir.state.changelog.rows import changelog_frame, changelog_spec
+from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.engine.task_store import EXPIRIES, TaskStore
+from weir.state.stores.access import StoreTime
+from weir.state.stores.kinds import store_of
+from weir.state.stores.specs import key_value_spec, session_spec, versioned_spec
+from weir.state.types import IsolationLevel, StateId, StoreClock
 
 USER, N = pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()})
 SPECS = (key_value_spec("lived", USER, N, ttl_ms=30), session_spec("sessions", USER, N, retention_ms=30),

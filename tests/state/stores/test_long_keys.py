@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from state.changelog.rows import changelog_frame
-from state.engine.task_store import LONG_KEYS, MAX_KEY_BYTES, TaskStore
-from state.stores.typed import TypedStore
-from state.types import IsolationLevel, StateId, StoreKind, StoreSpec
+from weir.state.changelog.rows import changelog_frame
+from weir.state.engine.task_store import LONG_KEYS, MAX_KEY_BYTES, TaskStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 PAGES = StoreSpec(name="pages", key=pl.Schema({"page": pl.String()}), value=pl.Schema({"hits": pl.Int64()}))

@@ -20,18 +20,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from state.engine.contract import Settlement
-from state.engine.memory import MemoryStore
-from state.engine.task_store import EXPIRIES, TaskStore
-from state.stores.access import StoreTime
-from state.stores.expiry import expiry_times, index_rows
-from state.stores.key_value import TimestampedKeyValueStore
-from state.stores.session import SessionStore
-from state.stores.specs import GONE, key_value_spec, session_spec, versioned_spec, window_spec
-from state.stores.versioned import NOT_PUT, VersionedStore
-from state.stores.window import WindowStore
-from state.types import IsolationLevel, StateId
 from tests.state.stores.models import KeyValueModel, Model, SessionModel, VersionedModel, WindowModel
+from weir.state.engine.contract import Settlement
+from weir.state.engine.memory import MemoryStore
+from weir.state.engine.task_store import EXPIRIES, TaskStore
+from weir.state.stores.access import StoreTime
+from weir.state.stores.expiry import expiry_times, index_rows
+from weir.state.stores.key_value import TimestampedKeyValueStore
+from weir.state.stores.session import SessionStore
+from weir.state.stores.specs import GONE, key_value_spec, session_spec, versioned_spec, window_spec
+from weir.state.stores.versioned import NOT_PUT, VersionedStore
+from weir.state.stores.window import WindowStore
+from weir.state.types import IsolationLevel, StateId
 
 KEY, VALUE = pl.Schema({"user": pl.String()}), pl.Schema({"n": pl.Int64()})
 KEYS = st.sampled_from(["", "a", "a\x00", "a\x00b", "b", "é", "z" * 600])

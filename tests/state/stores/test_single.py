@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.stores.codec import KeyCodec, RowCodec
-from state.stores.single import SingleKeyCodec, SingleRowCodec
-from state.types import StoreKind
 from tests.state.stores.test_codec import TIME, frames
+from weir.state.stores.codec import KeyCodec, RowCodec
+from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
+from weir.state.types import StoreKind
 
 TIMES_OF = {StoreKind.KEY_VALUE: [], StoreKind.WINDOW: ["window_start", "window_end"],
             StoreKind.SESSION: ["window_start", "window_end"], StoreKind.VERSIONED: ["valid_from"]}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from state.engine.task_store import TaskStore
-from state.stores.typed import TypedStore
-from state.types import StoreSpec
+from weir.state.engine.task_store import TaskStore
+from weir.state.stores.typed import TypedStore
+from weir.state.types import StoreSpec
 
 SPEC = StoreSpec(name="s", key=pl.Schema({"user": pl.String(), "n": pl.Int64()}),
                  value=pl.Schema({"count": pl.Int64(), "page": pl.String()}))

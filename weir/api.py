@@ -1,0 +1,79 @@
+"""The public names of ``weir``, each under the module that it is imported from, whichever defines it."""
+
+from weir.pipelines.application import Application, load_application
+from weir.pipelines.dsl.branching import BranchedKStream
+from weir.pipelines.dsl.builder import StreamsBuilder
+from weir.pipelines.dsl.cogrouped import (
+    CogroupedKStream,
+    SessionWindowedCogroupedKStream,
+    TimeWindowedCogroupedKStream,
+)
+from weir.pipelines.dsl.global_table import GlobalKTable
+from weir.pipelines.dsl.grouped import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
+from weir.pipelines.dsl.stream import KStream
+from weir.pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
+from weir.pipelines.dsl.table import KTable
+from weir.pipelines.dsl.table_grouped import KGroupedTable
+from weir.pipelines.dsl.windowing import EmitStrategy
+from weir.pipelines.errors import (
+    ApplicationLoadError,
+    BadInputError,
+    BufferFullError,
+    CoPartitioningError,
+    PartitionerError,
+    QueryError,
+    TopologyError,
+    UserFunctionError,
+)
+from weir.pipelines.migrate.formats import StoreSerdes
+from weir.pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
+from weir.pipelines.operators.functions import Windowed
+from weir.pipelines.operators.join_windows import JoinWindows
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
+from weir.pipelines.reading import read_table
+from weir.pipelines.serdes import (
+    Avro,
+    Boolean,
+    Bytes,
+    Delimited,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Json,
+    Msgpack,
+    Protobuf,
+    SchemaRegistryError,
+    SessionWindowed,
+    String,
+    TimeWindowed,
+    Uuid,
+)
+from weir.pipelines.serdes.timestamps import (
+    FailOnInvalidTimestamp,
+    LogAndSkipOnInvalidTimestamp,
+    TimestampExtractor,
+    UsePartitionTimeOnInvalidTimestamp,
+    WallclockTimestampExtractor,
+)
+from weir.pipelines.state_reader import Query, StateReader
+from weir.state.stores.custom import FollowingStore
+
+__all__ = [
+    "Application", "ApplicationLoadError", "ApproxDistinct", "ApproxQuantiles", "Avro", "BadInputError", "Boolean",
+    "BranchedKStream", "BufferConfig", "BufferFullError", "Bytes", "CoPartitioningError", "CogroupedKStream", "Collect",
+    "Count", "Delimited", "EagerBufferConfig", "EmitStrategy", "FailOnInvalidTimestamp", "First", "Float32", "Float64",
+    "FollowingStore", "GlobalKTable", "Int32", "Int64", "JoinWindows", "Json", "KGroupedStream", "KGroupedTable",
+    "KStream", "KTable", "Last", "LogAndSkipOnInvalidTimestamp", "Max", "Mean", "Min", "Msgpack", "PartitionerError",
+    "Protobuf", "Query", "QueryError", "SchemaRegistryError", "SessionWindowed", "SessionWindowedCogroupedKStream",
+    "SessionWindowedKStream", "SessionWindows", "SlidingWindows", "StateReader", "StoreSerdes", "StreamsBuilder", "StrictBufferConfig",
+    "String", "Sum", "Suppressed", "TimeWindowed", "TimeWindowedCogroupedKStream", "TimeWindowedKStream", "TimeWindows",
+    "TimestampExtractor", "TopologyError", "UnlimitedWindows", "UsePartitionTimeOnInvalidTimestamp",
+    "UserFunctionError", "Uuid", "WallclockTimestampExtractor", "Windowed", "load_application", "read_table",
+]
+
+for _name in __all__:
+    globals()[_name].__module__ = "weir"

@@ -1,0 +1,16 @@
+"""Testing topologies in memory, with clocks moved by hand."""
+
+from weir.pipelines.testing.driver import TopologyTestDriver
+from weir.pipelines.testing.stores import (
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+)
+from weir.pipelines.testing.streams import OutputRecord, TestInputTopic, TestOutputTable
+
+__all__ = ["OutputRecord", "ReadOnlyKeyValueStore", "ReadOnlySessionStore", "ReadOnlyVersionedStore",
+           "ReadOnlyWindowStore", "TestInputTopic", "TestOutputTable", "TopologyTestDriver"]
+
+for _name in __all__:
+    globals()[_name].__module__ = "weir.testing"
