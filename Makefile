@@ -20,7 +20,8 @@ setup: ## Make .venv with the locked packages, this project and the Java jars; q
 demo: setup ## Load 336,776 flights, run the flights application, serve the Dagster UI
 	.venv/bin/weir demo $(ARGS)
 
-check: setup ## Linters and type checker
+check: setup ## Formatter, linter and type checker
+	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 

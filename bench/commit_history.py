@@ -39,14 +39,23 @@ class History:
     def commit(self) -> float:
         """Milliseconds that a commit took, writing its files apart."""
         self.epoch += 1
-        changes = pl.DataFrame({"k": [self.epoch % 1000], "n": [1], "_ts": [0], "_epoch": [self.epoch],
-                                "_deleted": [False]})
-        files = (write_file(self.folder, FACTS, pl.DataFrame({"n": [1], "_epoch": [self.epoch]})),
-                 write_file(self.folder, CHANGES, changes,
-                            {"task": "0_0", "segment": str(self.epoch // SEGMENT_EPOCHS)}))
+        changes = pl.DataFrame(
+            {"k": [self.epoch % 1000], "n": [1], "_ts": [0], "_epoch": [self.epoch], "_deleted": [False]}
+        )
+        files = (
+            write_file(self.folder, FACTS, pl.DataFrame({"n": [1], "_epoch": [self.epoch]})),
+            write_file(self.folder, CHANGES, changes, {"task": "0_0", "segment": str(self.epoch // SEGMENT_EPOCHS)}),
+        )
         state = TaskCommit(state=StateId(1, self.epoch), instance="first", positions={"t": {0: self.epoch}})
-        record = CommitRecord(kind="commit", generation=1, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
-                              fingerprint="f", files=files, tasks={f"0_{number}": state for number in range(4)})
+        record = CommitRecord(
+            kind="commit",
+            generation=1,
+            epoch=self.epoch,
+            at_ms=time.time_ns() // 1_000_000,
+            fingerprint="f",
+            files=files,
+            tasks={f"0_{number}": state for number in range(4)},
+        )
         began = time.perf_counter()
         self.driver.commit(record)
         return (time.perf_counter() - began) * 1000
@@ -71,10 +80,15 @@ def measure(commits: int = COMMITS_BEFORE) -> dict[str, float]:
         claimed = time.perf_counter()
         with_claim.close()
         young_ms, old_ms = (statistics.median(side) for side in zip(*pairs, strict=True))
-        return {"commits": commits, "commit_young_ms": round(young_ms, 2), "commit_old_ms": round(old_ms, 2),
-                "ratio": round(old_ms / young_ms, 2), "newest_commit_ms": round((looked - began) * 1000, 1),
-                "claim_ms": round((claimed - looked) * 1000, 1),
-                "log_files": len(DeltaTable(warehouse / "old" / COMMITS.name).file_uris())}
+        return {
+            "commits": commits,
+            "commit_young_ms": round(young_ms, 2),
+            "commit_old_ms": round(old_ms, 2),
+            "ratio": round(old_ms / young_ms, 2),
+            "newest_commit_ms": round((looked - began) * 1000, 1),
+            "claim_ms": round((claimed - looked) * 1000, 1),
+            "log_files": len(DeltaTable(warehouse / "old" / COMMITS.name).file_uris()),
+        }
 
 
 if __name__ == "__main__":

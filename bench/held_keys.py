@@ -45,25 +45,41 @@ def main(keys: int) -> None:
             while True:
                 try:
                     with store.session() as session:
-                        output = processor.run({"in": _records(first, min(EPOCH_RECORDS, keys - first))}, session,
-                                               clocks, 0)
-                        store.apply(session, state=state, expected=expected, generation=1, plan_hash=str(state),
-                                    make_receipt=lambda _: b"")
+                        output = processor.run(
+                            {"in": _records(first, min(EPOCH_RECORDS, keys - first))}, session, clocks, 0
+                        )
+                        store.apply(
+                            session,
+                            state=state,
+                            expected=expected,
+                            generation=1,
+                            plan_hash=str(state),
+                            make_receipt=lambda _: b"",
+                        )
                     break
                 except MapFullError:
                     store.grow()
             store.settle(generation=1, expected=state, committed=state)
             clocks, held = output.clocks, output.metrics.buffers[HELD][0]
         store.close()
-    print(json.dumps({"held": held, "seconds": round(time.monotonic() - started, 1),
-                      "peak_bytes": peak.rss_anon_bytes}))
+    print(
+        json.dumps({"held": held, "seconds": round(time.monotonic() - started, 1), "peak_bytes": peak.rss_anon_bytes})
+    )
 
 
 def _records(first: int, count: int) -> pl.DataFrame:
     numbers = pl.int_range(first, first + count, dtype=pl.Int64, eager=True)
-    return pl.DataFrame({"user": "user-" + numbers.cast(pl.String), "page": "/item/" + (numbers % 877).cast(pl.String),
-                         "_ts": numbers, "_partition": 0, "_offset": numbers, "_deleted": False},
-                        schema_overrides={"_partition": pl.Int32})
+    return pl.DataFrame(
+        {
+            "user": "user-" + numbers.cast(pl.String),
+            "page": "/item/" + (numbers % 877).cast(pl.String),
+            "_ts": numbers,
+            "_partition": 0,
+            "_offset": numbers,
+            "_deleted": False,
+        },
+        schema_overrides={"_partition": pl.Int32},
+    )
 
 
 if __name__ == "__main__":

@@ -52,8 +52,14 @@ class KafkaStreamsPeer:
         """
         KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
-            command = [self._java, "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                       f"-Djava.io.tmpdir={state}", "-cp", self._class_path]  # RocksDB unpacks its library there
+            command = [
+                self._java,
+                "-Xmx2g",
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+                f"-Djava.io.tmpdir={state}",
+                "-cp",
+                self._class_path,
+            ]  # RocksDB unpacks its library there
             arguments = [job, bootstrap_servers, topic, output, output, state, str(THREADS), str(CACHE_BYTES)]
             return measure([*command, SOURCE.stem, *arguments], f"Kafka Streams' {job}")
 

@@ -42,8 +42,14 @@ def _filled(folder: Path, rows: int) -> TaskStore:
     with store.session() as session:
         keys = [b"u%09d" % number for number in range(0, rows, max(1, rows // EPOCH_ROWS))]
         session.put_many("sums", keys, [b"another value of 24 byte"] * len(keys))
-        store.apply(session, state=UNCOMMITTED, expected=COMMITTED, generation=1, plan_hash="e",
-                    make_receipt=lambda uncommitted: b"receipt")
+        store.apply(
+            session,
+            state=UNCOMMITTED,
+            expected=COMMITTED,
+            generation=1,
+            plan_hash="e",
+            make_receipt=lambda uncommitted: b"receipt",
+        )
     return store
 
 

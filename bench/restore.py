@@ -49,26 +49,35 @@ class Restores:
 
     def lines(self) -> list[str]:
         """For people."""
+
         def line(name: str, run: Measured, ratio: float | None) -> str:
             beside = "" if ratio is None else f", {ratio:.1f} times Kafka Streams"
             return f"{name}: {run.records:,} rows in {run.seconds:.2f} s ({run.per_s / 1000:,.0f} k/s){beside}"
 
-        found = [line("restored from changelogs alone", self.changelog, self.ratio(self.changelog)),
-                 line("restored from snapshots", self.snapshot, self.ratio(self.snapshot))]
+        found = [
+            line("restored from changelogs alone", self.changelog, self.ratio(self.changelog)),
+            line("restored from snapshots", self.snapshot, self.ratio(self.snapshot)),
+        ]
         if self.kafka_streams is not None:
             found.append(line("Kafka Streams from its changelog topic", self.kafka_streams, None))
-        found += [f"reopened after kill -9: {rows:,} rows in {TASKS} tasks in {took['all_ms']:.0f} ms, an uncommitted "
-                  f"epoch rolled back in {took['rollback_ms']:.0f} ms more" for rows, took in self.reopen_ms.items()]
+        found += [
+            f"reopened after kill -9: {rows:,} rows in {TASKS} tasks in {took['all_ms']:.0f} ms, an uncommitted "
+            f"epoch rolled back in {took['rollback_ms']:.0f} ms more"
+            for rows, took in self.reopen_ms.items()
+        ]
         return found
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {**asdict(self), "ratios": {"changelog": self.ratio(self.changelog),
-                                           "snapshot": self.ratio(self.snapshot)}}
+        return {
+            **asdict(self),
+            "ratios": {"changelog": self.ratio(self.changelog), "snapshot": self.ratio(self.snapshot)},
+        }
 
 
-def measure_restores(folder: Path, bootstrap_servers: str, peer: KafkaStreamsPeer | None, *, quick: bool,
-                     say: Callable[[str], None]) -> Restores:
+def measure_restores(
+    folder: Path, bootstrap_servers: str, peer: KafkaStreamsPeer | None, *, quick: bool, say: Callable[[str], None]
+) -> Restores:
     """Make the state on both sides, lose it, and measure how it comes back.
 
     Raises:
@@ -101,8 +110,7 @@ def measure_restores(folder: Path, bootstrap_servers: str, peer: KafkaStreamsPee
         peer.run("sum_per_key", bootstrap_servers, TOPIC, "totals_restore")
         say("Kafka Streams: from its changelog topic")
         kafka_streams = _complete(peer.run("restore", bootstrap_servers, TOPIC, "totals_restore"), rows)
-    return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams,
-                    reopen_ms=reopen_ms)
+    return Restores(rows=rows, changelog=changelog, snapshot=snapshot, kafka_streams=kafka_streams, reopen_ms=reopen_ms)
 
 
 def reopened(folder: Path, rows: int) -> dict[str, float]:
@@ -144,8 +152,13 @@ def main() -> None:
     try:
         peer = KafkaStreamsPeer(folder / "classes")
         with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
-            found = measure_restores(folder, bootstrap_servers, peer, quick=arguments.quick,
-                                     say=lambda text: print(text, file=sys.stderr, flush=True))
+            found = measure_restores(
+                folder,
+                bootstrap_servers,
+                peer,
+                quick=arguments.quick,
+                say=lambda text: print(text, file=sys.stderr, flush=True),
+            )
     finally:
         EmbeddedBroker(folder / "kafka").stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -35,8 +35,9 @@ class RestoreTimes(logging.Handler):
 
 def main(arguments: Sequence[str]) -> None:
     reference, folder, bootstrap_servers, snapshot_rows = arguments
-    settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS,
-                        snapshot_rows=int(snapshot_rows))
+    settings = Settings(
+        dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=SLOTS, snapshot_rows=int(snapshot_rows)
+    )
     times, log = RestoreTimes(), logging.getLogger("weir.driver")
     log.addHandler(times)
     log.setLevel(logging.INFO)

@@ -71,8 +71,9 @@ class Bench:
     def __init__(self, folder: Path, bootstrap_servers: str, say: Say) -> None:
         self._folder, self._bootstrap_servers, self._say = folder, bootstrap_servers, say
 
-    def workloads(self, jobs: Collection[str], events: int, runs: int,
-                  peer: KafkaStreamsPeer | None) -> Iterator[Workload]:
+    def workloads(
+        self, jobs: Collection[str], events: int, runs: int, peer: KafkaStreamsPeer | None
+    ) -> Iterator[Workload]:
         """``jobs``, ``JOBS`` at all event sizes, ``runs`` times a side, Weir and the peer in turn.
 
         Raises:

@@ -88,8 +88,14 @@ def _dump(pid: int, target: Path) -> None:
     part = target.with_suffix(".part")
     part.unlink(missing_ok=True)
     try:
-        done = subprocess.run([java_executable("jcmd"), str(pid), "VM.cds", "dynamic_dump", str(part)], check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_DUMP_LIMIT_S)
+        done = subprocess.run(
+            [java_executable("jcmd"), str(pid), "VM.cds", "dynamic_dump", str(part)],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_DUMP_LIMIT_S,
+        )
     except MissingJavaError:
         raise ClassArchiveError("there is no jcmd beside java; a JDK has one") from None
     except subprocess.TimeoutExpired:

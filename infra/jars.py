@@ -20,12 +20,14 @@ from types import MappingProxyType
 from weir.infra.java import MissingJavaError, java_executable
 from weir.infra.settings import cache_home
 
-SETS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
-    # Kafka logs through an interface; the second jar prints it.
-    "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
-    "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
-})
+SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
+        # Kafka logs through an interface; the second jar prints it.
+        "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+        "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+    }
+)
 DEFAULT_SETS = ("delta", "kafka")
 _MARKER = "versions.json"
 _ATTEMPTS = 3
@@ -114,9 +116,22 @@ def _retrieve(name: str, target: Path) -> None:
         raise JarsError(name, "this PySpark has no Ivy inside; Weir needs the pip package of PySpark")
     module = target / "ivy.xml"
     module.write_text(_ivy_module(name), encoding="utf-8")
-    command = [java_executable(), "-jar", str(ivy), "-ivy", str(module), "-confs", "default",
-               "-types", "jar", "bundle", "-cache", str(cache_home() / "weir" / "ivy"),
-               "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+    command = [
+        java_executable(),
+        "-jar",
+        str(ivy),
+        "-ivy",
+        str(module),
+        "-confs",
+        "default",
+        "-types",
+        "jar",
+        "bundle",
+        "-cache",
+        str(cache_home() / "weir" / "ivy"),
+        "-retrieve",
+        f"{target}/[artifact]-[revision].[ext]",
+    ]
     print(f"jars {name}: {', '.join(SETS[name])} and what they need", flush=True)
     for attempt in range(1, _ATTEMPTS + 1):
         last_lines: list[str] = []
@@ -132,17 +147,23 @@ def _retrieve(name: str, target: Path) -> None:
             module.unlink()
             return
         print(f"jars {name}: attempt {attempt} of {_ATTEMPTS} failed", flush=True)
-    raise JarsError(name, f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `make setup` "
-                          "again. Its last lines:\n" + "\n".join(last_lines))
+    raise JarsError(
+        name,
+        f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `make setup` "
+        "again. Its last lines:\n" + "\n".join(last_lines),
+    )
 
 
 def _ivy_module(name: str) -> str:
     excluded = "".join(f'<exclude org="{organisation}"/>' for organisation in _EXCLUDED if name == "delta")
     dependencies = "".join(
         f'<dependency org="{organisation}" name="{module}" rev="{revision}" conf="default">{excluded}</dependency>'
-        for organisation, module, revision in (coordinate.split(":") for coordinate in SETS[name]))
-    return (f'<ivy-module version="2.0"><info organisation="weir" module="{name}"/>'
-            f"<dependencies>{dependencies}</dependencies></ivy-module>")
+        for organisation, module, revision in (coordinate.split(":") for coordinate in SETS[name])
+    )
+    return (
+        f'<ivy-module version="2.0"><info organisation="weir" module="{name}"/>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
 
 
 def _drop_what_pyspark_has(folder: Path) -> None:

@@ -13,8 +13,10 @@ class MissingJavaError(Exception):
     """There is no Java on this machine."""
 
     def __str__(self) -> str:
-        return ("no Java found (neither JAVA_HOME nor java on the PATH): run `make setup` as root, or install a "
-                "headless JDK 17, on Debian and Ubuntu with `apt-get install openjdk-17-jdk-headless`")
+        return (
+            "no Java found (neither JAVA_HOME nor java on the PATH): run `make setup` as root, or install a "
+            "headless JDK 17, on Debian and Ubuntu with `apt-get install openjdk-17-jdk-headless`"
+        )
 
 
 def java_executable(name: str = "java") -> str:

@@ -40,5 +40,5 @@ def start_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    state, *fields = stat[stat.rindex(")") + 2:].split()
+    state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in "ZX" else int(fields[18])

@@ -49,8 +49,10 @@ class PrometheusEndpoint:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise MetricsPortError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}; choose "
-                                   "another --metrics-port, or none") from None
+            raise MetricsPortError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}; choose "
+                "another --metrics-port, or none"
+            ) from None
         self.port = int(self._server.server_port)
 
     def publish(self, readings: Sequence[Reading]) -> None:

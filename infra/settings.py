@@ -23,8 +23,17 @@ PREFIX = "WEIR_"
 _ENVIRONMENT = "the environment"
 _TABLES = ("kafka", "spark", "schema_registry")
 _PUBLIC_WORDS = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
-_SECRET_PARTS = ("password", "secret", "token", "sasl.", "ssl.key", "oauthbearer", "jaas", "credential",
-                 "auth.user.info")
+_SECRET_PARTS = (
+    "password",
+    "secret",
+    "token",
+    "sasl.",
+    "ssl.key",
+    "oauthbearer",
+    "jaas",
+    "credential",
+    "auth.user.info",
+)
 
 
 class SettingsError(Exception):
@@ -78,8 +87,7 @@ class Settings(BaseModel):
         return value
 
     @classmethod
-    def load(cls, dir: str | os.PathLike[str] | None = None,
-             overrides: Mapping[str, str] | None = None) -> Settings:
+    def load(cls, dir: str | os.PathLike[str] | None = None, overrides: Mapping[str, str] | None = None) -> Settings:
         """Merge flags, variables, ``weir.toml`` and defaults.
 
         ``overrides`` holds the flags as ``--set`` takes them: ``slots``, ``kafka.sasl.username``,
@@ -114,10 +122,16 @@ class Settings(BaseModel):
             first = error.errors()[0]
             field = str(first["loc"][0])
             origin = origins.get(field, CONFIG_FILE)
-            wanted = (first["msg"].removeprefix("Value error, ").partition(",")[0].lower()
-                      .replace("input should", "it should"))
-            raise SettingsError(f"setting {_shown(field, origin)!r} in {origin} cannot be {first['input']!r}: "
-                                f"{wanted}") from None
+            wanted = (
+                first["msg"]
+                .removeprefix("Value error, ")
+                .partition(",")[0]
+                .lower()
+                .replace("input should", "it should")
+            )
+            raise SettingsError(
+                f"setting {_shown(field, origin)!r} in {origin} cannot be {first['input']!r}: {wanted}"
+            ) from None
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name in type(self).model_fields:

@@ -30,9 +30,16 @@ from weir.pipelines.application import Application
 FIRST_DAY = date(2020, 1, 1)
 
 
-def weir_assets(application: Application, reference: str, *, topics: Mapping[str, dg.AssetsDefinition] | None = None,
-                thresholds: Thresholds | None = None, first_day: date = FIRST_DAY, end_day: date | None = None,
-                owners: Sequence[str] = ()) -> dg.Definitions:
+def weir_assets(
+    application: Application,
+    reference: str,
+    *,
+    topics: Mapping[str, dg.AssetsDefinition] | None = None,
+    thresholds: Thresholds | None = None,
+    first_day: date = FIRST_DAY,
+    end_day: date | None = None,
+    owners: Sequence[str] = (),
+) -> dg.Definitions:
     """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
     (``module:attribute``).
 
@@ -45,25 +52,50 @@ def weir_assets(application: Application, reference: str, *, topics: Mapping[str
     own = topics or {}
     external = {topic: _external_topic(topic) for topic in application.topology.topics() if topic not in own}
     supervised = Supervised(
-        application=application, reference=reference, thresholds=thresholds or Thresholds(), owners=owners,
-        topics={topic: own[topic].key if topic in own else external[topic].key
-                for topic in application.topology.topics()})
+        application=application,
+        reference=reference,
+        thresholds=thresholds or Thresholds(),
+        owners=owners,
+        topics={
+            topic: own[topic].key if topic in own else external[topic].key for topic in application.topology.topics()
+        },
+    )
     compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
     return dg.Definitions(
-        assets=[*own.values(), *external.values(), ingest_assets(supervised),
-                *backfill_assets(supervised, first_day, end_day)],
+        assets=[
+            *own.values(),
+            *external.values(),
+            ingest_assets(supervised),
+            *backfill_assets(supervised, first_day, end_day),
+        ],
         asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
-        jobs=[continuous_job(supervised), *steering_jobs(supervised), restore, verify, audit, compaction,
-              rebuild_job(supervised), migration_job(supervised)],
+        jobs=[
+            continuous_job(supervised),
+            *steering_jobs(supervised),
+            restore,
+            verify,
+            audit,
+            compaction,
+            rebuild_job(supervised),
+            migration_job(supervised),
+        ],
         schedules=[compaction_schedule(supervised, compaction), audit_schedule(supervised, audit)],
-        sensors=[commits_sensor(supervised), health_sensor(supervised), uncommitted_sensor(supervised),
-                 succession_sensor(supervised), retention_sensor(supervised),
-                 compaction_sensor(supervised, compaction), stalled_sensor(supervised),
-                 repair_sensor(supervised, restore)])
+        sensors=[
+            commits_sensor(supervised),
+            health_sensor(supervised),
+            uncommitted_sensor(supervised),
+            succession_sensor(supervised),
+            retention_sensor(supervised),
+            compaction_sensor(supervised, compaction),
+            stalled_sensor(supervised),
+            repair_sensor(supervised, restore),
+        ],
+    )
 
 
 @cache
 def _external_topic(topic: str) -> dg.AssetSpec:
     """One object a topic, so that applications may share it."""
-    return dg.AssetSpec(["kafka", topic], kinds={"kafka"}, group_name="kafka",
-                        description=f"The Kafka topic {topic}, filled elsewhere.")
+    return dg.AssetSpec(
+        ["kafka", topic], kinds={"kafka"}, group_name="kafka", description=f"The Kafka topic {topic}, filled elsewhere."
+    )

@@ -34,10 +34,13 @@ class BackfillConfig(dg.Config):
 
     swap: bool = Field(default=True, description="Swap them in; False leaves that to `weir backfill swap`.")
     margin_hours: float | None = Field(
-        default=None, ge=0, description="Begin reading so long before the first day; by default the longest window and "
-        "its grace.")
+        default=None,
+        ge=0,
+        description="Begin reading so long before the first day; by default the longest window and its grace.",
+    )
     paths: dict[str, str] = Field(
-        default={}, description="Delta tables or Parquet files to read in the place of topics, by topic.")
+        default={}, description="Delta tables or Parquet files to read in the place of topics, by topic."
+    )
     time_column: str = Field(default=TIME_COLUMN, description="The time of a record in such a table or file.")
 
 
@@ -51,27 +54,47 @@ def backfill_assets(supervised: Supervised, first_day: date, end_day: date | Non
         return [_backfill_asset(supervised, outputs, first_day, end_day)]
 
 
-def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
-                    ) -> dg.AssetsDefinition:
-    @dg.asset(key=[supervised.id, "backfill"], deps=list(supervised.topics.values()), group_name=supervised.name,
-              kinds={"spark", "kafka"}, owners=supervised.owners, tags=supervised.tags,
-              backfill_policy=dg.BackfillPolicy.single_run(),
-              partitions_def=dg.DailyPartitionsDefinition(
-                  start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None),
-              description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}, computed "
-                          "anew from the topics and swapped in by one commit, while the ingest goes on. Terminating "
-                          "the run leaves everything as it was.")
-    def backfill(context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource,
-                 pipes: dg.PipesSubprocessClient) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+def _backfill_asset(
+    supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
+) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=[supervised.id, "backfill"],
+        deps=list(supervised.topics.values()),
+        group_name=supervised.name,
+        kinds={"spark", "kafka"},
+        owners=supervised.owners,
+        tags=supervised.tags,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        partitions_def=dg.DailyPartitionsDefinition(
+            start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None
+        ),
+        description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}, computed "
+        "anew from the topics and swapped in by one commit, while the ingest goes on. Terminating "
+        "the run leaves everything as it was.",
+    )
+    def backfill(
+        context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         """Start a driver over the days, follow it to its end, and take over what it reports."""
         window, settings = context.partition_time_window, weir.settings()
         days = Days(first=window.start.date(), end=window.end.date())
         known = {row.id for row in _backfills_of(supervised, settings, days)}
         context.instance.add_run_tags(context.run.run_id, supervised.tags)
         try:
-            finished = followed(supervised, context, weir, pipes, {
-                "first": days.first.isoformat(), "end": days.end.isoformat(), "swap": config.swap,
-                "margin_hours": config.margin_hours, "paths": config.paths, "time_column": config.time_column})
+            finished = followed(
+                supervised,
+                context,
+                weir,
+                pipes,
+                {
+                    "first": days.first.isoformat(),
+                    "end": days.end.isoformat(),
+                    "swap": config.swap,
+                    "margin_hours": config.margin_hours,
+                    "paths": config.paths,
+                    "time_column": config.time_column,
+                },
+            )
         except dg.DagsterExecutionInterruptedError:
             yield _left_by_a_stop(row for row in _backfills_of(supervised, settings, days) if row.id not in known)
             return
@@ -80,8 +103,13 @@ def _backfill_asset(supervised: Supervised, outputs: DayOutputs, first_day: date
     return backfill
 
 
-def followed(supervised: Supervised, context: dg.OpExecutionContext | dg.AssetExecutionContext, weir: WeirResource,
-             pipes: dg.PipesSubprocessClient, asked: Mapping[str, object]) -> dg.PipesClientCompletedInvocation:
+def followed(
+    supervised: Supervised,
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    weir: WeirResource,
+    pipes: dg.PipesSubprocessClient,
+    asked: Mapping[str, object],
+) -> dg.PipesClientCompletedInvocation:
     """Start a driver of backfills, follow it to its end, and give what it has reported.
 
     Raises:
@@ -92,14 +120,19 @@ def followed(supervised: Supervised, context: dg.OpExecutionContext | dg.AssetEx
         end_with(os.getppid(), signal.SIGTERM)
     try:
         finished = pipes.run(
-            context=context, command=[sys.executable, "-m", "weir.orchestration.backfill_worker"], env=weir.environment(),
-            extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(), **asked})
+            context=context,
+            command=[sys.executable, "-m", "weir.orchestration.backfill_worker"],
+            env=weir.environment(),
+            extras={"reference": supervised.reference, "dir": str(weir.settings().dir), "parent": os.getpid(), **asked},
+        )
         closing = next(iter(finished.get_custom_messages()), None)
     except DagsterPipesExecutionError:
         closing = None
     if closing is None:
-        raise dg.Failure(f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows how "
-                         "far it came", allow_retries=False)
+        raise dg.Failure(
+            f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows how far it came",
+            allow_retries=False,
+        )
     if "error" in closing:
         raise dg.Failure(closing["error"], allow_retries=False)
     return finished
@@ -123,9 +156,16 @@ def _left_by_a_stop(made: "Iterable[BackfillRow]") -> dg.MaterializeResult:
     """
     for row in made:
         if row.state == "swapped in":
-            return dg.MaterializeResult(metadata={
-                "backfill": row.id, "days": row.days, "swap": f"swapped in by the commit of epoch {row.epoch}"})
+            return dg.MaterializeResult(
+                metadata={
+                    "backfill": row.id,
+                    "days": row.days,
+                    "swap": f"swapped in by the commit of epoch {row.epoch}",
+                }
+            )
         if row.state == "complete":
-            raise dg.Failure(f"the backfill was stopped when it was complete; swap {row.id} in, or discard it, with "
-                             "`weir backfill`", allow_retries=False)
+            raise dg.Failure(
+                f"the backfill was stopped when it was complete; swap {row.id} in, or discard it, with `weir backfill`",
+                allow_retries=False,
+            )
     raise dg.Failure("the backfill was stopped; nothing of it is left", allow_retries=False)

@@ -1,5 +1,5 @@
-"""A supervised backfill (``python -m weir.orchestration.backfill_worker``): computes days or everything anew, swaps that in,
-and reports.
+"""A supervised backfill (``python -m weir.orchestration.backfill_worker``): computes days or everything anew, swaps
+that in, and reports.
 
 Started by a backfill asset or a rebuild job. It imports no Dagster, ends with its parent, and on SIGINT or SIGTERM
 leaves nothing.
@@ -33,17 +33,31 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         return {"backfill": known, "swap": _swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}
     first, end = pipes.get_extra("first"), pipes.get_extra("end")
     days = EVERYTHING if first is None else Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
-    source = BackfillInput(paths=pipes.get_extra("paths"), time_column=pipes.get_extra("time_column"),
-                           margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
-    made = make_backfill(settings, reference, days, source, owner=owner, on_progress=logged(pipes.log.info),
-                         console=logging.StreamHandler())
+    source = BackfillInput(
+        paths=pipes.get_extra("paths"),
+        time_column=pipes.get_extra("time_column"),
+        margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000),
+    )
+    made = make_backfill(
+        settings,
+        reference,
+        days,
+        source,
+        owner=owner,
+        on_progress=logged(pipes.log.info),
+        console=logging.StreamHandler(),
+    )
     if made is None:
         return None
     shadow, completion = made
     metadata: dict[str, Any] = {
-        "backfill": shadow.id, "days": str(days), "records_in": completion.records_in,
-        "seconds": round(completion.seconds, 3), "cut_epoch": shadow.backfill.cut_epoch,
-        "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"}}
+        "backfill": shadow.id,
+        "days": str(days),
+        "records_in": completion.records_in,
+        "seconds": round(completion.seconds, 3),
+        "cut_epoch": shadow.backfill.cut_epoch,
+        "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"},
+    }
     if pipes.get_extra("swap"):
         metadata["swap"] = _swapped_in(pipes, settings, reference, shadow.id, owner, f"backfill of {days}")
     return metadata
@@ -51,8 +65,15 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
 
 def _swapped_in(pipes: PipesContext, settings: Settings, reference: str, backfill: str, owner: str, reason: str) -> str:
     with stop_on_signals():  # which come too late now
-        done = swap_in(settings, reference, backfill, by=owner, reason=reason, on_progress=logged(pipes.log.info),
-                       console=logging.StreamHandler())
+        done = swap_in(
+            settings,
+            reference,
+            backfill,
+            by=owner,
+            reason=reason,
+            on_progress=logged(pipes.log.info),
+            console=logging.StreamHandler(),
+        )
     pipes.log.info(done)
     return done
 

@@ -23,14 +23,20 @@ COUNTED_ROWS_MAX = 1_000_000
 
 def commit_metadata(newest: CommitRecord) -> dict[str, Any]:
     """Which commit it is; the same on all assets of the application."""
-    return {"generation": newest.generation, "epoch": newest.epoch,
-            "committed_at": {"raw_value": newest.at_ms / 1000, "type": "timestamp"}}
+    return {
+        "generation": newest.generation,
+        "epoch": newest.epoch,
+        "committed_at": {"raw_value": newest.at_ms / 1000, "type": "timestamp"},
+    }
 
 
 def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, Any]:
     """How far the ingest has read, and what it has counted since the application began."""
-    return {**commit_metadata(newest), **offsets_metadata(committed_positions(newest, topics)),
-            **{f"total_{name}": count for name, count in committed_totals(newest).items()}}
+    return {
+        **commit_metadata(newest),
+        **offsets_metadata(committed_positions(newest, topics)),
+        **{f"total_{name}": count for name, count in committed_totals(newest).items()},
+    }
 
 
 def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
@@ -58,5 +64,8 @@ def table_data_version(newest: CommitRecord, table: str) -> str:
 def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
     """Where a table lies and, as far as that is known without much reading, how many rows stand in it."""
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
-    return {**commit_metadata(newest), "dagster/uri": {"raw_value": str(folder), "type": "path"},
-            **({} if rows is None else {"dagster/row_count": rows})}
+    return {
+        **commit_metadata(newest),
+        "dagster/uri": {"raw_value": str(folder), "type": "path"},
+        **({} if rows is None else {"dagster/row_count": rows}),
+    }

@@ -42,8 +42,11 @@ def compaction_pool(supervised: Supervised) -> str:
 def compaction_job(supervised: Supervised) -> dg.JobDefinition:
     """``<app>_compaction``: merges files of changelogs, outputs and the commit log, and vacuums."""
 
-    @dg.op(name=f"{supervised.name}_compact", pool=compaction_pool(supervised),
-           description="Merge small files into large ones, and delete those that nothing names any more.")
+    @dg.op(
+        name=f"{supervised.name}_compact",
+        pool=compaction_pool(supervised),
+        description="Merge small files into large ones, and delete those that nothing names any more.",
+    )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
         settings, told = weir.settings(), ""
 
@@ -54,21 +57,33 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
                 context.log.info("%s: %d rows to merge", table, total)
 
         try:
-            compacted = compact_application(settings, supervised.id, store=config.store, is_dry_run=config.dry_run,
-                                            on_progress=on_progress)
+            compacted = compact_application(
+                settings, supervised.id, store=config.store, is_dry_run=config.dry_run, on_progress=on_progress
+            )
         except CommandError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
-        context.add_output_metadata({
-            "is_dry_run": config.dry_run, "is_running": compacted.is_running,
-            "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports])})
+        context.add_output_metadata(
+            {
+                "is_dry_run": config.dry_run,
+                "is_running": compacted.is_running,
+                "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports]),
+            }
+        )
         for report in () if config.dry_run else compacted.reports:
             if report.table in supervised.tables:
-                context.log_event(dg.AssetObservation(
-                    supervised.tables[report.table], description="compacted",
-                    metadata={name: getattr(report, name) for name in SHOWN}))
+                context.log_event(
+                    dg.AssetObservation(
+                        supervised.tables[report.table],
+                        description="compacted",
+                        metadata={name: getattr(report, name) for name in SHOWN},
+                    )
+                )
 
-    @dg.job(name=f"{supervised.name}_compaction", tags=supervised.tags,
-            description="Merge the files of changelogs, outputs and the commit log, beside a running driver too.")
+    @dg.job(
+        name=f"{supervised.name}_compaction",
+        tags=supervised.tags,
+        description="Merge the files of changelogs, outputs and the commit log, beside a running driver too.",
+    )
     def job() -> None:
         compact()
 
@@ -76,16 +91,30 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
 
 
 def _record(report: "TableReport") -> dg.TableRecord:
-    return dg.TableRecord({"table": report.table, **{
-        name.replace("bytes", "size"): size_text(getattr(report, name)) if "bytes" in name else getattr(report, name)
-        for name in SHOWN}})
+    return dg.TableRecord(
+        {
+            "table": report.table,
+            **{
+                name.replace("bytes", "size"): size_text(getattr(report, name))
+                if "bytes" in name
+                else getattr(report, name)
+                for name in SHOWN
+            },
+        }
+    )
 
 
 def compaction_schedule(supervised: Supervised, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Every night, once switched on; nothing happens before the first commit."""
 
-    @dg.schedule(name=f"{supervised.name}_nightly_compaction", cron_schedule=NIGHTLY, job=job,
-                 execution_timezone="UTC", tags=supervised.tags, description="Compacts at three in the night, UTC.")
+    @dg.schedule(
+        name=f"{supervised.name}_nightly_compaction",
+        cron_schedule=NIGHTLY,
+        job=job,
+        execution_timezone="UTC",
+        tags=supervised.tags,
+        description="Compacts at three in the night, UTC.",
+    )
     def nightly(context: dg.ScheduleEvaluationContext, weir: WeirResource) -> dg.RunRequest | dg.SkipReason:
         from weir.state.commit.protocol import newest_commit
 
@@ -101,10 +130,15 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
     merge; its cursor is the newest closed segment of that time, and when it was."""
     thresholds = supervised.thresholds
 
-    @dg.sensor(name=f"{supervised.name}_compaction_due", job=job, tags=supervised.tags,
-               minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
-               description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
-                           f"closed, or when it would leave {thresholds.spare_files_max:,} files fewer.")
+    @dg.sensor(
+        name=f"{supervised.name}_compaction_due",
+        job=job,
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
+        f"closed, or when it would leave {thresholds.spare_files_max:,} files fewer.",
+    )
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         from weir.state.changelog.rows import SEGMENT_EPOCHS
         from weir.state.commit.protocol import newest_commit
@@ -125,8 +159,10 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
             why = f"{why}; it would leave {spare:,} files fewer, {thresholds.spare_files_max:,} are the limit"
             if spare < thresholds.spare_files_max:
                 return dg.SkipReason(why)
-        return dg.SensorResult(cursor=f"{closed} {now_s:.3f}", run_requests=[dg.RunRequest(
-            run_key=f"{supervised.id}-{newest.state_id}", tags={REASON: why})])
+        return dg.SensorResult(
+            cursor=f"{closed} {now_s:.3f}",
+            run_requests=[dg.RunRequest(run_key=f"{supervised.id}-{newest.state_id}", tags={REASON: why})],
+        )
 
     return compaction_due
 

@@ -49,8 +49,8 @@ class Deaths:
 
 
 def has_got_on(life: ApplicationStatus, newest: CommitRecord | None, steady_s: float) -> bool:
-    """Whether a driver that has ended had still committed ``steady_s`` after its start, or had nothing to commit then.
-    """
+    """Whether a driver that has ended had still committed ``steady_s`` after its start, or had nothing to commit
+    then."""
     well_ms = 0 if newest is None else newest.at_ms
     metric = life.metric
     if metric is not None and metric.lag == 0 and metric.epoch == metric.committed_epoch:

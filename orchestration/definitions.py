@@ -8,6 +8,8 @@ from weir.orchestration import examples, report  # a module that Dagster loads m
 from weir.orchestration.resources import WeirResource, driver_pipes
 
 defs = dg.Definitions.merge(
-    examples.flights_defs, examples.weather_defs, report.report_defs,
+    examples.flights_defs,
+    examples.weather_defs,
+    report.report_defs,
     dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
 )

@@ -21,9 +21,14 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
         with broker_for(settings) as bootstrap_servers:
             summary = loader.load(bootstrap_servers, client_properties=settings.kafka)
         context.log.info("%d records were missing and have been loaded", summary.loaded)
-        return dg.MaterializeResult(metadata={
-            "dagster/row_count": summary.records, "loaded": summary.loaded, "seconds": summary.seconds,
-            "offsets": dg.MetadataValue.json({str(p): end for p, end in sorted(summary.end_offsets.items())})})
+        return dg.MaterializeResult(
+            metadata={
+                "dagster/row_count": summary.records,
+                "loaded": summary.loaded,
+                "seconds": summary.seconds,
+                "offsets": dg.MetadataValue.json({str(p): end for p, end in sorted(summary.end_offsets.items())}),
+            }
+        )
 
     return topic
 
@@ -31,11 +36,21 @@ def loaded_topic(name: str, description: str) -> dg.AssetsDefinition:
 FIRST_DAY, END_DAY = date(2013, 1, 1), date(2014, 1, 2)
 """New York's last evening of 2013 is the next day in UTC."""
 
-flights_topic = loaded_topic(
-    "flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")
-flights_defs = weir_assets(flights.app, "weir.pipelines.examples.flights:app", topics={"flights": flights_topic},
-                           first_day=FIRST_DAY, end_day=END_DAY)
+flights_topic = loaded_topic("flights", "336,776 real departures from New York in 2013, in the Kafka topic `flights`.")
+flights_defs = weir_assets(
+    flights.app,
+    "weir.pipelines.examples.flights:app",
+    topics={"flights": flights_topic},
+    first_day=FIRST_DAY,
+    end_day=END_DAY,
+)
 weather_topic = loaded_topic(
-    "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`.")
-weather_defs = weir_assets(weather.app, "weir.pipelines.examples.weather:app", topics={"weather": weather_topic},
-                           first_day=FIRST_DAY, end_day=END_DAY)
+    "weather", "26,115 hourly observations at New York's airports in 2013, in the Kafka topic `weather`."
+)
+weather_defs = weir_assets(
+    weather.app,
+    "weir.pipelines.examples.weather:app",
+    topics={"weather": weather_topic},
+    first_day=FIRST_DAY,
+    end_day=END_DAY,
+)

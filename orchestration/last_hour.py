@@ -17,8 +17,10 @@ NO_READING = "·"
 def bars(values: Sequence[float | None]) -> str:
     """A character a value, from zero to the greatest of them; ``·`` where there is no reading."""
     top = max((value for value in values if value is not None), default=0.0)
-    return "".join(NO_READING if value is None else BARS[round(value / top * (len(BARS) - 1)) if top > 0 else 0]
-                   for value in values)
+    return "".join(
+        NO_READING if value is None else BARS[round(value / top * (len(BARS) - 1)) if top > 0 else 0]
+        for value in values
+    )
 
 
 def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
@@ -32,7 +34,7 @@ def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
     for title, column in (("records/s", "records_per_s"), ("lag, records", "lag"), ("commit, ms", "commit_ms")):
         values = [None if row is None else getattr(row, column) for row in rows]
         most = max(value for value in values if value is not None)
-        means = [_mean(values[start:start + MINUTES_A_BAR]) for start in range(0, SHOWN_MINUTES, MINUTES_A_BAR)]
+        means = [_mean(values[start : start + MINUTES_A_BAR]) for start in range(0, SHOWN_MINUTES, MINUTES_A_BAR)]
         lines.append(f"| {title} | {values[-1]:,.0f} | {most:,.0f} | `{bars(means)}` |")
     return "\n".join(lines)
 

@@ -25,8 +25,9 @@ from weir.pipelines.cli.moving import (
 )
 from weir.pipelines.cli.options import CommandError
 
-EMPTY_STORES = Field(default=False, description="The application's stores begin empty: results count only what is read "
-                                                "from now on.")
+EMPTY_STORES = Field(
+    default=False, description="The application's stores begin empty: results count only what is read from now on."
+)
 
 
 class FromGroup(dg.Config):
@@ -94,23 +95,32 @@ def migration_op(supervised: Supervised) -> str:
 def migration_job(supervised: Supervised) -> dg.JobDefinition:
     """``<app>_migration``."""
 
-    @dg.op(name=migration_op(supervised), description="Show what would change; change nothing.",
-           out={"shown": dg.Out(dg.Nothing), "approved": dg.Out(is_required=False)})
+    @dg.op(
+        name=migration_op(supervised),
+        description="Show what would change; change nothing.",
+        out={"shown": dg.Out(dg.Nothing), "approved": dg.Out(is_required=False)},
+    )
     def show(context: dg.OpExecutionContext, config: MigrationConfig, weir: WeirResource) -> Iterator[dg.Output]:
         moved = _move(supervised, weir.settings(), config.move, dry_run=True)
         yield dg.Output(None, "shown", metadata=_metadata(context, moved))
         if not config.dry_run:
             yield dg.Output(config.move, "approved")
 
-    @dg.op(name=f"{supervised.name}_migration_carried_out", out=dg.Out(dg.Nothing),
-           description="Change what was shown, if the configuration says so.")
+    @dg.op(
+        name=f"{supervised.name}_migration_carried_out",
+        out=dg.Out(dg.Nothing),
+        description="Change what was shown, if the configuration says so.",
+    )
     def carry_out(context: dg.OpExecutionContext, weir: WeirResource, move) -> None:
         moved = _move(supervised, weir.settings(), move, dry_run=False)
         context.add_output_metadata(_metadata(context, moved))
 
-    @dg.job(name=f"{supervised.name}_migration", tags=supervised.tags,
-            description="Take positions and state over from another system, or give positions back; shows what would "
-                        "change, and changes it with dry_run: false.")
+    @dg.job(
+        name=f"{supervised.name}_migration",
+        tags=supervised.tags,
+        description="Take positions and state over from another system, or give positions back; shows what would "
+        "change, and changes it with dry_run: false.",
+    )
     def job() -> None:
         _, approved = show()
         carry_out(approved)
@@ -132,13 +142,15 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
                 case FromGroup():
                     return move_from_group(where, move.group, empty_stores=move.empty_stores, dry_run=dry_run)
                 case FromCheckpoints():
-                    return move_from_checkpoints(where, [Path(path) for path in move.paths],
-                                                 empty_stores=move.empty_stores, dry_run=dry_run)
+                    return move_from_checkpoints(
+                        where, [Path(path) for path in move.paths], empty_stores=move.empty_stores, dry_run=dry_run
+                    )
                 case FromSpark():
                     return move_from_spark(where, Path(move.folder), empty_stores=move.empty_stores, dry_run=dry_run)
                 case FromKafkaStreams():
-                    return move_from_kafka_streams(where, move.application_id, changelogs=move.changelogs,
-                                                   serdes=move.serdes, dry_run=dry_run)
+                    return move_from_kafka_streams(
+                        where, move.application_id, changelogs=move.changelogs, serdes=move.serdes, dry_run=dry_run
+                    )
     except (CommandError, MigrationError, LeaseHeldError) as error:
         raise dg.Failure(str(error), allow_retries=False) from None
 
@@ -146,6 +158,8 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
 def _metadata(context: dg.OpExecutionContext, moved: Moved) -> dict[str, dg.MetadataValue]:
     context.log.info("%s: %s", moved.what, moved.outcome)
     lines = [*moved.changes, *(f"note: {note}" for note in moved.notes)]
-    return {"outcome": dg.MetadataValue.text(moved.outcome),
-            "source": dg.MetadataValue.text(moved.source or moved.what),
-            "changes": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines) or "none")}
+    return {
+        "outcome": dg.MetadataValue.text(moved.outcome),
+        "source": dg.MetadataValue.text(moved.source or moved.what),
+        "changes": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines) or "none"),
+    }

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 TABLE = dg.AssetKey(["flights", "late_departures"])
 REPORT = dg.AssetKey(["flights", "late_report"])
 BAR_CHARACTERS = 40
-NEW_ROWS = (dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since_last_handled()
-            & ~dg.AutomationCondition.in_progress())
+NEW_ROWS = (
+    dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since_last_handled()
+    & ~dg.AutomationCondition.in_progress()
+)
 """A commit has brought rows of the table: its data version changes with those, not with every commit."""
 
 
@@ -26,22 +28,36 @@ def late_report(weir: WeirResource) -> dg.MaterializeResult:
     from weir.pipelines.examples.lateness import lateness_by_hour
 
     by_hour = lateness_by_hour(read_table(weir.settings().warehouse / TABLE.path[0] / TABLE.path[1]))
-    return dg.MaterializeResult(metadata={
-        "flights": int(by_hour["flights"].sum()), "late": int(by_hour["late"].sum()),
-        "chart": dg.MetadataValue.md(chart(by_hour))})
+    return dg.MaterializeResult(
+        metadata={
+            "flights": int(by_hour["flights"].sum()),
+            "late": int(by_hour["late"].sum()),
+            "chart": dg.MetadataValue.md(chart(by_hour)),
+        }
+    )
 
 
 report_sensor = dg.AutomationConditionSensorDefinition(
-    "flights_reports", target=dg.AssetSelection.assets(REPORT), default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Makes the report anew when a commit has brought final results.")
+    "flights_reports",
+    target=dg.AssetSelection.assets(REPORT),
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Makes the report anew when a commit has brought final results.",
+)
 
 
 def chart(by_hour: pl.DataFrame) -> str:
     """A Markdown table with a bar an hour, the longest for the hour with the greatest share."""
     top = by_hour["share"].max() or 1.0
-    return "\n".join(["| hour | flights | late | |", "| ---: | ---: | ---: | --- |", *(
-        f"| {hour:02}:00 | {flights:,} | {share:.1%} | `{'█' * round(share / top * BAR_CHARACTERS)}` |"
-        for hour, flights, _, share in by_hour.iter_rows())])
+    return "\n".join(
+        [
+            "| hour | flights | late | |",
+            "| ---: | ---: | ---: | --- |",
+            *(
+                f"| {hour:02}:00 | {flights:,} | {share:.1%} | `{'█' * round(share / top * BAR_CHARACTERS)}` |"
+                for hour, flights, _, share in by_hour.iter_rows()
+            ),
+        ]
+    )
 
 
 report_defs = dg.Definitions(assets=[late_report], sensors=[report_sensor])

@@ -21,9 +21,11 @@ class WeirResource(dg.ConfigurableResource):
 
     dir: str | None = Field(default=None, description="The folder, as --dir of the command line.")
     bootstrap_servers: str | None = Field(
-        default=None, description="Your own Kafka, host:port,...; the folder's embedded broker when left out.")
+        default=None, description="Your own Kafka, host:port,...; the folder's embedded broker when left out."
+    )
     control_url: str | None = Field(
-        default=None, description="SQLAlchemy URL of the control database; SQLite in the folder when left out.")
+        default=None, description="SQLAlchemy URL of the control database; SQLite in the folder when left out."
+    )
     slots: int | None = Field(default=None, ge=1, description="Places where tasks run at the same time.")
 
     def settings(self) -> Settings:

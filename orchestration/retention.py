@@ -20,9 +20,13 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
     """Compares committed offsets with the oldest ones that the brokers keep, whether a driver runs or not."""
     thresholds = supervised.thresholds
 
-    @dg.sensor(name=f"{supervised.name}_retention", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
-               default_status=dg.DefaultSensorStatus.RUNNING,
-               description="Warns when the next records to read are among the oldest that a topic keeps.")
+    @dg.sensor(
+        name=f"{supervised.name}_retention",
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Warns when the next records to read are among the oldest that a topic keeps.",
+    )
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
         from weir.infra.kafka.broker import EmbeddedBroker, broker_for
@@ -43,24 +47,32 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
                 oldest, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
             except BrokerUnreachableError as error:
                 return dg.SkipReason(str(error))
-        return tell(supervised.ingest, endangered(positions, oldest, ends, thresholds.retention_min_share),
-                    context.cursor, at_ms=round(time.time() * 1000), cooldown_s=thresholds.cooldown_s)
+        return tell(
+            supervised.ingest,
+            endangered(positions, oldest, ends, thresholds.retention_min_share),
+            context.cursor,
+            at_ms=round(time.time() * 1000),
+            cooldown_s=thresholds.cooldown_s,
+        )
 
     return retention
 
 
-def endangered(positions: Positions, oldest: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int],
-               min_share: float) -> dict[str, str]:
+def endangered(
+    positions: Positions, oldest: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int], min_share: float
+) -> dict[str, str]:
     """Partitions that have deleted records already and whose next record to read is among the oldest, or gone."""
     found = {}
     for (topic, number), first in oldest.items():
         position, end = positions[topic][number], ends[topic, number]
         name = f"{topic}-{number}"
         if first > 0 and position < first:
-            found[f"{name} has lost records"] = (f"{name}: {first - position:,} records from offset {position} on were "
-                                                 "deleted before they were read")
+            found[f"{name} has lost records"] = (
+                f"{name}: {first - position:,} records from offset {position} on were deleted before they were read"
+            )
         elif first > 0 and position < end and position - first < min_share * (end - first):
             found[f"{name} near retention"] = (
                 f"{name}: offset {position} comes next and {first} is the oldest kept, of {end - first:,}: "
-                "read faster, or lengthen the topic's retention")
+                "read faster, or lengthen the topic's retention"
+            )
     return found

@@ -34,10 +34,14 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
     # tasks that wait for a quiet topic begin no epoch either, and killed they would wait anew
     epoch_limit_s = limit_s + (idle.total_seconds() if idle else 0.0)
 
-    @dg.sensor(name=f"{supervised.name}_stalled", tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
-               default_status=dg.DefaultSensorStatus.RUNNING,
-               description=f"Keeps the stacks of a driver that has not got on for {limit_s:,.0f} s, and ends it after "
-                           "as long again.")
+    @dg.sensor(
+        name=f"{supervised.name}_stalled",
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Keeps the stacks of a driver that has not got on for {limit_s:,.0f} s, and ends it after "
+        "as long again.",
+    )
     def stalled(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()
         database, now_ms = ControlDatabase(settings.control_database_url), round(time.time() * 1000)
@@ -52,21 +56,28 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
                 dump = f"```\n{dump_stacks(settings, life, DUMP_LIMIT_S)[:SHOWN_CHARACTERS]}\n```"
             except CommandError as error:
                 dump = str(error)
-            return dg.SensorResult(cursor=json.dumps({"life": name, "at_ms": now_ms}), asset_events=[
-                _observation(supervised.ingest, what, {"stacks": dg.MetadataValue.md(dump)})])
+            return dg.SensorResult(
+                cursor=json.dumps({"life": name, "at_ms": now_ms}),
+                asset_events=[_observation(supervised.ingest, what, {"stacks": dg.MetadataValue.md(dump)})],
+            )
         if "ended_at_ms" in known or now_ms - known["at_ms"] < limit_s * 1000:
             return dg.SkipReason(f"told before: {what}")
         if run_of(life.owner) is None or not life.has_process:
             return dg.SkipReason(f"{what}; it is not this sensor's to end, {life.owner} started it on {life.host}")
         os.kill(life.pid, signal.SIGKILL)
-        return dg.SensorResult(cursor=json.dumps({**known, "ended_at_ms": now_ms}), asset_events=[
-            _observation(supervised.ingest, f"{what}; its process {life.pid} was ended, the next run goes on", {})])
+        return dg.SensorResult(
+            cursor=json.dumps({**known, "ended_at_ms": now_ms}),
+            asset_events=[
+                _observation(supervised.ingest, f"{what}; its process {life.pid} was ended, the next run goes on", {})
+            ],
+        )
 
     return stalled
 
 
-def stall(life: ApplicationStatus, minutes: Sequence[MinuteRow], silence_limit_s: float, epoch_limit_s: float,
-          now_ms: int) -> str | None:
+def stall(
+    life: ApplicationStatus, minutes: Sequence[MinuteRow], silence_limit_s: float, epoch_limit_s: float, now_ms: int
+) -> str | None:
     """Why a driver does not get on, in a sentence; None for one that does, that has ended, or that restores."""
     if life.ended_at_ms is not None:
         return None
@@ -75,15 +86,22 @@ def stall(life: ApplicationStatus, minutes: Sequence[MinuteRow], silence_limit_s
     if has_begun and life.has_process and silent_s > silence_limit_s:
         return f"the driver has said nothing for {silent_s:,.0f} s: it hangs in an epoch or a commit"
     own = [minute for minute in minutes if minute.at_ms >= life.started_at_ms]  # the one before may have waited as well
-    quiet = own[-math.ceil(epoch_limit_s / 60) - 1:]
-    if (life.is_running and life.state == "running" and len(quiet) > math.ceil(epoch_limit_s / 60)
-            and quiet[0].epoch == quiet[-1].epoch and min(minute.lag for minute in quiet) > 0
-            and all(task.status != "restoring" for task in life.tasks)):
-        return (f"{quiet[-1].lag:,} records wait and no epoch after {quiet[0].epoch} has begun for "
-                f"{epoch_limit_s:,.0f} s")
+    quiet = own[-math.ceil(epoch_limit_s / 60) - 1 :]
+    if (
+        life.is_running
+        and life.state == "running"
+        and len(quiet) > math.ceil(epoch_limit_s / 60)
+        and quiet[0].epoch == quiet[-1].epoch
+        and min(minute.lag for minute in quiet) > 0
+        and all(task.status != "restoring" for task in life.tasks)
+    ):
+        return (
+            f"{quiet[-1].lag:,} records wait and no epoch after {quiet[0].epoch} has begun for {epoch_limit_s:,.0f} s"
+        )
     return None
 
 
 def _observation(asset: dg.AssetKey, sentence: str, metadata: dict[str, dg.MetadataValue]) -> dg.AssetObservation:
-    return dg.AssetObservation(asset, description=sentence, metadata={"warning": "stalled", **metadata},
-                               tags={"weir/severity": "warning"})
+    return dg.AssetObservation(
+        asset, description=sentence, metadata={"warning": "stalled", **metadata}, tags={"weir/severity": "warning"}
+    )

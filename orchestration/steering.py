@@ -32,8 +32,7 @@ class RequestConfig(dg.Config):
 class RestoreConfig(RequestConfig):
     """How to restore the task that the run's partition names."""
 
-    from_changelog: bool = Field(
-        default=False, description="Read the whole changelog and drop the task's snapshot.")
+    from_changelog: bool = Field(default=False, description="Read the whole changelog and drop the task's snapshot.")
 
 
 class DeadLettersConfig(dg.Config):
@@ -49,7 +48,8 @@ def steering_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
         _request_job(supervised, "pause", "pause", "Make the running application commit and read no more."),
         _request_job(supervised, "resume", "resume", "Let the paused application go on."),
         _request_job(supervised, "stop", "stop", "Make the running application finish its epoch, commit and end."),
-        _dead_letters_job(supervised)]
+        _dead_letters_job(supervised),
+    ]
 
 
 def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
@@ -75,12 +75,22 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.op(name=restore_op(supervised), description="Ask the driver to restore the task, and follow it to the end.")
     def restore(context: dg.OpExecutionContext, config: RestoreConfig, weir: WeirResource) -> None:
         settings, task = weir.settings(), context.partition_key
-        _ask(context, supervised, settings, "restore", config.reason,
-             {"task": task, "source": "changelog" if config.from_changelog else "snapshot"})
+        _ask(
+            context,
+            supervised,
+            settings,
+            "restore",
+            config.reason,
+            {"task": task, "source": "changelog" if config.from_changelog else "snapshot"},
+        )
         _follow_restore(context, supervised.id, settings, task)
 
-    @dg.job(name=f"{supervised.name}_restore", partitions_def=supervised.task_partitions, tags=supervised.tags,
-            description="Put a task's local state aside and build it anew, while the other tasks go on.")
+    @dg.job(
+        name=f"{supervised.name}_restore",
+        partitions_def=supervised.task_partitions,
+        tags=supervised.tags,
+        description="Put a task's local state aside and build it anew, while the other tasks go on.",
+    )
     def job() -> None:
         restore()
 
@@ -97,30 +107,50 @@ def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
         with _one_sentence():
             rows = newest_rows(weir.settings(), supervised.id, DEAD_LETTERS.name)
         columns = [name for name in rows.columns if name not in ("key", "value")]
-        records = [dg.TableRecord({**{name: _cell(row[name]) for name in columns},
-                                   **{name: _text(row[name]) for name in ("key", "value")}})
-                   for row in as_dictionaries(rows.head(config.limit))]
+        records = [
+            dg.TableRecord(
+                {
+                    **{name: _cell(row[name]) for name in columns},
+                    **{name: _text(row[name]) for name in ("key", "value")},
+                }
+            )
+            for row in as_dictionaries(rows.head(config.limit))
+        ]
         schema = dg.TableSchema(columns=[dg.TableColumn(name, "string") for name in (*columns, "key", "value")])
-        context.add_output_metadata({"dagster/row_count": rows.height,
-                                     "newest": dg.MetadataValue.table(records, schema)})
+        context.add_output_metadata(
+            {"dagster/row_count": rows.height, "newest": dg.MetadataValue.table(records, schema)}
+        )
 
-    @dg.job(name=f"{supervised.name}_dead_letters", tags=supervised.tags,
-            description="List the newest records that could not be read, with the reason.")
+    @dg.job(
+        name=f"{supervised.name}_dead_letters",
+        tags=supervised.tags,
+        description="List the newest records that could not be read, with the reason.",
+    )
     def job() -> None:
         list_dead_letters()
 
     return job
 
 
-def _ask(context: dg.OpExecutionContext, supervised: Supervised, settings: Settings, kind: RequestKind, reason: str,
-         arguments: Mapping[str, str] | None = None) -> None:
+def _ask(
+    context: dg.OpExecutionContext,
+    supervised: Supervised,
+    settings: Settings,
+    kind: RequestKind,
+    reason: str,
+    arguments: Mapping[str, str] | None = None,
+) -> None:
     with _one_sentence():
         answer = ask(settings, supervised.id, kind, arguments, by=f"dagster run {context.run_id}", reason=reason)
     context.log.info("%s: %s", supervised.id, answer)
     context.add_output_metadata({"answer": answer})
-    context.log_event(dg.AssetObservation(supervised.ingest, description=answer,
-                                          metadata={"request": kind, **({"reason": reason} if reason else {}),
-                                                    **(arguments or {})}))
+    context.log_event(
+        dg.AssetObservation(
+            supervised.ingest,
+            description=answer,
+            metadata={"request": kind, **({"reason": reason} if reason else {}), **(arguments or {})},
+        )
+    )
 
 
 def _follow_restore(context: dg.OpExecutionContext, application: str, settings: Settings, task: str) -> None:
@@ -134,8 +164,10 @@ def _follow_restore(context: dg.OpExecutionContext, application: str, settings: 
             told, told_s = row.reason, time.monotonic()
             context.log.info("task %s: %s", task, told)
         time.sleep(FOLLOW_EVERY_S)
-    raise dg.Failure(f"the driver of {application} ended while task {task} was restoring; its next start restores it",
-                     allow_retries=False)
+    raise dg.Failure(
+        f"the driver of {application} ended while task {task} was restoring; its next start restores it",
+        allow_retries=False,
+    )
 
 
 @contextmanager

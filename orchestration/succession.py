@@ -37,9 +37,14 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
     thresholds = supervised.thresholds
     selection = dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks()
 
-    @dg.sensor(name=f"{supervised.name}_succession", asset_selection=selection, tags=supervised.tags,
-               minimum_interval_seconds=LOOK_EVERY_S, default_status=dg.DefaultSensorStatus.RUNNING,
-               description="Starts the ingest again, as it was configured, when its driver or run worker was killed.")
+    @dg.sensor(
+        name=f"{supervised.name}_succession",
+        asset_selection=selection,
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Starts the ingest again, as it was configured, when its driver or run worker was killed.",
+    )
     def succession(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         from weir.state.commit.protocol import newest_commit
 
@@ -60,7 +65,8 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
                 return dg.SkipReason(f"{life.owner} has reported its driver's end and goes on with its other steps")
             context.instance.report_run_failed(run, _reason(life))
         elif run.status != dg.DagsterRunStatus.FAILURE or not (
-                life.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))):
+            life.state == "dead" or _was_cut_short(context.instance, run.run_id, ingest_op(supervised))
+        ):
             return dg.SkipReason(f"{life.owner} has ended: {run.status.value.lower()}, driver {life.state}")
         holder = database.application_status(supervised.id)
         if holder is not None and holder.is_running:
@@ -69,11 +75,19 @@ def succession_sensor(supervised: Supervised) -> dg.SensorDefinition:
         is_steady = has_got_on(life, newest_commit(settings.warehouse, supervised.id), thresholds.restart_steady_s)
         deaths = Deaths.of(context.cursor).with_life(name, has_got_on=is_steady, now_s=now_s)
         if now_s < deaths.next_start_s(thresholds):
-            return dg.SensorResult(skip_reason=_pause(life, deaths, deaths.next_start_s(thresholds), now_s),
-                                   cursor=deaths.cursor)
-        return dg.SensorResult(cursor=deaths.cursor, run_requests=[dg.RunRequest(
-            run_key=f"{supervised.id}-{name}", tags=supervised.tags,
-            run_config=_ingest_config(supervised, run.run_config))])
+            return dg.SensorResult(
+                skip_reason=_pause(life, deaths, deaths.next_start_s(thresholds), now_s), cursor=deaths.cursor
+            )
+        return dg.SensorResult(
+            cursor=deaths.cursor,
+            run_requests=[
+                dg.RunRequest(
+                    run_key=f"{supervised.id}-{name}",
+                    tags=supervised.tags,
+                    run_config=_ingest_config(supervised, run.run_config),
+                )
+            ],
+        )
 
     return succession
 
@@ -89,8 +103,12 @@ def has_ended(life: ApplicationStatus, now_s: float) -> bool:
 
 def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool:
     """Whether the step's process was killed, by itself or with the run worker: it has not said how it ended."""
-    ends = [entry.get_dagster_event() for entry in instance.all_logs(
-        run_id, of_type={dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE})]
+    ends = [
+        entry.get_dagster_event()
+        for entry in instance.all_logs(
+            run_id, of_type={dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE}
+        )
+    ]
     for event in ends:
         if event.step_key == step:
             error = event.step_failure_data.error if event.is_step_failure else None
@@ -99,14 +117,17 @@ def _was_cut_short(instance: dg.DagsterInstance, run_id: str, step: str) -> bool
 
 
 def _reason(life: ApplicationStatus) -> str:
-    return (f"the run worker has ended without a word; its driver {_end(life)}. The next run goes on from the last "
-            "commit")
+    return (
+        f"the run worker has ended without a word; its driver {_end(life)}. The next run goes on from the last commit"
+    )
 
 
 def _pause(life: ApplicationStatus, deaths: Deaths, next_start_s: float, now_s: float) -> str:
     at = time.strftime("%H:%M:%S UTC", time.gmtime(next_start_s))
-    return (f"{deaths.count} drivers in a row have ended before they got on; the next start is due at {at}, in "
-            f"{next_start_s - now_s:.0f} s. The last one {_end(life)}")
+    return (
+        f"{deaths.count} drivers in a row have ended before they got on; the next start is due at {at}, in "
+        f"{next_start_s - now_s:.0f} s. The last one {_end(life)}"
+    )
 
 
 def _end(life: ApplicationStatus) -> str:

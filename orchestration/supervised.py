@@ -59,6 +59,7 @@ class Supervised:
     @cached_property
     def tables(self) -> Mapping[str, dg.AssetKey]:
         """The asset of each table: outputs by their own name, ``changelog/<store>``, ``dead_letters``."""
+
         def path(table: str) -> list[str]:
             if table == DEAD_LETTERS.name:
                 return ["dead_letters"]

@@ -57,5 +57,7 @@ class Thresholds:
         """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading would ever show."""
         for name in ("lag_grows_max_s", "stalled_max_s"):
             if getattr(self, name) > LOOK_BACK_MAX_S:
-                raise ValueError(f"{name} is {getattr(self, name):,.0f} s; readings are kept for an hour, so it must "
-                                 f"be {LOOK_BACK_MAX_S:,.0f} s at most")
+                raise ValueError(
+                    f"{name} is {getattr(self, name):,.0f} s; readings are kept for an hour, so it must "
+                    f"be {LOOK_BACK_MAX_S:,.0f} s at most"
+                )

@@ -21,10 +21,14 @@ def uncommitted_sensor(supervised: Supervised) -> dg.SensorDefinition:
     name = f"{supervised.name}_uncommitted"
     by = f"dagster sensor {name}"
 
-    @dg.sensor(name=name, tags=supervised.tags, minimum_interval_seconds=LOOK_EVERY_S,
-               default_status=dg.DefaultSensorStatus.RUNNING,
-               description=f"Requests a commit when more than {size_text(thresholds.uncommitted_max_bytes)} of state "
-                           "are uncommitted.")
+    @dg.sensor(
+        name=name,
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Requests a commit when more than {size_text(thresholds.uncommitted_max_bytes)} of state "
+        "are uncommitted.",
+    )
     def uncommitted(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         database = ControlDatabase(weir.settings().control_database_url)
         last = database.latest_request(supervised.id, "commit", by)
@@ -50,7 +54,16 @@ def uncommitted_sensor(supervised: Supervised) -> dg.SensorDefinition:
 
 
 def _answer(asset: dg.AssetKey, request: RequestRow) -> dg.AssetObservation:
-    return dg.AssetObservation(asset, description=request.result, metadata={
-        "request": request.id, "kind": request.kind, "state": request.state, "requested_by": request.requested_by,
-        "reason": request.reason, "requested_at": dg.MetadataValue.timestamp(request.requested_at_ms / 1000),
-        "answered_after_ms": (request.finished_at_ms or request.requested_at_ms) - request.requested_at_ms})
+    return dg.AssetObservation(
+        asset,
+        description=request.result,
+        metadata={
+            "request": request.id,
+            "kind": request.kind,
+            "state": request.state,
+            "requested_by": request.requested_by,
+            "reason": request.reason,
+            "requested_at": dg.MetadataValue.timestamp(request.requested_at_ms / 1000),
+            "answered_after_ms": (request.finished_at_ms or request.requested_at_ms) - request.requested_at_ms,
+        },
+    )

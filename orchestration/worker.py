@@ -39,14 +39,22 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
     if newest is None:
         return
     topics = load_reference(pipes.get_extra("reference")).topology.topics()
-    pipes.report_asset_materialization(asset_key=pipes.get_extra("ingest"), metadata={
-        **pace_metadata(settings, summary.application), **ingest_metadata(newest, topics),
-        "ended": summary.reason, "records_in": summary.records_in,
-        "commits": summary.commits, "seconds": round(summary.seconds, 3)})
+    pipes.report_asset_materialization(
+        asset_key=pipes.get_extra("ingest"),
+        metadata={
+            **pace_metadata(settings, summary.application),
+            **ingest_metadata(newest, topics),
+            "ended": summary.reason,
+            "records_in": summary.records_in,
+            "commits": summary.commits,
+            "seconds": round(summary.seconds, 3),
+        },
+    )
     for table, asset_key in pipes.get_extra("tables").items():
         folder = settings.warehouse / summary.application / table
-        pipes.report_asset_materialization(asset_key=asset_key, metadata=table_metadata(newest, folder),
-                                           data_version=table_data_version(newest, table))
+        pipes.report_asset_materialization(
+            asset_key=asset_key, metadata=table_metadata(newest, folder), data_version=table_data_version(newest, table)
+        )
 
 
 def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monotonic) -> Callable[[Progress], None]:
@@ -64,8 +72,10 @@ def logged(log: Callable[[str], None], now_s: Callable[[], float] = time.monoton
         last, last_s = (progress.state, progress.message), now_s()
         with contextlib.suppress(OSError):
             pace = f", {progress.records_per_s:,.0f} records/s" if progress.records_per_s else ""
-            log(f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
-                f"{progress.lag:,} waiting{pace} {progress.message}".rstrip())
+            log(
+                f"{progress.state}: epoch {progress.epoch}, {progress.records_in:,} records so far, "
+                f"{progress.lag:,} waiting{pace} {progress.message}".rstrip()
+            )
 
     return on_progress
 
@@ -82,10 +92,15 @@ def main() -> int:
             return 1
         try:
             settings = Settings.load(Path(pipes.get_extra("dir")))
-            summary = drive(pipes.get_extra("reference"), settings, on_progress=logged(pipes.log.info),
-                            until_caught_up=pipes.get_extra("until_caught_up"),
-                            take_over=pipes.get_extra("take_over"),
-                            owner=owner_of(pipes.run_id), console=logging.StreamHandler())
+            summary = drive(
+                pipes.get_extra("reference"),
+                settings,
+                on_progress=logged(pipes.log.info),
+                until_caught_up=pipes.get_extra("until_caught_up"),
+                take_over=pipes.get_extra("take_over"),
+                owner=owner_of(pipes.run_id),
+                console=logging.StreamHandler(),
+            )
         except Exception as error:
             pipes.report_custom_message({"error": str(error) or type(error).__name__})
             return 0

@@ -26,15 +26,20 @@ NO_LIMIT = -1
 class Application:
     """One topology under one id. The topology is built here, so that its errors come at once."""
 
-    def __init__(self, id: str, builder: StreamsBuilder, *,
-                 commit_interval: timedelta = timedelta(seconds=1),
-                 on_error: Literal["fail", "dead_letter"] = "fail",
-                 start: Literal["earliest", "latest"] = "earliest",
-                 max_skew: timedelta | None = None,
-                 max_task_idle: timedelta | None = timedelta(0),
-                 uncommitted_max_bytes: int = 64 << 20,
-                 state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-                 own_stores: Mapping[str, Callable[[Path], FollowingStore]] | None = None) -> None:
+    def __init__(
+        self,
+        id: str,
+        builder: StreamsBuilder,
+        *,
+        commit_interval: timedelta = timedelta(seconds=1),
+        on_error: Literal["fail", "dead_letter"] = "fail",
+        start: Literal["earliest", "latest"] = "earliest",
+        max_skew: timedelta | None = None,
+        max_task_idle: timedelta | None = timedelta(0),
+        uncommitted_max_bytes: int = 64 << 20,
+        state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        own_stores: Mapping[str, Callable[[Path], FollowingStore]] | None = None,
+    ) -> None:
         """
         Args:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
@@ -55,11 +60,15 @@ class Application:
             TopologyError: The topology or a setting cannot run.
         """
         if not isinstance(id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
-            raise TopologyError(f"the application id {id!r} does not do; use letters, digits, dash and underscore, "
-                                "with a letter or digit first")
+            raise TopologyError(
+                f"the application id {id!r} does not do; use letters, digits, dash and underscore, "
+                "with a letter or digit first"
+            )
         if not isinstance(builder, StreamsBuilder):
-            raise TopologyError(f"the application {id!r} got a {type(builder).__name__} as its builder; pass the "
-                                "StreamsBuilder that describes its topology")
+            raise TopologyError(
+                f"the application {id!r} got a {type(builder).__name__} as its builder; pass the "
+                "StreamsBuilder that describes its topology"
+            )
         positive_ms(commit_interval, "commit_interval")
         if max_skew is not None:
             not_negative_ms(max_skew, "max_skew")
@@ -69,13 +78,17 @@ class Application:
             raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
             raise TopologyError(f'start is {start!r}; it must be "earliest" or "latest"')
-        if uncommitted_max_bytes != NO_LIMIT and (not isinstance(uncommitted_max_bytes, int)
-                                                  or uncommitted_max_bytes < 1):
-            raise TopologyError(f"uncommitted_max_bytes is {uncommitted_max_bytes!r}; it must be a whole number above "
-                                "zero, or -1 for no limit")
+        if uncommitted_max_bytes != NO_LIMIT and (
+            not isinstance(uncommitted_max_bytes, int) or uncommitted_max_bytes < 1
+        ):
+            raise TopologyError(
+                f"uncommitted_max_bytes is {uncommitted_max_bytes!r}; it must be a whole number above "
+                "zero, or -1 for no limit"
+            )
         if state_isolation not in list(IsolationLevel):
-            raise TopologyError(f'state_isolation is {state_isolation!r}; it must be "read_committed" or '
-                                '"read_uncommitted"')
+            raise TopologyError(
+                f'state_isolation is {state_isolation!r}; it must be "read_committed" or "read_uncommitted"'
+            )
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
         self.max_task_idle = max_task_idle
@@ -86,8 +99,10 @@ class Application:
         self.own_stores = dict(own_stores or {})
         known = {store.name for sub_topology in self.topology.sub_topologies for store in sub_topology.stores}
         if unknown := sorted(self.own_stores.keys() - known):
-            raise TopologyError(f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
-                                f"are {', '.join(sorted(known)) or 'none'}")
+            raise TopologyError(
+                f"own_stores names {', '.join(unknown)}, which the topology does not have; its stores "
+                f"are {', '.join(sorted(known)) or 'none'}"
+            )
 
     def __repr__(self) -> str:
         return f"Application({self.id!r})"
@@ -101,30 +116,39 @@ def load_application(name: str) -> Application:
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise ApplicationLoadError(f"{name!r} does not name an application; write package.module:attribute, as "
-                                   "weir.pipelines.examples.flights:app")
+        raise ApplicationLoadError(
+            f"{name!r} does not name an application; write package.module:attribute, as "
+            "weir.pipelines.examples.flights:app"
+        )
     if "/" in module_name or module_name.endswith(".py"):
-        raise ApplicationLoadError(f"{name!r} names a file; write its module, as {Path(module_name).stem}:{attribute}, "
-                                   "and run from the folder that holds it")
+        raise ApplicationLoadError(
+            f"{name!r} names a file; write its module, as {Path(module_name).stem}:{attribute}, "
+            "and run from the folder that holds it"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ApplicationLoadError(f"there is no module {error.name!r}; run from the folder that holds it, or "
-                                       "install its package") from None
-        raise ApplicationLoadError(f"module {module_name!r} imports {error.name!r}, which is not installed; install "
-                                   "it in this environment") from error
+            raise ApplicationLoadError(
+                f"there is no module {error.name!r}; run from the folder that holds it, or install its package"
+            ) from None
+        raise ApplicationLoadError(
+            f"module {module_name!r} imports {error.name!r}, which is not installed; install it in this environment"
+        ) from error
     except (AttributeError, ImportError, NameError, SyntaxError, TypeError, ValueError) as error:
-        raise ApplicationLoadError(f"module {module_name!r} cannot be loaded: {_place(error)}"
-                                   f"{type(error).__name__}: {error}{_near(error)}; correct the program") from error
+        raise ApplicationLoadError(
+            f"module {module_name!r} cannot be loaded: {_place(error)}"
+            f"{type(error).__name__}: {error}{_near(error)}; correct the program"
+        ) from error
     if not hasattr(module, attribute):
         found = [key for key, value in vars(module).items() if isinstance(value, Application)]
         way_out = f"it has {', '.join(found)}" if found else "define it as Application(...) at module level"
         raise ApplicationLoadError(f"module {module_name!r} has no {attribute!r}; {way_out}")
     application = getattr(module, attribute)
     if not isinstance(application, Application):
-        raise ApplicationLoadError(f"{name} is a {type(application).__name__}, not an Application; name the object "
-                                   "made by Application(...)")
+        raise ApplicationLoadError(
+            f"{name} is a {type(application).__name__}, not an Application; name the object made by Application(...)"
+        )
     return application
 
 

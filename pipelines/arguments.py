@@ -14,8 +14,9 @@ def to_ms(duration: timedelta, name: str) -> int:
         raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, as timedelta(minutes=10)")
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if rest:
-        raise TopologyError(f"{name} is {duration_text(duration)}, which is not a whole number of milliseconds; "
-                            "round it")
+        raise TopologyError(
+            f"{name} is {duration_text(duration)}, which is not a whole number of milliseconds; round it"
+        )
     return whole
 
 

@@ -21,8 +21,10 @@ class CoPartitioningError(TopologyError):
 
     def __str__(self) -> str:
         topics = ", ".join(f"{topic} has {count}" for topic, count in sorted(self.counts.items()))
-        return (f"sub-topology {self.sub_topology!r} reads topics with different partition counts ({topics}); "
-                "give them the same number of partitions and the same partitioner, or repartition the streams")
+        return (
+            f"sub-topology {self.sub_topology!r} reads topics with different partition counts ({topics}); "
+            "give them the same number of partitions and the same partitioner, or repartition the streams"
+        )
 
 
 class ApplicationLoadError(Exception):
@@ -37,8 +39,10 @@ class BadInputError(Exception):
         self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
 
     def __str__(self) -> str:
-        return (f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}: {self.reason}; correct the "
-                'producer or the declared schema, or set on_error="dead_letter" to put such records aside')
+        return (
+            f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}: {self.reason}; correct the "
+            'producer or the declared schema, or set on_error="dead_letter" to put such records aside'
+        )
 
 
 class PartitionerError(Exception):
@@ -49,9 +53,11 @@ class PartitionerError(Exception):
         self.topic, self.partition, self.elsewhere, self.keys = topic, partition, elsewhere, keys
 
     def __str__(self) -> str:
-        return (f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong into "
-                "other partitions by Kafka's default partitioner, so that repartitioned rows would not meet them; "
-                "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)")
+        return (
+            f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong into "
+            "other partitions by Kafka's default partitioner, so that repartitioned rows would not meet them; "
+            "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)"
+        )
 
 
 class QueryError(Exception):
@@ -66,10 +72,16 @@ class BufferFullError(Exception):
         self.name, self.records, self.bytes = name, records, size
 
     def __str__(self) -> str:
-        limits = " and ".join([*([f"{self.records:,} records"] if self.records is not None else []),
-                               *([f"{self.bytes:,} bytes"] if self.bytes is not None else [])])
-        return (f"{self.name}: the buffer has passed its limit of {limits} and is to shut down when full; raise the "
-                "limit, shorten the grace, or use spill_to_disk_when_full()")
+        limits = " and ".join(
+            [
+                *([f"{self.records:,} records"] if self.records is not None else []),
+                *([f"{self.bytes:,} bytes"] if self.bytes is not None else []),
+            ]
+        )
+        return (
+            f"{self.name}: the buffer has passed its limit of {limits} and is to shut down when full; raise the "
+            "limit, shorten the grace, or use spill_to_disk_when_full()"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

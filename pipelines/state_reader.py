@@ -1,7 +1,7 @@
 """Queries of an application's local stores from any process of the host, while it runs or after it.
 
-Every answer says at which position of the input it stands. The stores themselves are ``weir.state.stores``; answers come
-from the tasks whose state is on this host, so with several hosts each knows its part. Threads may share a reader:
+Every answer says at which position of the input it stands. The stores themselves are ``weir.state.stores``; answers
+come from the tasks whose state is on this host, so with several hosts each knows its part. Threads may share a reader:
 their reads take turns, for a process opens a store once.
 """
 
@@ -76,8 +76,9 @@ class StateReader:
     needs one where a topic has Avro or Protobuf keys. Rows of stores are read without.
     """
 
-    def __init__(self, directory: Path | str, application: Application, *,
-                 schema_registry: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path | str, application: Application, *, schema_registry: Mapping[str, str] | None = None
+    ) -> None:
         self._schema_registry = dict(schema_registry or {})
         self._folder = Path(directory) / "state" / application.id
         self._application, self._topology = application, application.topology
@@ -92,6 +93,7 @@ class StateReader:
             QueryError: There is no such store, or it is of another kind; the key does not fit its columns; there is no
                 state here; or the position is not reached in time.
         """
+
         def read(found: KeyValueStore | VersionedStore) -> pl.DataFrame:
             keys = key_row(found.spec, key)
             if as_of is not None:
@@ -101,29 +103,59 @@ class StateReader:
         kinds = (VersionedStore,) if as_of is not None else (KeyValueStore, VersionedStore)
         return self._ask(store, kinds, read, query)
 
-    def range(self, store: str, lower: Key | None = None, upper: Key | None = None, *,
-              query: Query = _AS_SET) -> Answer:
+    def range(
+        self, store: str, lower: Key | None = None, upper: Key | None = None, *, query: Query = _AS_SET
+    ) -> Answer:
         """Rows of the keys from ``lower`` through ``upper``, both included; None is no bound."""
-        return self._ask(store, (KeyValueStore,), lambda found: _frame(
-            found.range(_dictionary(found.spec, lower), _dictionary(found.spec, upper))), query)
+        return self._ask(
+            store,
+            (KeyValueStore,),
+            lambda found: _frame(found.range(_dictionary(found.spec, lower), _dictionary(found.spec, upper))),
+            query,
+        )
 
     def prefix(self, store: str, prefix: Any, *, query: Query = _AS_SET) -> Answer:
         """Rows whose key begins so: a beginning of the first column, or a tuple of the first columns."""
         return self._ask(store, (KeyValueStore,), lambda found: _frame(found.prefix_scan(prefix)), query)
 
-    def windows(self, store: str, key: Key | None = None, from_time: datetime | None = None,
-                to_time: datetime | None = None, *, query: Query = _AS_SET) -> Answer:
+    def windows(
+        self,
+        store: str,
+        key: Key | None = None,
+        from_time: datetime | None = None,
+        to_time: datetime | None = None,
+        *,
+        query: Query = _AS_SET,
+    ) -> Answer:
         """Windows that start from ``from_time`` through ``to_time``, both included: of one key, or of all (None)."""
         bounds = (_ms(from_time), _ms(to_time))
-        return self._ask(store, (WindowStore,), lambda found: _frame(
-            found.fetch_all(*bounds) if key is None else found.fetch_between(
-                _dictionary(found.spec, key), *bounds)), query)
+        return self._ask(
+            store,
+            (WindowStore,),
+            lambda found: _frame(
+                found.fetch_all(*bounds) if key is None else found.fetch_between(_dictionary(found.spec, key), *bounds)
+            ),
+            query,
+        )
 
-    def sessions(self, store: str, key: Key, earliest_end: datetime | None = None,
-                 latest_start: datetime | None = None, *, query: Query = _AS_SET) -> Answer:
+    def sessions(
+        self,
+        store: str,
+        key: Key,
+        earliest_end: datetime | None = None,
+        latest_start: datetime | None = None,
+        *,
+        query: Query = _AS_SET,
+    ) -> Answer:
         """Sessions of a key that end no earlier and start no later than given, both included."""
-        return self._ask(store, (SessionStore,), lambda found: _frame(
-            found.find_sessions(_dictionary(found.spec, key), _ms(earliest_end), _ms(latest_start))), query)
+        return self._ask(
+            store,
+            (SessionStore,),
+            lambda found: _frame(
+                found.find_sessions(_dictionary(found.spec, key), _ms(earliest_end), _ms(latest_start))
+            ),
+            query,
+        )
 
     def kind(self, store: str) -> StoreKind:
         """What kind of store that is."""
@@ -180,33 +212,48 @@ class StateReader:
                     if not behind:
                         found = store_of(spec, snapshot, _time(snapshot))
                         if not isinstance(found, kinds):
-                            raise QueryError(f"store {store!r} is a {spec.kind.replace('_', '-')} store, which this "
-                                             "query does not fit")
+                            raise QueryError(
+                                f"store {store!r} is a {spec.kind.replace('_', '-')} store, which this "
+                                "query does not fit"
+                            )
                         rows.append(read(found))
                         break
                 if time.monotonic() >= deadline:
-                    raise QueryError(f"task {folder.name} has not reached the position asked for: {behind}; wait "
-                                     "longer, or see with `weir status` whether the application runs")
+                    raise QueryError(
+                        f"task {folder.name} has not reached the position asked for: {behind}; wait "
+                        "longer, or see with `weir status` whether the application runs"
+                    )
                 time.sleep(_POLL_S)
             for topic, offsets in reached.items():
                 position.setdefault(topic, {}).update(offsets)
-        missing = {topic: offsets for topic, offsets in query.at_least.items()
-                   if not offsets.keys() <= position.get(topic, {}).keys()}
+        missing = {
+            topic: offsets
+            for topic, offsets in query.at_least.items()
+            if not offsets.keys() <= position.get(topic, {}).keys()
+        }
         if missing:
-            raise QueryError(f"the tasks of store {store!r} on this host do not read {', '.join(missing)} in all the "
-                             "partitions asked for, so that position cannot be told; ask for what they read")
+            raise QueryError(
+                f"the tasks of store {store!r} on this host do not read {', '.join(missing)} in all the "
+                "partitions asked for, so that position cannot be told; ask for what they read"
+            )
         return Answer(rows=self._topology.finish(store, pl.concat(rows)), position=position)
 
     def _spec(self, store: str) -> tuple[SubTopology, StoreSpec]:
-        stores = {spec.name: (sub_topology, spec) for sub_topology in self._topology.sub_topologies
-                  for spec in sub_topology.stores}
+        stores = {
+            spec.name: (sub_topology, spec)
+            for sub_topology in self._topology.sub_topologies
+            for spec in sub_topology.stores
+        }
         if store not in stores:
             raise QueryError(f"{self._application.id} has no store {store!r}; it has {', '.join(stores) or 'none'}")
         return stores[store]
 
     def _task_folders(self, store: str) -> list[Path]:
-        folders = [folder for folder in sorted(self._folder.glob(f"{self._spec(store)[0].stored_name}_*"))
-                   if current_instance(folder) is not None]
+        folders = [
+            folder
+            for folder in sorted(self._folder.glob(f"{self._spec(store)[0].stored_name}_*"))
+            if current_instance(folder) is not None
+        ]
         if not folders:
             raise QueryError(f"{self._application.id} has no state in {self._folder.parent} yet; run it first")
         return folders
@@ -218,8 +265,11 @@ def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
     Raises:
         QueryError: It does not fit them.
     """
-    columns = {name: dtype for name, dtype in spec.key.items() if spec.kind is StoreKind.KEY_VALUE
-               or name not in ("window_start", "window_end", "valid_from")}
+    columns = {
+        name: dtype
+        for name, dtype in spec.key.items()
+        if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")
+    }
     try:
         return key_frame(columns, key)
     except TypeError as error:
@@ -233,7 +283,7 @@ def _dictionary(spec: StoreSpec, key: Key | None) -> dict[str, Any] | None:
 def _entering(keys: pl.DataFrame, entrance: RowType) -> pl.DataFrame:
     """A store's key, or the first columns of it, as the topic or edge names it that it comes by."""
     values = [value for name, value in keys.row(0, named=True).items() if not name.startswith("_")]
-    return pl.DataFrame([values[:len(entrance.columns)]], schema=entrance.columns, orient="row")
+    return pl.DataFrame([values[: len(entrance.columns)]], schema=entrance.columns, orient="row")
 
 
 def _frame(scan: Scan[Any]) -> pl.DataFrame:
@@ -250,6 +300,9 @@ def _ms(moment: datetime | None) -> int | None:
 
 def _behind(reached: Positions, wanted: Positions) -> str:
     """Which of the topic partitions that the task reads are behind; empty if none."""
-    return ", ".join(f"{topic}-{partition} is at {reached[topic][partition]}, not {offset}"
-                     for topic, offsets in wanted.items() for partition, offset in offsets.items()
-                     if partition in reached.get(topic, {}) and reached[topic][partition] < offset)
+    return ", ".join(
+        f"{topic}-{partition} is at {reached[topic][partition]}, not {offset}"
+        for topic, offsets in wanted.items()
+        for partition, offset in offsets.items()
+        if partition in reached.get(topic, {}) and reached[topic][partition] < offset
+    )

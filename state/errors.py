@@ -15,8 +15,10 @@ class TaskCorruptedError(StateError):
         self.task_id, self.folder, self.reason = task_id, folder, reason
 
     def __str__(self) -> str:
-        return (f"task {self.task_id}: local state in {self.folder} cannot be trusted: {self.reason}; "
-                "the folder goes to quarantine and the task restores from its changelog")
+        return (
+            f"task {self.task_id}: local state in {self.folder} cannot be trusted: {self.reason}; "
+            "the folder goes to quarantine and the task restores from its changelog"
+        )
 
 
 class FencedError(StateError):
@@ -27,8 +29,10 @@ class FencedError(StateError):
         self.application, self.mine, self.found = application, mine, found
 
     def __str__(self) -> str:
-        return (f"application {self.application!r}: this driver wrote version {self.mine} last, but the commit "
-                f"log is at {self.found}: a newer driver has taken over, so this one stops and writes nothing more")
+        return (
+            f"application {self.application!r}: this driver wrote version {self.mine} last, but the commit "
+            f"log is at {self.found}: a newer driver has taken over, so this one stops and writes nothing more"
+        )
 
 
 class TableBehindError(StateError):
@@ -39,8 +43,10 @@ class TableBehindError(StateError):
         self.table, self.version, self.missing = table, version, missing
 
     def __str__(self) -> str:
-        return (f"table {self.table!r}: commit {self.version} names the file {self.missing}, which is neither in "
-                "the table nor on disk; restore the file from a backup, or reset the application")
+        return (
+            f"table {self.table!r}: commit {self.version} names the file {self.missing}, which is neither in "
+            "the table nor on disk; restore the file from a backup, or reset the application"
+        )
 
 
 class TableLostError(StateError):
@@ -51,9 +57,11 @@ class TableLostError(StateError):
         self.table, self.version, self.promised = table, version, promised
 
     def __str__(self) -> str:
-        return (f"table {self.table!r} is at commit {self.version}, but the commit log has it at {self.promised} and "
-                "lists its older files no more: its Delta log was lost or put back; restore the table's folder from a "
-                "backup, or reset the application")
+        return (
+            f"table {self.table!r} is at commit {self.version}, but the commit log has it at {self.promised} and "
+            "lists its older files no more: its Delta log was lost or put back; restore the table's folder from a "
+            "backup, or reset the application"
+        )
 
 
 class SwapRefusedError(StateError):
@@ -75,8 +83,10 @@ class FormatVersionError(StateError):
         self.where, self.wanted, self.found = where, wanted, found
 
     def __str__(self) -> str:
-        return (f"{self.where} has format version {self.found}, this Weir reads {self.wanted}; "
-                "run the version that wrote it, or reset the application")
+        return (
+            f"{self.where} has format version {self.found}, this Weir reads {self.wanted}; "
+            "run the version that wrote it, or reset the application"
+        )
 
 
 class FencedStoreError(StateError):
@@ -87,8 +97,10 @@ class FencedStoreError(StateError):
         self.task_id, self.mine, self.found = task_id, mine, found
 
     def __str__(self) -> str:
-        return (f"task {self.task_id}: the plan is of generation {self.mine}, but the local store was settled by "
-                f"generation {self.found}: a newer driver has taken over, so nothing is written")
+        return (
+            f"task {self.task_id}: the plan is of generation {self.mine}, but the local store was settled by "
+            f"generation {self.found}: a newer driver has taken over, so nothing is written"
+        )
 
 
 class MapFullError(StateError):
@@ -99,8 +111,10 @@ class MapFullError(StateError):
         self.task_id, self.map_bytes = task_id, map_bytes
 
     def __str__(self) -> str:
-        return (f"task {self.task_id}: the store's map of {self.map_bytes} bytes is full; "
-                "nothing was written, the map grows and the epoch runs again")
+        return (
+            f"task {self.task_id}: the store's map of {self.map_bytes} bytes is full; "
+            "nothing was written, the map grows and the epoch runs again"
+        )
 
 
 class DiskFullError(StateError):
@@ -111,8 +125,10 @@ class DiskFullError(StateError):
         self.task_id, self.folder, self.needed, self.free = task_id, folder, needed, free
 
     def __str__(self) -> str:
-        return (f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free and the epoch may need "
-                f"{self.needed}; nothing was written: free some space and the epoch runs again")
+        return (
+            f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free and the epoch may need "
+            f"{self.needed}; nothing was written: free some space and the epoch runs again"
+        )
 
 
 class NetworkFileSystemError(StateError):
@@ -123,8 +139,10 @@ class NetworkFileSystemError(StateError):
         self.folder, self.kind = folder, kind
 
     def __str__(self) -> str:
-        return (f"{self.folder} is on a network file system ({self.kind}), which cannot hold local state safely; "
-                "choose a state folder on a local disk")
+        return (
+            f"{self.folder} is on a network file system ({self.kind}), which cannot hold local state safely; "
+            "choose a state folder on a local disk"
+        )
 
 
 class UnknownStoreError(StateError):
@@ -146,8 +164,10 @@ class RowFormatError(StateError):
         self.columns, self.reason = columns, reason
 
     def __str__(self) -> str:
-        return (f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; "
-                "run the version that wrote them, or give the store a new name")
+        return (
+            f"stored rows do not fit the columns {', '.join(self.columns)}: {self.reason}; "
+            "run the version that wrote them, or give the store a new name"
+        )
 
 
 class PositionsFileError(StateError):
@@ -158,8 +178,10 @@ class PositionsFileError(StateError):
         self.path, self.line, self.reason = path, line, reason
 
     def __str__(self) -> str:
-        return (f"{self.path}, line {self.line}: {self.reason}; restore the file from a copy, or remove it if the "
-                "store may begin without offsets")
+        return (
+            f"{self.path}, line {self.line}: {self.reason}; restore the file from a copy, or remove it if the "
+            "store may begin without offsets"
+        )
 
 
 class DeletionsGoneError(StateError):
@@ -170,8 +192,10 @@ class DeletionsGoneError(StateError):
         self.store, self.table, self.epoch, self.horizon = store, table, epoch, horizon
 
     def __str__(self) -> str:
-        return (f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, and compaction "
-                f"has dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it begins anew")
+        return (
+            f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, and compaction "
+            f"has dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it begins anew"
+        )
 
 
 class HistoryGoneError(StateError):
@@ -182,8 +206,10 @@ class HistoryGoneError(StateError):
         self.table, self.epoch, self.oldest = table, epoch, oldest
 
     def __str__(self) -> str:
-        return (f"table {self.table!r} has no state as of epoch {self.epoch} any more: compaction has merged it with "
-                f"newer rows; ask for epoch {self.oldest} or a newer one")
+        return (
+            f"table {self.table!r} has no state as of epoch {self.epoch} any more: compaction has merged it with "
+            f"newer rows; ask for epoch {self.oldest} or a newer one"
+        )
 
 
 class TransactionClosedError(StateError):
@@ -201,8 +227,10 @@ class TableSchemaError(StateError):
         self.table, self.wanted, self.found = table, wanted, found
 
     def __str__(self) -> str:
-        return (f"table {self.table!r} has the columns {self.found}, and the topology writes {self.wanted}; "
-                "write to a table of another name, or reset the application")
+        return (
+            f"table {self.table!r} has the columns {self.found}, and the topology writes {self.wanted}; "
+            "write to a table of another name, or reset the application"
+        )
 
 
 class TableFeatureError(StateError):
@@ -213,5 +241,7 @@ class TableFeatureError(StateError):
         self.folder, self.features = folder, features
 
     def __str__(self) -> str:
-        return (f"the Delta table {self.folder} asks its writers for {', '.join(self.features)}, which Weir does not "
-                "write; drop the feature from the table, or copy the table and reset the application")
+        return (
+            f"the Delta table {self.folder} asks its writers for {', '.join(self.features)}, which Weir does not "
+            "write; drop the feature from the table, or copy the table and reset the application"
+        )

@@ -49,6 +49,7 @@ def kafka_admin(broker: str) -> KafkaAdmin:
 @pytest.fixture
 def topic(kafka_admin: KafkaAdmin, request: pytest.FixtureRequest) -> Callable[..., str]:
     """``topic(partitions=1, **config)`` creates a topic named after the test and returns its name."""
+
     def create(partitions: int = 1, **config: str) -> str:
         name = f"{re.sub(r'[^A-Za-z0-9_]+', '_', request.node.name)[:80]}-{uuid.uuid4().hex[:8]}"
         kafka_admin.create_topic(name, partitions, {key.replace("_", "."): value for key, value in config.items()})

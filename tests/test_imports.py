@@ -16,8 +16,20 @@ EXEMPT_FROM_BARE_NAMES = ("test_imports.py",)
 
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     # what a folder may not import, and the folders below it that may all the same
-    ("state", ("weir.infra", "weir.pipelines", "weir.orchestration", "pyspark", "delta", "confluent_kafka", "dagster",
-               "sqlalchemy"), ()),
+    (
+        "state",
+        (
+            "weir.infra",
+            "weir.pipelines",
+            "weir.orchestration",
+            "pyspark",
+            "delta",
+            "confluent_kafka",
+            "dagster",
+            "sqlalchemy",
+        ),
+        (),
+    ),
     ("infra", ("weir.state", "weir.pipelines", "weir.orchestration", "dagster"), ()),
     ("pipelines", ("weir.orchestration", "dagster"), ()),
     ("pipelines", ("weir.infra",), ("pipelines/spark", "pipelines/cli")),
@@ -28,10 +40,16 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("pipelines", ("weir.pipelines.testing",), ("pipelines/testing",)),
     *((package, ("bench", "tests"), ("pipelines/cli",)) for package in PACKAGES),
     *((package, ("weir.api", "weir.testing", "weir.dagster"), ("pipelines/examples",)) for package in PACKAGES),
-    ("pipelines/operators", ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.topology",
-                             "weir.pipelines.spark"), ()),
-    ("pipelines/serdes", ("weir.pipelines.dsl", "weir.pipelines.operators", "weir.pipelines.topology",
-                          "weir.pipelines.spark"), ()),
+    (
+        "pipelines/operators",
+        ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.topology", "weir.pipelines.spark"),
+        (),
+    ),
+    (
+        "pipelines/serdes",
+        ("weir.pipelines.dsl", "weir.pipelines.operators", "weir.pipelines.topology", "weir.pipelines.spark"),
+        (),
+    ),
     ("pipelines/tasks", ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.spark"), ()),
     ("pipelines/dsl", ("weir.pipelines.tasks", "weir.pipelines.spark"), ()),
     ("pipelines/topology", ("weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.spark"), ()),
@@ -71,13 +89,19 @@ def test_imports_follow_the_dependency_direction():
     assert offences(ROOT) == []
 
 
-@pytest.mark.parametrize(("path", "code"), [
-    ("state/x.py", "from weir.infra.kafka import reader"), ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
-    ("pipelines/dsl/x.py", "def f():\n    from weir.pipelines import tasks"), ("pipelines/spark/x.py", "import dagster")])
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("state/x.py", "from weir.infra.kafka import reader"),
+        ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
+        ("pipelines/dsl/x.py", "def f():\n    from weir.pipelines import tasks"),
+        ("pipelines/spark/x.py", "import dagster"),
+    ],
+)
 def test_an_offending_line_is_named(tmp_path, path, code):
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(code)
-    found, = {line.split(" imports ")[0] for line in offences(tmp_path)}
+    (found,) = {line.split(" imports ")[0] for line in offences(tmp_path)}
     assert found == f"{path}:{len(code.splitlines())}"
 
 
@@ -89,36 +113,62 @@ def test_an_exempt_folder_may_reach_into_infra(tmp_path):
 
 def test_a_worker_starts_without_what_it_does_not_need():
     """Directly or not: each costs a worker time and memory at its start."""
-    code = ("import sys, weir.pipelines.spark.worker\n"
-            "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())")
+    code = (
+        "import sys, weir.pipelines.spark.worker\n"
+        "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
 def test_settings_alone_read_the_environment():
-    found = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
-             if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
-                    for node in nodes(path))}
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") for node in nodes(path))
+    }
     # The others hand it on: to servers they start, and to PySpark, which takes some settings no other way.
-    assert found == {"infra/settings.py", "pipelines/cli/keeper.py", "infra/spark/session.py",
-                     "infra/class_archives.py"}
+    assert found == {
+        "infra/settings.py",
+        "pipelines/cli/keeper.py",
+        "infra/spark/session.py",
+        "infra/class_archives.py",
+    }
 
 
 def test_the_four_folders_are_imported_by_way_of_weir_alone():
     """A module that is loaded under a bare name too exists twice, and its classes are not equal to themselves."""
     bare = re.compile(rf"(\b(from|import) |-m |[\"'`])({'|'.join(PACKAGES)})((\.[a-z_]+)+|(?= import ))")
-    sources = [*(ROOT / "weir").glob("*.py"), ROOT / "pyproject.toml", ROOT / "workspace.yaml", ROOT / "Makefile",
-               *(ROOT / "tools").iterdir(),
-               *(path for folder in (*PACKAGES, "bench", "tests", "docs") for path in (ROOT / folder).rglob("*")
-                 if path.suffix in (".py", ".md", ".sh"))]
-    found = [f"{path.relative_to(ROOT)}:{number}: {match[0]}" for path in sources
-             if path.name not in EXEMPT_FROM_BARE_NAMES
-             for number, line in enumerate(path.read_text().splitlines(), 1) for match in bare.finditer(line)]
+    sources = [
+        *(ROOT / "weir").glob("*.py"),
+        ROOT / "pyproject.toml",
+        ROOT / "workspace.yaml",
+        ROOT / "Makefile",
+        *(ROOT / "tools").iterdir(),
+        *(
+            path
+            for folder in (*PACKAGES, "bench", "tests", "docs")
+            for path in (ROOT / folder).rglob("*")
+            if path.suffix in (".py", ".md", ".sh")
+        ),
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in sources
+        if path.name not in EXEMPT_FROM_BARE_NAMES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for match in bare.finditer(line)
+    ]
     assert found == []
 
 
 def test_relative_imports_are_not_used():
-    relative = [f"{path.relative_to(ROOT)}:{node.lineno}" for package in PACKAGES
-                for path in (ROOT / package).rglob("*.py") for node in nodes(path)
-                if isinstance(node, ast.ImportFrom) and node.level]
+    relative = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
     assert relative == []

@@ -37,15 +37,17 @@ def test_the_example_of_the_readme_runs(tmp_path):
         orders.pipe_input("ann", shop.Order(7, None), timestamp=hour + timedelta(minutes=59))
         orders.pipe_input("bob", shop.Order(1, "NL"), timestamp=hour + timedelta(minutes=70))
         assert driver.create_output_table("hourly_orders").read_rows() == [
-            dict(customer="ann", window_start=hour, window_end=hour + timedelta(hours=1),
-                 orders=2, total=12, biggest=7)]
+            dict(customer="ann", window_start=hour, window_end=hour + timedelta(hours=1), orders=2, total=12, biggest=7)
+        ]
         assert driver.create_output_table("country_totals").read_rows()[-1] == dict(country="NL", orders=2, total=6)
 
 
 def test_the_sql_of_the_docs_gives_the_rows_that_stand(tmp_path):
-    rows = pl.DataFrame([("UA", 1, 1, 0, False), ("UA", 2, 1, 3, False), ("AA", 5, 1, 1, False),
-                         ("AA", None, 2, 0, True)],
-                        schema=["carrier", "flights", "_epoch", "_seq", "_deleted"], orient="row")
+    rows = pl.DataFrame(
+        [("UA", 1, 1, 0, False), ("UA", 2, 1, 3, False), ("AA", 5, 1, 1, False), ("AA", None, 2, 0, True)],
+        schema=["carrier", "flights", "_epoch", "_seq", "_deleted"],
+        orient="row",
+    )
     spec = TableSpec(name="totals", schema=rows.schema, keys=("carrier",))
     AppendTable.create(tmp_path, spec, "app").append(1, [write_file(tmp_path, spec, rows)])
     sql = block("docs/architecture.md", "sql").replace("delta.`<folder>`", "totals")

@@ -1,4 +1,5 @@
-"""Weir in Dagster: ``weir_assets`` gives an application's assets, checks, jobs and sensors, which need both resources."""
+"""Weir in Dagster: ``weir_assets`` gives an application's assets, checks, jobs and sensors, which need both
+resources."""
 
 from weir.orchestration.application import weir_assets
 from weir.orchestration.resources import WeirResource, driver_pipes

@@ -9,8 +9,16 @@ from weir.pipelines.testing.stores import (
 )
 from weir.pipelines.testing.streams import OutputRecord, TestInputTopic, TestOutputTable
 
-__all__ = ["OutputRecord", "ReadOnlyKeyValueStore", "ReadOnlySessionStore", "ReadOnlyVersionedStore",
-           "ReadOnlyWindowStore", "TestInputTopic", "TestOutputTable", "TopologyTestDriver"]
+__all__ = [
+    "OutputRecord",
+    "ReadOnlyKeyValueStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyVersionedStore",
+    "ReadOnlyWindowStore",
+    "TestInputTopic",
+    "TestOutputTable",
+    "TopologyTestDriver",
+]
 
 for _name in __all__:
     globals()[_name].__module__ = "weir.testing"

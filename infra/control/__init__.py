@@ -4,5 +4,16 @@ from weir.infra.control.database import ControlDatabase, ControlDatabaseError, L
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import ApplicationStatus, Lease, MetricRow, MinuteRow, RequestRow, TaskStatusRow
 
-__all__ = ["ApplicationStatus", "ControlDatabase", "ControlDatabaseError", "DriverControl", "Lease", "LeaseHeldError",
-           "MetricRow", "MinuteRow", "RequestRow", "TaskStatusRow", "this_host"]
+__all__ = [
+    "ApplicationStatus",
+    "ControlDatabase",
+    "ControlDatabaseError",
+    "DriverControl",
+    "Lease",
+    "LeaseHeldError",
+    "MetricRow",
+    "MinuteRow",
+    "RequestRow",
+    "TaskStatusRow",
+    "this_host",
+]

@@ -68,9 +68,11 @@ class LeaseHeldError(Exception):
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_at_ms / 1000))
-        return (f"application {self.application!r} is driven already, by {self.owner} (process {self.pid} on "
-                f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or replace it with "
-                "`weir run --take-over`")
+        return (
+            f"application {self.application!r} is driven already, by {self.owner} (process {self.pid} on "
+            f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or replace it with "
+            "`weir run --take-over`"
+        )
 
 
 class ControlDatabase:
@@ -94,14 +96,16 @@ class ControlDatabase:
                 event.listen(self._engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
                 event.listen(self._engine, "begin", _begin_sqlite)
             else:
-                self._engine = create_engine(parsed, pool_pre_ping=True,
-                                             connect_args={"connect_timeout": max(2, round(busy_timeout_s))})
+                self._engine = create_engine(
+                    parsed, pool_pre_ping=True, connect_args={"connect_timeout": max(2, round(busy_timeout_s))}
+                )
                 self._file = None
         except (SQLAlchemyError, ImportError) as error:
             raise ControlDatabaseError(f"control database {self._shown_url}: {error}") from None
 
-    def acquire_lease(self, application: str, *, owner: str, pid: int, host: str, ttl_s: float,
-                      take_over: bool = False) -> Lease:
+    def acquire_lease(
+        self, application: str, *, owner: str, pid: int, host: str, ttl_s: float, take_over: bool = False
+    ) -> Lease:
         """Become the application's driver on record, in state ``starting``.
 
         A lease is free when nobody holds it, when its time is over, or when it was this host's and its process
@@ -118,16 +122,20 @@ class ControlDatabase:
                     if not take_over and _is_alive(holder, host, now):
                         raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms)
                     state = "failed" if _is_alive(holder, host, now) else "dead"
-                    connection.execute(update(Instance).where(Instance.id == holder.id).values(
-                        ended_at_ms=now, state=state, error=f"replaced by {owner} ({host}, {pid})"))
+                    connection.execute(
+                        update(Instance)
+                        .where(Instance.id == holder.id)
+                        .values(ended_at_ms=now, state=state, error=f"replaced by {owner} ({host}, {pid})")
+                    )
                 connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
                 return _open_lease(connection, application, owner, pid, host, now, ttl_s)
         except IntegrityError:  # somebody opened one between our look and our insert
             with self._reading() as connection:
                 holder = _open_instance(connection, application)
             if holder is None:
-                raise ControlDatabaseError(f"the lease of {application!r} changed hands twice at once; "
-                                           "try again") from None
+                raise ControlDatabaseError(
+                    f"the lease of {application!r} changed hands twice at once; try again"
+                ) from None
             raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms) from None
 
     def heartbeat(self, lease: Lease, *, state: str, generation: int | None = None) -> bool:
@@ -142,14 +150,23 @@ class ControlDatabase:
         mine = _is_of(lease)
         try:
             with self._writing() as connection:
-                if connection.execute(update(Instance).where(*mine, Instance.ended_at_ms.is_(None))
-                                      .values(values)).rowcount:
+                if connection.execute(
+                    update(Instance).where(*mine, Instance.ended_at_ms.is_(None)).values(values)
+                ).rowcount:
                     return True
                 if connection.execute(select(Instance.id).where(*mine)).first() is not None:
                     return False  # ended by who took it over
-                connection.execute(plain_insert(Instance).values(
-                    application=lease.application, owner=lease.owner, host=lease.host, pid=lease.pid,
-                    process_start=start_ticks(lease.pid), started_at_ms=lease.started_at_ms, **values))
+                connection.execute(
+                    plain_insert(Instance).values(
+                        application=lease.application,
+                        owner=lease.owner,
+                        host=lease.host,
+                        pid=lease.pid,
+                        process_start=start_ticks(lease.pid),
+                        started_at_ms=lease.started_at_ms,
+                        **values,
+                    )
+                )
                 return True
         except IntegrityError:  # another one is open
             return False
@@ -157,8 +174,11 @@ class ControlDatabase:
     def release(self, lease: Lease, *, state: str = "stopped", error: str | None = None) -> None:
         """End the lease; ``state`` is stopped or failed. Harmless when it was taken meanwhile."""
         with self._writing() as connection:
-            connection.execute(update(Instance).where(*_is_of(lease), Instance.ended_at_ms.is_(None))
-                               .values(state=state, error=error, ended_at_ms=_now_ms()))
+            connection.execute(
+                update(Instance)
+                .where(*_is_of(lease), Instance.ended_at_ms.is_(None))
+                .values(state=state, error=error, ended_at_ms=_now_ms())
+            )
 
     def report_tasks(self, application: str, rows: Sequence[TaskStatusRow]) -> None:
         """Replace the status rows of these tasks, in one statement."""
@@ -167,8 +187,9 @@ class ControlDatabase:
         now = _now_ms()
         values = [{"application": application, **asdict(row), "updated_at_ms": now} for row in rows]
         statement: Any = self._upsert(TaskStatus)
-        changed = {field.name: statement.excluded[field.name] for field in fields(TaskStatusRow)
-                   if field.name != "task"}
+        changed = {
+            field.name: statement.excluded[field.name] for field in fields(TaskStatusRow) if field.name != "task"
+        }
         statement = statement.on_conflict_do_update(index_elements=["application", "task"], set_=changed)
         with self._writing() as connection:
             connection.execute(statement, values)
@@ -178,8 +199,8 @@ class ControlDatabase:
         values = {"application": application, "readings": list(readings), "at_ms": _now_ms()}
         statement: Any = self._upsert(Readings)
         statement = statement.on_conflict_do_update(
-            index_elements=["application"],
-            set_={name: statement.excluded[name] for name in ("readings", "at_ms")})
+            index_elements=["application"], set_={name: statement.excluded[name] for name in ("readings", "at_ms")}
+        )
         with self._writing() as connection:
             connection.execute(statement, [values])
 
@@ -191,26 +212,52 @@ class ControlDatabase:
             if now % _PRUNE_EVERY_MS < _PRUNE_EVERY_MS // 60:
                 connection.execute(delete(Metric).where(Metric.at_ms < now - METRICS_KEPT_MS))
 
-    def request(self, application: str, kind: RequestKind, *, by: str, reason: str = "",
-                arguments: Mapping[str, str] | None = None) -> int:
+    def request(
+        self,
+        application: str,
+        kind: RequestKind,
+        *,
+        by: str,
+        reason: str = "",
+        arguments: Mapping[str, str] | None = None,
+    ) -> int:
         """Ask the application's driver for something; returns the request's id."""
         with self._writing() as connection:
-            return int(connection.execute(plain_insert(Request).values(
-                application=application, kind=kind, arguments=dict(arguments or {}), requested_by=by, reason=reason,
-                requested_at_ms=_now_ms(), state="pending", result="").returning(Request.id)).scalar_one())
+            return int(
+                connection.execute(
+                    plain_insert(Request)
+                    .values(
+                        application=application,
+                        kind=kind,
+                        arguments=dict(arguments or {}),
+                        requested_by=by,
+                        reason=reason,
+                        requested_at_ms=_now_ms(),
+                        state="pending",
+                        result="",
+                    )
+                    .returning(Request.id)
+                ).scalar_one()
+            )
 
     def pending_requests(self, application: str) -> list[RequestRow]:
         """Requests that nobody has answered, oldest first; cheap enough for every 100 ms."""
         with self._reading() as connection:
-            found = connection.execute(select(Request.__table__).where(
-                Request.application == application, Request.state == "pending").order_by(Request.id))
+            found = connection.execute(
+                select(Request.__table__)
+                .where(Request.application == application, Request.state == "pending")
+                .order_by(Request.id)
+            )
             return [RequestRow(**row) for row in found.mappings()]
 
     def finish_request(self, request_id: int, result: str, *, failed: bool = False) -> None:
         """Answer a request."""
         with self._writing() as connection:
-            connection.execute(update(Request).where(Request.id == request_id).values(
-                state="failed" if failed else "done", result=result, finished_at_ms=_now_ms()))
+            connection.execute(
+                update(Request)
+                .where(Request.id == request_id)
+                .values(state="failed" if failed else "done", result=result, finished_at_ms=_now_ms())
+            )
 
     def wait_request(self, request_id: int, timeout_s: float) -> RequestRow:
         """The request once it is answered, or as it stands (``pending``) when the time is over.
@@ -231,31 +278,54 @@ class ControlDatabase:
     def latest_request(self, application: str, kind: RequestKind, by: str) -> RequestRow | None:
         """The newest request of this kind that ``by`` made, answered or not."""
         with self._reading() as connection:
-            row = connection.execute(select(Request.__table__).where(
-                Request.application == application, Request.kind == kind, Request.requested_by == by)
-                .order_by(Request.id.desc()).limit(1)).mappings().first()
+            row = (
+                connection.execute(
+                    select(Request.__table__)
+                    .where(Request.application == application, Request.kind == kind, Request.requested_by == by)
+                    .order_by(Request.id.desc())
+                    .limit(1)
+                )
+                .mappings()
+                .first()
+            )
         return None if row is None else RequestRow(**row)
 
     def last_hour(self, application: str) -> list[MinuteRow]:
         """The readings that are kept, a row a minute that has any, oldest first."""
         minute = (Metric.at_ms // 60_000).label("minute")
         with self._reading() as connection:
-            found = connection.execute(select(
-                minute, func.max(Metric.epoch), func.avg(Metric.records_per_s), func.max(Metric.lag),
-                func.max(Metric.commit_ms)).where(
-                    Metric.application == application, Metric.at_ms > _now_ms() - METRICS_KEPT_MS)
-                .group_by("minute").order_by("minute")).all()
-        return [MinuteRow(at_ms=at * 60_000, epoch=epoch, records_per_s=float(pace), lag=lag, commit_ms=commit_ms)
-                for at, epoch, pace, lag, commit_ms in found]
+            found = connection.execute(
+                select(
+                    minute,
+                    func.max(Metric.epoch),
+                    func.avg(Metric.records_per_s),
+                    func.max(Metric.lag),
+                    func.max(Metric.commit_ms),
+                )
+                .where(Metric.application == application, Metric.at_ms > _now_ms() - METRICS_KEPT_MS)
+                .group_by("minute")
+                .order_by("minute")
+            ).all()
+        return [
+            MinuteRow(at_ms=at * 60_000, epoch=epoch, records_per_s=float(pace), lag=lag, commit_ms=commit_ms)
+            for at, epoch, pace, lag, commit_ms in found
+        ]
 
     def lags(self, application: str, *, until_ms: int, step_ms: int, steps: int) -> list[int]:
         """The greatest lag, in records, of each step that has a reading, oldest first; the last one ends with
         ``until_ms``, in ms since 1970."""
         step = ((until_ms - Metric.at_ms) // step_ms).label("step")
         with self._reading() as connection:
-            found = connection.execute(select(step, func.max(Metric.lag)).where(
-                Metric.application == application, Metric.at_ms <= until_ms, Metric.at_ms > until_ms - steps * step_ms)
-                .group_by("step").order_by(step.desc())).all()
+            found = connection.execute(
+                select(step, func.max(Metric.lag))
+                .where(
+                    Metric.application == application,
+                    Metric.at_ms <= until_ms,
+                    Metric.at_ms > until_ms - steps * step_ms,
+                )
+                .group_by("step")
+                .order_by(step.desc())
+            ).all()
         return [lag for _, lag in found]
 
     def is_running(self, application: str, host: str | None = None) -> bool:
@@ -263,8 +333,9 @@ class ControlDatabase:
         status = self.application_status(application, host)
         return status is not None and status.is_running
 
-    def application_status(self, application: str, host: str | None = None, *,
-                           of_driver: bool = False) -> ApplicationStatus | None:
+    def application_status(
+        self, application: str, host: str | None = None, *, of_driver: bool = False
+    ) -> ApplicationStatus | None:
         """The newest life of an application, or None when the database knows of none.
 
         ``of_driver`` passes over those that were ``AT_REST``: the newest driver's life, held lease or not.
@@ -277,22 +348,43 @@ class ControlDatabase:
             if life is None:
                 return None
             tasks = connection.execute(select(TaskStatus.__table__).where(TaskStatus.application == application))
-            task_rows = [TaskStatusRow(**{key: row[key] for key in row if key != "application"})
-                         for row in tasks.mappings()]
-            metric = connection.execute(select(Metric.__table__).where(Metric.application == application)
-                                        .order_by(Metric.at_ms.desc(), Metric.id.desc()).limit(1)).mappings().first()
-            readings = connection.execute(select(Readings.readings).where(
-                Readings.application == application)).scalar_one_or_none()
+            task_rows = [
+                TaskStatusRow(**{key: row[key] for key in row if key != "application"}) for row in tasks.mappings()
+            ]
+            metric = (
+                connection.execute(
+                    select(Metric.__table__)
+                    .where(Metric.application == application)
+                    .order_by(Metric.at_ms.desc(), Metric.id.desc())
+                    .limit(1)
+                )
+                .mappings()
+                .first()
+            )
+            readings = connection.execute(
+                select(Readings.readings).where(Readings.application == application)
+            ).scalar_one_or_none()
         here = host or this_host()
         is_running = life.ended_at_ms is None and _is_alive(life, here, _now_ms())
         return ApplicationStatus(
-            application=application, state="dead" if life.ended_at_ms is None and not is_running else life.state,
-            is_running=is_running, generation=life.generation, owner=life.owner, host=life.host, pid=life.pid,
-            has_process=life.host == here and _has_process(life), started_at_ms=life.started_at_ms,
-            heartbeat_at_ms=life.heartbeat_at_ms, ended_at_ms=life.ended_at_ms, error=life.error,
+            application=application,
+            state="dead" if life.ended_at_ms is None and not is_running else life.state,
+            is_running=is_running,
+            generation=life.generation,
+            owner=life.owner,
+            host=life.host,
+            pid=life.pid,
+            has_process=life.host == here and _has_process(life),
+            started_at_ms=life.started_at_ms,
+            heartbeat_at_ms=life.heartbeat_at_ms,
+            ended_at_ms=life.ended_at_ms,
+            error=life.error,
             tasks=tuple(sorted(task_rows, key=lambda row: tuple(map(int, row.task.split("_"))))),
-            metric=None if metric is None else MetricRow(
-                **{field.name: metric[field.name] for field in fields(MetricRow)}), readings=tuple(readings or ()))
+            metric=None
+            if metric is None
+            else MetricRow(**{field.name: metric[field.name] for field in fields(MetricRow)}),
+            readings=tuple(readings or ()),
+        )
 
     def applications(self) -> list[str]:
         """The ids of all applications on record, sorted."""
@@ -345,7 +437,8 @@ class ControlDatabase:
             elif version != FORMAT_VERSION:
                 raise ControlDatabaseError(
                     f"control database {self._shown_url} has format version {version}, this Weir reads "
-                    f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)")
+                    f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)"
+                )
         self._tables_in = self._file.stat().st_ino if self._file is not None else 1
 
     def _translated(self, error: SQLAlchemyError | OSError) -> ControlDatabaseError:
@@ -358,22 +451,38 @@ def this_host() -> str:
     return socket.gethostname()
 
 
-def _open_lease(connection: Connection, application: str, owner: str, pid: int, host: str, now: int,
-                ttl_s: float) -> Lease:
-    connection.execute(plain_insert(Instance).values(
-        application=application, state="starting", owner=owner, host=host, pid=pid, process_start=start_ticks(pid),
-        started_at_ms=now, heartbeat_at_ms=now, lease_until_ms=now + round(ttl_s * 1000)))
+def _open_lease(
+    connection: Connection, application: str, owner: str, pid: int, host: str, now: int, ttl_s: float
+) -> Lease:
+    connection.execute(
+        plain_insert(Instance).values(
+            application=application,
+            state="starting",
+            owner=owner,
+            host=host,
+            pid=pid,
+            process_start=start_ticks(pid),
+            started_at_ms=now,
+            heartbeat_at_ms=now,
+            lease_until_ms=now + round(ttl_s * 1000),
+        )
+    )
     return Lease(application=application, owner=owner, host=host, pid=pid, started_at_ms=now, ttl_s=ttl_s)
 
 
 def _is_of(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    return (Instance.application == lease.application, Instance.host == lease.host, Instance.pid == lease.pid,
-            Instance.started_at_ms == lease.started_at_ms)
+    return (
+        Instance.application == lease.application,
+        Instance.host == lease.host,
+        Instance.pid == lease.pid,
+        Instance.started_at_ms == lease.started_at_ms,
+    )
 
 
 def _open_instance(connection: Connection, application: str) -> Row[Any] | None:
-    return connection.execute(select(Instance.__table__).where(
-        Instance.application == application, Instance.ended_at_ms.is_(None))).first()
+    return connection.execute(
+        select(Instance.__table__).where(Instance.application == application, Instance.ended_at_ms.is_(None))
+    ).first()
 
 
 def _is_alive(holder: Row[Any], host: str, now_ms: int) -> bool:

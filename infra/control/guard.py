@@ -50,8 +50,8 @@ class DriverControl:
         self._acquire()
 
     def heartbeat(self, state: str, generation: int | None = None) -> None:
-        """Say that the driver lives, and how; call it as often as you like, it writes every two seconds and on change.
-        """
+        """Say that the driver lives, and how; call it as often as you like, it writes every two seconds and on
+        change."""
         if self._lease is None:
             self._acquire_quietly()
         lease, now = self._lease, time.monotonic()
@@ -61,8 +61,10 @@ class DriverControl:
         is_mine = self._try(True, lambda database: database.heartbeat(lease, state=state, generation=generation))
         self._reported = (state, generation)
         if not is_mine:
-            log.warning("another driver holds the lease of %s; the commit log decides which of the two goes on",
-                        self.application)
+            log.warning(
+                "another driver holds the lease of %s; the commit log decides which of the two goes on",
+                self.application,
+            )
 
     def requests(self) -> list[RequestRow]:
         """Pending requests, oldest first, without those answered already; empty while the database is away."""
@@ -77,9 +79,16 @@ class DriverControl:
         self._unsent.append((request_id, result, failed))
         self._send_answers()
 
-    def report(self, tasks: Sequence[TaskStatusRow], metric: MetricRow,
-               readings: Sequence[Mapping[str, Any]] = (), *, is_last: bool = False) -> None:
+    def report(
+        self,
+        tasks: Sequence[TaskStatusRow],
+        metric: MetricRow,
+        readings: Sequence[Mapping[str, Any]] = (),
+        *,
+        is_last: bool = False,
+    ) -> None:
         """Write the tasks' status and one reading, and every two seconds and at the last the metrics."""
+
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
             database.add_metric(self.application, metric)
@@ -99,8 +108,14 @@ class DriverControl:
 
     def _acquire(self) -> None:
         def acquire(database: ControlDatabase) -> Lease:
-            return database.acquire_lease(self.application, owner=self._owner, pid=os.getpid(), host=this_host(),
-                                          ttl_s=LEASE_TTL_S, take_over=self._take_over)
+            return database.acquire_lease(
+                self.application,
+                owner=self._owner,
+                pid=os.getpid(),
+                host=this_host(),
+                ttl_s=LEASE_TTL_S,
+                take_over=self._take_over,
+            )
 
         self._lease = self._try(None, acquire)
         self._beat_after = time.monotonic() + HEARTBEAT_EVERY_S

@@ -43,8 +43,13 @@ class Instance(Base):
     ended_at_ms: Mapped[int | None]
     error: Mapped[str | None]
     __table_args__ = (
-        Index("weir_one_lease", "application", unique=True, sqlite_where=text("ended_at_ms IS NULL"),
-              postgresql_where=text("ended_at_ms IS NULL")),
+        Index(
+            "weir_one_lease",
+            "application",
+            unique=True,
+            sqlite_where=text("ended_at_ms IS NULL"),
+            postgresql_where=text("ended_at_ms IS NULL"),
+        ),
         Index("weir_instances_by_application", "application", "id"),
     )
 

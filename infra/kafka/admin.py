@@ -15,17 +15,32 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 TIME_LIMIT_S = 10.0
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_STALE_LEADER = frozenset({
-    KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-})
-_UNREACHABLE = _STALE_LEADER | frozenset({
-    KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-    KafkaError._WAIT_COORD, KafkaError.REPLICA_NOT_AVAILABLE,
-})
+_STALE_LEADER = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+_UNREACHABLE = _STALE_LEADER | frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+    }
+)
 
 
 class KafkaAdminError(Exception):
@@ -40,8 +55,10 @@ class BrokerUnreachableError(KafkaAdminError):
         self.bootstrap_servers, self.reason = bootstrap_servers, reason
 
     def __str__(self) -> str:
-        return (f"no answer from Kafka at {self.bootstrap_servers} ({self.reason}); check that it runs and that "
-                "the address is right")
+        return (
+            f"no answer from Kafka at {self.bootstrap_servers} ({self.reason}); check that it runs and that "
+            "the address is right"
+        )
 
 
 class LoginRefusedError(KafkaAdminError):
@@ -52,8 +69,10 @@ class LoginRefusedError(KafkaAdminError):
         self.bootstrap_servers, self.reason = bootstrap_servers, reason
 
     def __str__(self) -> str:
-        return (f"Kafka at {self.bootstrap_servers} refused the login ({self.reason}); correct security.protocol, "
-                "sasl.mechanism, sasl.username and sasl.password under [kafka], WEIR_KAFKA_* or --set kafka.*")
+        return (
+            f"Kafka at {self.bootstrap_servers} refused the login ({self.reason}); correct security.protocol, "
+            "sasl.mechanism, sasl.username and sasl.password under [kafka], WEIR_KAFKA_* or --set kafka.*"
+        )
 
 
 class UnknownTopicError(KafkaAdminError):
@@ -65,15 +84,18 @@ class UnknownTopicError(KafkaAdminError):
 
     def __str__(self) -> str:
         what = f"topic {self.topic!r}" if self.partition is None else f"partition {self.partition} of {self.topic!r}"
-        return (f"{what} does not exist at {self.bootstrap_servers}; create it (in the folder's own broker: weir kafka "
-                "create), or correct the name")
+        return (
+            f"{what} does not exist at {self.bootstrap_servers}; create it (in the folder's own broker: weir kafka "
+            "create), or correct the name"
+        )
 
 
 class KafkaAdmin:
     """A kept admin client. Not for use across a fork; threads may share it."""
 
-    def __init__(self, bootstrap_servers: str, properties: Mapping[str, str] | None = None,
-                 *, time_limit_s: float = TIME_LIMIT_S) -> None:
+    def __init__(
+        self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, time_limit_s: float = TIME_LIMIT_S
+    ) -> None:
         """``properties`` are librdkafka's, as ``Settings.kafka``.
 
         Raises:
@@ -82,12 +104,20 @@ class KafkaAdmin:
         self.bootstrap_servers, self.time_limit_s = bootstrap_servers, time_limit_s
         self._refused_login = ""
         try:
-            self._client = AdminClient({
-                "log_level": 2, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000,
-                **(properties or {}), "bootstrap.servers": bootstrap_servers}, error_cb=self._hear)
+            self._client = AdminClient(
+                {
+                    "log_level": 2,
+                    "reconnect.backoff.ms": 50,
+                    "reconnect.backoff.max.ms": 1000,
+                    **(properties or {}),
+                    "bootstrap.servers": bootstrap_servers,
+                },
+                error_cb=self._hear,
+            )
         except KafkaException as error:
-            raise KafkaAdminError(f"Kafka client properties: {_reason(error)}; "
-                                  "correct them under [kafka], WEIR_KAFKA_* or --set kafka.*") from None
+            raise KafkaAdminError(
+                f"Kafka client properties: {_reason(error)}; correct them under [kafka], WEIR_KAFKA_* or --set kafka.*"
+            ) from None
 
     def check_reachable(self, time_limit_s: float | None = None) -> None:
         """Return once a broker has answered.
@@ -110,8 +140,9 @@ class KafkaAdmin:
             known = self._client.list_topics(timeout=self.time_limit_s).topics
         except KafkaException as error:
             raise self._translated(error) from None
-        return {topic: len(known[topic].partitions) for topic in topics
-                if topic in known and known[topic].error is None}
+        return {
+            topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].error is None
+        }
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has.
@@ -134,8 +165,9 @@ class KafkaAdmin:
             BrokerUnreachableError: No broker answered in time.
         """
         new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
-        future = self._client.create_topics([new], operation_timeout=self.time_limit_s,
-                                            request_timeout=self.time_limit_s)[topic]
+        future = self._client.create_topics(
+            [new], operation_timeout=self.time_limit_s, request_timeout=self.time_limit_s
+        )[topic]
         try:
             future.result(self.time_limit_s + 1)
         except (KafkaException, FutureTimeoutError) as error:
@@ -145,8 +177,9 @@ class KafkaAdmin:
         self._wait_for_leaders(topic, partitions)
         return True
 
-    def end_offsets(self, partitions: Sequence[tuple[str, int]], *,
-                    is_committed: bool = True) -> dict[tuple[str, int], int]:
+    def end_offsets(
+        self, partitions: Sequence[tuple[str, int]], *, is_committed: bool = True
+    ) -> dict[tuple[str, int], int]:
         """The offset after the last record of each (topic, partition), in one round of requests.
 
         With ``is_committed`` the last stable offset: what ``read_committed`` consumers may read up to.
@@ -174,8 +207,11 @@ class KafkaAdmin:
             BrokerUnreachableError: No broker answered in time.
         """
         request = [ConsumerGroupTopicPartitions(group)]
-        found = self._ask_coordinator(lambda: self._client.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=self.time_limit_s)[group])
+        found = self._ask_coordinator(
+            lambda: self._client.list_consumer_group_offsets(
+                request, require_stable=True, request_timeout=self.time_limit_s
+            )[group]
+        )
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -187,8 +223,9 @@ class KafkaAdmin:
         """
         wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(group, wanted)]
-        self._ask_coordinator(lambda: self._client.alter_consumer_group_offsets(
-            request, request_timeout=self.time_limit_s)[group])
+        self._ask_coordinator(
+            lambda: self._client.alter_consumer_group_offsets(request, request_timeout=self.time_limit_s)[group]
+        )
 
     def group_members(self, group: str) -> int:
         """How many consumers a group has now; 0 for one that does not exist.
@@ -233,13 +270,17 @@ class KafkaAdmin:
                     raise
             time.sleep(0.02)
 
-    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec,
-                 is_committed: bool) -> dict[tuple[str, int], int]:
+    def _offsets(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec, is_committed: bool
+    ) -> dict[tuple[str, int], int]:
         if not partitions:
             return {}
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._client.list_offsets({TopicPartition(*wanted): spec for wanted in partitions},
-                                            isolation_level=level, request_timeout=self.time_limit_s)
+        futures = self._client.list_offsets(
+            {TopicPartition(*wanted): spec for wanted in partitions},
+            isolation_level=level,
+            request_timeout=self.time_limit_s,
+        )
         found = {}
         for partition, future in futures.items():
             try:
@@ -267,8 +308,9 @@ class KafkaAdmin:
         if error.code() == KafkaError._AUTHENTICATION:
             self._refused_login = error.str()
 
-    def _translated(self, error: KafkaException | FutureTimeoutError, topic: str = "",
-                    partition: int | None = None) -> KafkaAdminError:
+    def _translated(
+        self, error: KafkaException | FutureTimeoutError, topic: str = "", partition: int | None = None
+    ) -> KafkaAdminError:
         self._client.poll(0)
         if self._refused_login:
             reason, self._refused_login = self._refused_login, ""
@@ -280,8 +322,9 @@ class KafkaAdmin:
             return UnknownTopicError(topic, self.bootstrap_servers, partition)
         if code in _UNREACHABLE or error.args[0].retriable():
             return BrokerUnreachableError(self.bootstrap_servers, _reason(error))
-        return KafkaAdminError(f"Kafka at {self.bootstrap_servers} refused"
-                               f"{f' (topic {topic!r})' if topic else ''}: {_reason(error)}")
+        return KafkaAdminError(
+            f"Kafka at {self.bootstrap_servers} refused{f' (topic {topic!r})' if topic else ''}: {_reason(error)}"
+        )
 
 
 def _reason(error: KafkaException) -> str:

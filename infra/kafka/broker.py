@@ -1,8 +1,8 @@
 """The embedded broker: a real Apache Kafka (KRaft, one node, loopback) that belongs to a folder.
 
 Commands hold a shared lock on a file of the folder while they use the broker; the kernel lets go of it even under
-``kill -9``. A supervisor process (``weir.infra.kafka.supervisor``) owns the Java process and ends it once nobody holds the
-lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
+``kill -9``. A supervisor process (``weir.infra.kafka.supervisor``) owns the Java process and ends it once nobody holds
+the lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
 """
 
 from __future__ import annotations
@@ -116,12 +116,19 @@ class EmbeddedBroker:
         with open(self.files.log, "ab") as log:
             # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker. The
             # process that is started here has a child go on in its place, so that nobody has to wait for that one.
-            code = subprocess.run([sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                  cwd=Path(__file__).parents[2], check=False).returncode
+            code = subprocess.run(
+                [sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=Path(__file__).parents[2],
+                check=False,
+            ).returncode
         if code != 0:
-            raise BrokerStartError(str(self.files.folder),
-                                   f"its supervisor ended with code {code} (log: {self.files.log})")
+            raise BrokerStartError(
+                str(self.files.folder), f"its supervisor ended with code {code} (log: {self.files.log})"
+            )
 
     def _wait_until_ready(self) -> str:
         starts = 0
@@ -138,5 +145,6 @@ class EmbeddedBroker:
                 self._start_supervisor()
                 starts += 1
             time.sleep(_POLL_S)
-        raise BrokerStartError(str(self.files.folder),
-                               f"no answer within {START_LIMIT_S:.0f} s (log: {self.files.log})")
+        raise BrokerStartError(
+            str(self.files.folder), f"no answer within {START_LIMIT_S:.0f} s (log: {self.files.log})"
+        )

@@ -20,24 +20,48 @@ ERROR_BYTES = 512
 class _Fields(ctypes.Structure):
     """What ``_columns.c`` lets callers see of ``struct columns``."""
 
-    _fields_ = (("end", ctypes.c_int64), ("until_ms", ctypes.c_int64), ("max_bytes", ctypes.c_int64),
-                ("rows", ctypes.c_int64), ("bytes", ctypes.c_int64), ("next_offset", ctypes.c_int64),
-                ("is_complete", ctypes.c_int32), ("is_out_of_memory", ctypes.c_int32),
-                ("error", ctypes.c_int32), ("error_offset", ctypes.c_int64),
-                ("error_text", ctypes.c_char * ERROR_BYTES))
+    _fields_ = (
+        ("end", ctypes.c_int64),
+        ("until_ms", ctypes.c_int64),
+        ("max_bytes", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("next_offset", ctypes.c_int64),
+        ("is_complete", ctypes.c_int32),
+        ("is_out_of_memory", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+        ("error_offset", ctypes.c_int64),
+        ("error_text", ctypes.c_char * ERROR_BYTES),
+    )
 
 
 class _ArrowSchema(ctypes.Structure):
-    _fields_ = (("format", ctypes.c_void_p), ("name", ctypes.c_void_p), ("metadata", ctypes.c_void_p),
-                ("flags", ctypes.c_int64), ("n_children", ctypes.c_int64), ("children", ctypes.c_void_p),
-                ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p), ("private_data", ctypes.c_void_p))
+    _fields_ = (
+        ("format", ctypes.c_void_p),
+        ("name", ctypes.c_void_p),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
 
 
 class _ArrowArray(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
-                ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.c_void_p),
-                ("children", ctypes.c_void_p), ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p),
-                ("private_data", ctypes.c_void_p))
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
 
 
 _capsule = ctypes.pythonapi.PyCapsule_New
@@ -53,8 +77,10 @@ class _Column:
             raise MemoryError
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
-        return (_capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
-                _capsule(ctypes.addressof(self._array), b"arrow_array", None))
+        return (
+            _capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
+            _capsule(ctypes.addressof(self._array), b"arrow_array", None),
+        )
 
 
 class RecordColumns:
@@ -87,8 +113,9 @@ class RecordColumns:
         """The rows since the last call, as ``RECORD_SCHEMA``."""
         if not self.found.rows:
             return RECORD_SCHEMA.to_frame()
-        frame = pl.DataFrame([pl.Series(_Column(self.pointer, which)).alias(name)
-                              for which, name in enumerate(RECORD_SCHEMA)])
+        frame = pl.DataFrame(
+            [pl.Series(_Column(self.pointer, which)).alias(name) for which, name in enumerate(RECORD_SCHEMA)]
+        )
         self.begin_at(self.found.next_offset)
         return frame
 

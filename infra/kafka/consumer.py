@@ -50,10 +50,15 @@ class PartitionConsumer:
         self._topic = kafka.rd_kafka_topic_new(self._client, topic.encode(), None)
         if not self._topic:
             kafka.rd_kafka_destroy(self._client)
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {topic!r} cannot be read: "
-                                            f"{KafkaError(kafka.rd_kafka_last_error()).str()}"))
-        self._columns = RecordColumns(address_of(kafka.rd_kafka_message_timestamp), address_of(kafka.rd_kafka_yield),
-                                      self._client)
+            raise KafkaException(
+                KafkaError(
+                    KafkaError._INVALID_ARG,
+                    f"topic {topic!r} cannot be read: {KafkaError(kafka.rd_kafka_last_error()).str()}",
+                )
+            )
+        self._columns = RecordColumns(
+            address_of(kafka.rd_kafka_message_timestamp), address_of(kafka.rd_kafka_yield), self._client
+        )
 
     def start(self, offset: int) -> None:
         """Fetch from ``offset`` on; what was fetched before is forgotten."""
@@ -72,8 +77,9 @@ class PartitionConsumer:
         found = self._columns.found
         found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
         found.is_complete, found.error = 0, _OK
-        _rdkafka().rd_kafka_consume_callback(self._topic, self._partition, round(timeout_s * 1000),
-                                             self._columns.take, self._columns.pointer)
+        _rdkafka().rd_kafka_consume_callback(
+            self._topic, self._partition, round(timeout_s * 1000), self._columns.take, self._columns.pointer
+        )
         _rdkafka().rd_kafka_poll(self._client, 0)
         if found.is_out_of_memory:
             raise MemoryError
@@ -105,8 +111,10 @@ class PartitionConsumer:
     def connect(self, timeout_s: float) -> None:
         """Meet the brokers and ask them for the topic; those that are away are met later."""
         metadata = ctypes.c_void_p()
-        if _rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata),
-                                        round(timeout_s * 1000)) == _OK:
+        if (
+            _rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata), round(timeout_s * 1000))
+            == _OK
+        ):
             _rdkafka().rd_kafka_metadata_destroy(metadata)
 
     def close(self) -> None:

@@ -35,8 +35,15 @@ PATIENCE_S = 1.0
 """How long a read without any progress waits. Fetching goes on behind it, so a short wait loses nothing, and a stop
 is not held up by one wait after another for each partition of brokers that are away."""
 CONNECT_LIMIT_S = 2.0
-PASSING_ERRORS = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT,
-                            KafkaError._RESOLVE, KafkaError._UNKNOWN_PARTITION})
+PASSING_ERRORS = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 """A broker that is behind does not know a new partition yet."""
 KEPT_SHARE = 8
 """A rest smaller than this part of what was fetched is copied."""
@@ -51,8 +58,10 @@ class OffsetGoneError(Exception):
         self.topic, self.partition, self.offset = topic, partition, offset
 
     def __str__(self) -> str:
-        return (f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is not in the log any more "
-                "(retention or a new topic of the same name); raise the topic's retention, or reset the application")
+        return (
+            f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is not in the log any more "
+            "(retention or a new topic of the same name); raise the topic's retention, or reset the application"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,15 @@ class PartitionReader:
         """Records fetched and not handed out yet."""
         self._handed_out = _NOWHERE
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None = None, max_bytes: int = 64 << 20,
-             patience_s: float = PATIENCE_S) -> RawRecords:
+    def read(
+        self,
+        start: int,
+        end: int,
+        *,
+        until_time_ms: int | None = None,
+        max_bytes: int = 64 << 20,
+        patience_s: float = PATIENCE_S,
+    ) -> RawRecords:
         """Records of ``[start, end)``, cut at the first one beyond ``until_time_ms`` (at least one record).
 
         Reading stops early once keys and values pass ``max_bytes``, and after ``patience_s`` without any
@@ -95,8 +111,9 @@ class PartitionReader:
         if self._handed_out != start:
             self._seek(start)
         self._handed_out = _NOWHERE  # an error on the way loses what was fetched: the next read seeks
-        next_offset = self._collect(start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes,
-                                    patience_s)
+        next_offset = self._collect(
+            start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes, patience_s
+        )
         fetched = self._fetched
         count = fetched["offset"].search_sorted(end)
         if until_time_ms is not None:
@@ -114,7 +131,7 @@ class PartitionReader:
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
-        kept = records.frame[records.frame["offset"].search_sorted(offset):]
+        kept = records.frame[records.frame["offset"].search_sorted(offset) :]
         self._fetched, self._handed_out = pl.concat([kept, self._fetched]), offset
 
     def connect(self) -> None:

@@ -100,12 +100,14 @@ class Supervisor:
             if self.files.log.stat().st_size > _LOG_LIMIT_BYTES:
                 os.truncate(self.files.log, 0)
         port, controller_port = self._ports()
-        self.files.properties.write_text(
-            broker_properties(self.files.data, port, controller_port), encoding="utf-8")
+        self.files.properties.write_text(broker_properties(self.files.data, port, controller_port), encoding="utf-8")
         if not (self.files.data / "meta.properties").exists():
             self._format()
-        self.kafka = subprocess.Popen(self._java(_BROKER_OPTIONS, "kafka.Kafka", str(self.files.properties)),
-                                      stdin=subprocess.DEVNULL, preexec_fn=end_with_parent())
+        self.kafka = subprocess.Popen(
+            self._java(_BROKER_OPTIONS, "kafka.Kafka", str(self.files.properties)),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent(),
+        )
         bootstrap_servers = f"127.0.0.1:{port}"
         self._wait_until_it_answers(bootstrap_servers)
         self._publish(state="ready", bootstrap_servers=bootstrap_servers, pid=os.getpid(), kafka_pid=self.kafka.pid)
@@ -113,17 +115,30 @@ class Supervisor:
     def _format(self) -> None:
         cluster = _random_uuid()
         done = subprocess.run(
-            self._java(_TOOL_OPTIONS, "kafka.tools.StorageTool", "format", "-t", cluster,
-                       "-c", str(self.files.properties)),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            preexec_fn=end_with_parent())
+            self._java(
+                _TOOL_OPTIONS, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.files.properties)
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            preexec_fn=end_with_parent(),
+        )
         if done.returncode != 0:
             raise _StartError(f"its folder could not be formatted: {done.stdout.strip()[-500:]}")
 
     def _wait_until_it_answers(self, bootstrap_servers: str) -> None:
         assert self.kafka is not None
-        client = AdminClient({"bootstrap.servers": bootstrap_servers, "socket.timeout.ms": 2000,
-                              "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0})
+        client = AdminClient(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "socket.timeout.ms": 2000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
         until = time.monotonic() + _READY_LIMIT_S
         while time.monotonic() < until and not self.is_asked_to_end:
             if self.kafka.poll() is not None:
@@ -158,10 +173,19 @@ class Supervisor:
 
     def _java(self, options: tuple[str, ...], main_class: str, *arguments: str) -> list[str]:
         class_path = ":".join(str(jar) for jar in jars("kafka"))
-        return [java_executable(), *options, *shared_classes("kafka"), "-Djava.awt.headless=true",
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
-                "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
-                "-cp", class_path, main_class, *arguments]
+        return [
+            java_executable(),
+            *options,
+            *shared_classes("kafka"),
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+            "-cp",
+            class_path,
+            main_class,
+            *arguments,
+        ]
 
     def _last_error(self) -> str:
         with contextlib.suppress(OSError):

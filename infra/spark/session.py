@@ -79,18 +79,23 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
     Raises:
         MissingJavaError: No Java.
     """
-    return _context(settings, f"weir-{application_id}", {
-        "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
-        "spark.scheduler.mode": "FAIR",
-        "spark.speculation": "false",
-        # Half the floor of an epoch: 32 ms in place of 76 ms.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # A cancelled task must not live on beside its successor (PROTOCOL 6).
-        "spark.python.task.killTimeout": "0",
-        "spark.python.worker.reuse": "true",
-        # A slot belongs where its state is (PROTOCOL 27).
-        "spark.locality.wait.process": "1d",
-    }, java_options=(*_SMALL_JAVA, *java_options))
+    return _context(
+        settings,
+        f"weir-{application_id}",
+        {
+            "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
+            "spark.scheduler.mode": "FAIR",
+            "spark.speculation": "false",
+            # Half the floor of an epoch: 32 ms in place of 76 ms.
+            "spark.python.unix.domain.socket.enabled": "true",
+            # A cancelled task must not live on beside its successor (PROTOCOL 6).
+            "spark.python.task.killTimeout": "0",
+            "spark.python.worker.reuse": "true",
+            # A slot belongs where its state is (PROTOCOL 27).
+            "spark.locality.wait.process": "1d",
+        },
+        java_options=(*_SMALL_JAVA, *java_options),
+    )
 
 
 def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence[str] = ()) -> SparkSession:
@@ -101,15 +106,22 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
     """
     from pyspark.sql import SparkSession
 
-    return SparkSession(_context(settings, f"weir-{name}", {
-        "spark.master": f"local[{settings.slots}]",
-        "spark.jars": ",".join(str(jar) for jar in jars("delta")),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # The default of 50 costs 15 s a query on a laptop.
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.shuffle.partitions": str(settings.slots),
-    }, java_options=(*_QUICK_JAVA, *java_options)))
+    return SparkSession(
+        _context(
+            settings,
+            f"weir-{name}",
+            {
+                "spark.master": f"local[{settings.slots}]",
+                "spark.jars": ",".join(str(jar) for jar in jars("delta")),
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                # The default of 50 costs 15 s a query on a laptop.
+                "spark.databricks.delta.snapshotPartitions": "2",
+                "spark.sql.shuffle.partitions": str(settings.slots),
+            },
+            java_options=(*_QUICK_JAVA, *java_options),
+        )
+    )
 
 
 def stop_context(context: SparkContext) -> None:
@@ -139,8 +151,9 @@ def _end_java() -> None:
         process.wait()
 
 
-def _context(settings: Settings, name: str, properties: Mapping[str, str],
-             java_options: Sequence[str] = ()) -> SparkContext:
+def _context(
+    settings: Settings, name: str, properties: Mapping[str, str], java_options: Sequence[str] = ()
+) -> SparkContext:
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("a Spark context runs in this process already; stop it before starting another")
     _end_java()
@@ -150,31 +163,51 @@ def _context(settings: Settings, name: str, properties: Mapping[str, str],
     sockets = _sockets_folder()
     logging = settings.tmp / "log4j2.properties"
     logging.write_text(_LOG4J.format(log=settings.logs / "spark.log"), encoding="utf-8")
-    os.environ.update({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                       "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(settings.tmp),
-                       "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_JAVA)})
-    options = " ".join((
-        f"-Dlog4j2.configurationFile={logging.as_uri()}", f"-Djava.io.tmpdir={sockets}",
-        f"-Dderby.system.home={settings.dir / 'spark'}", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-        "-XX:+ExitOnOutOfMemoryError", *java_options, *shared_classes("spark")))
-    conf = SparkConf().setAppName(name).setAll([
-        ("spark.driver.memory", DRIVER_MEMORY),
-        ("spark.driver.host", "127.0.0.1"),
-        ("spark.driver.bindAddress", "127.0.0.1"),
-        ("spark.driver.extraJavaOptions", options),
-        ("spark.ui.enabled", "false"),
-        ("spark.ui.showConsoleProgress", "false"),
-        ("spark.log.level", "ERROR"),
-        ("spark.local.dir", str(settings.tmp)),
-        ("spark.python.unix.domain.socket.dir", str(sockets)),
-        ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
-        ("spark.sql.session.timeZone", "UTC"),
-        ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
-        *((f"spark.executorEnv.{name}", value) for name, value in _STEADY_MALLOC.items()),
-        ("spark.executorEnv.PYTHONPATH", _worker_path()),
-        *properties.items(),
-        *settings.spark.items(),
-    ])
+    os.environ.update(
+        {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(settings.tmp),
+            "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_JAVA),
+        }
+    )
+    options = " ".join(
+        (
+            f"-Dlog4j2.configurationFile={logging.as_uri()}",
+            f"-Djava.io.tmpdir={sockets}",
+            f"-Dderby.system.home={settings.dir / 'spark'}",
+            "-XX:+UseSerialGC",
+            "-XX:-UsePerfData",
+            "-XX:+ExitOnOutOfMemoryError",
+            *java_options,
+            *shared_classes("spark"),
+        )
+    )
+    conf = (
+        SparkConf()
+        .setAppName(name)
+        .setAll(
+            [
+                ("spark.driver.memory", DRIVER_MEMORY),
+                ("spark.driver.host", "127.0.0.1"),
+                ("spark.driver.bindAddress", "127.0.0.1"),
+                ("spark.driver.extraJavaOptions", options),
+                ("spark.ui.enabled", "false"),
+                ("spark.ui.showConsoleProgress", "false"),
+                ("spark.log.level", "ERROR"),
+                ("spark.local.dir", str(settings.tmp)),
+                ("spark.python.unix.domain.socket.dir", str(sockets)),
+                ("spark.sql.warehouse.dir", str(settings.dir / "spark" / "warehouse")),
+                ("spark.sql.session.timeZone", "UTC"),
+                ("spark.executorEnv.POLARS_MAX_THREADS", "1"),
+                *((f"spark.executorEnv.{name}", value) for name, value in _STEADY_MALLOC.items()),
+                ("spark.executorEnv.PYTHONPATH", _worker_path()),
+                *properties.items(),
+                *settings.spark.items(),
+            ]
+        )
+    )
     with open(settings.logs / "spark.out", "ab") as output:
         # A session of its own: Ctrl-C in a terminal is the driver's to answer, in its own time.
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})

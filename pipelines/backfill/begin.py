@@ -26,8 +26,15 @@ from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import require_fit
 
 
-def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster, days: Days, *,
-                     margin_ms: int | None = None) -> Shadow:
+def begin_from_kafka(
+    application: Application,
+    warehouse: Path,
+    state_dir: Path,
+    cluster: Cluster,
+    days: Days,
+    *,
+    margin_ms: int | None = None,
+) -> Shadow:
     """Begin a backfill of ``days`` over what the topics hold; ``margin_ms`` is by default what the windows need.
 
     Raises:
@@ -38,13 +45,32 @@ def begin_from_kafka(application: Application, warehouse: Path, state_dir: Path,
     """
     outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
     ranges = kafka_ranges(application, cluster, cut, _from_ms(days, outputs, margin_ms))
-    return _begun(warehouse, state_dir, Backfill(
-        id=new_id(days), application=application.id, days=days, source="Kafka", ranges=ranges, cut_epoch=cut.epoch,
-        outputs=outputs.swapped, left_out=outputs.left_out))
+    return _begun(
+        warehouse,
+        state_dir,
+        Backfill(
+            id=new_id(days),
+            application=application.id,
+            days=days,
+            source="Kafka",
+            ranges=ranges,
+            cut_epoch=cut.epoch,
+            outputs=outputs.swapped,
+            left_out=outputs.left_out,
+        ),
+    )
 
 
-def begin_from_files(application: Application, warehouse: Path, state_dir: Path, paths: Mapping[str, str],
-                     days: Days, *, time_column: str = TIME_COLUMN, margin_ms: int | None = None) -> Shadow:
+def begin_from_files(
+    application: Application,
+    warehouse: Path,
+    state_dir: Path,
+    paths: Mapping[str, str],
+    days: Days,
+    *,
+    time_column: str = TIME_COLUMN,
+    margin_ms: int | None = None,
+) -> Shadow:
     """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
 
     Raises:
@@ -54,17 +80,31 @@ def begin_from_files(application: Application, warehouse: Path, state_dir: Path,
     """
     outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
     end_time_ms = days.end_ms + outputs.look_back_ms  # the last windows of the days reach beyond them
-    files = SourceFiles(paths=dict(paths), time_column=time_column, from_ms=_from_ms(days, outputs, margin_ms),
-                        end_ms=end_time_ms)
+    files = SourceFiles(
+        paths=dict(paths), time_column=time_column, from_ms=_from_ms(days, outputs, margin_ms), end_ms=end_time_ms
+    )
     for topic in application.topology.topics():
         if topic not in paths:
             raise SourceFilesError(topic, "nothing", "is named")
         check_files(application.topology.source(topic), files)
     require_closed(application, cut, days, end_time_ms)
     source = ", ".join(f"{path} for {topic}" if len(paths) > 1 else path for topic, path in sorted(paths.items()))
-    return _begun(warehouse, state_dir, Backfill(
-        id=new_id(days), application=application.id, days=days, source=source, ranges=partitions_of(application, cut),
-        cut_epoch=cut.epoch, outputs=outputs.swapped, left_out=outputs.left_out, files=files, end_time_ms=end_time_ms))
+    return _begun(
+        warehouse,
+        state_dir,
+        Backfill(
+            id=new_id(days),
+            application=application.id,
+            days=days,
+            source=source,
+            ranges=partitions_of(application, cut),
+            cut_epoch=cut.epoch,
+            outputs=outputs.swapped,
+            left_out=outputs.left_out,
+            files=files,
+            end_time_ms=end_time_ms,
+        ),
+    )
 
 
 def begin_everything(application: Application, warehouse: Path, state_dir: Path, cluster: Cluster) -> Shadow:
@@ -82,14 +122,27 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
         require_fit(warehouse / application.id, spec)
     ranges = whole_ranges(application, cluster, cut)
     require_beginnings(application, cluster, ranges)
-    return _begun(warehouse, state_dir, Backfill(id=new_id(EVERYTHING), application=application.id, days=EVERYTHING,
-                                                 source="Kafka", ranges=ranges, cut_epoch=cut.epoch))
+    return _begun(
+        warehouse,
+        state_dir,
+        Backfill(
+            id=new_id(EVERYTHING),
+            application=application.id,
+            days=EVERYTHING,
+            source="Kafka",
+            ranges=ranges,
+            cut_epoch=cut.epoch,
+        ),
+    )
 
 
 def require_closed(application: Application, cut: CommitRecord, days: Days, end_time_ms: int) -> None:
     """Raise ``OpenWindowsError`` when a task's stream time at the cut has not come to ``end_time_ms``."""
-    windowed = {node.store.name for node in application.topology.nodes
-                if isinstance(node, AggregateNode) and node.windows is not None}
+    windowed = {
+        node.store.name
+        for node in application.topology.nodes
+        if isinstance(node, AggregateNode) and node.windows is not None
+    }
     for task, state in sorted(cut.tasks.items()):
         if any(clock in windowed and time_ms < end_time_ms for clock, time_ms in state.clocks.items()):
             raise OpenWindowsError(application.id, task, str(days))
@@ -104,8 +157,11 @@ def _outputs(application: Application) -> DayOutputs:
     _require_no_global_tables(application)
     outputs = day_outputs(application.topology)
     if not outputs.swapped:
-        raise NoDayOutputsError(application.id, "; ".join(
-            f"{table!r}: {reason}" for table, reason in outputs.left_out.items()) or "it has no output at all")
+        raise NoDayOutputsError(
+            application.id,
+            "; ".join(f"{table!r}: {reason}" for table, reason in outputs.left_out.items())
+            or "it has no output at all",
+        )
     return outputs
 
 

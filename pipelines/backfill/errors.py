@@ -15,8 +15,10 @@ class NoDayOutputsError(BackfillError):
         self.application, self.left_out = application, left_out
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} has no output that some days' records give: {self.left_out}; "
-                f"compute all of it with `weir backfill run {self.application} --everything`")
+        return (
+            f"application {self.application!r} has no output that some days' records give: {self.left_out}; "
+            f"compute all of it with `weir backfill run {self.application} --everything`"
+        )
 
 
 class HistoryLostError(BackfillError):
@@ -27,10 +29,12 @@ class HistoryLostError(BackfillError):
         self.application, self.topic, self.partition, self.oldest = application, topic, partition, oldest
 
     def __str__(self) -> str:
-        return (f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
-                "from before the days: some may have fallen out of retention, and a backfill of "
-                f"{self.application!r} would replace whole days with half ones; choose later days, or a smaller "
-                "--margin-hours")
+        return (
+            f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
+            "from before the days: some may have fallen out of retention, and a backfill of "
+            f"{self.application!r} would replace whole days with half ones; choose later days, or a smaller "
+            "--margin-hours"
+        )
 
 
 class BeginningLostError(BackfillError):
@@ -41,9 +45,11 @@ class BeginningLostError(BackfillError):
         self.application, self.topic, self.partition, self.oldest = application, topic, partition, oldest
 
     def __str__(self) -> str:
-        return (f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: what came before "
-                f"has fallen out of retention, and the stores and totals of {self.application!r} would be those of the "
-                "rest; backfill days that are still there, or give the program another id and run it over what is left")
+        return (
+            f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: what came before "
+            f"has fallen out of retention, and the stores and totals of {self.application!r} would be those of the "
+            "rest; backfill days that are still there, or give the program another id and run it over what is left"
+        )
 
 
 class GlobalTablesError(BackfillError):
@@ -54,8 +60,10 @@ class GlobalTablesError(BackfillError):
         self.application, self.table = application, table
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} joins with the global table {self.table!r}, which has its topic's "
-                "rows of now, not of then; backfill an application without it, or make it a table of the stream's key")
+        return (
+            f"application {self.application!r} joins with the global table {self.table!r}, which has its topic's "
+            "rows of now, not of then; backfill an application without it, or make it a table of the stream's key"
+        )
 
 
 class NoCutError(BackfillError):
@@ -77,8 +85,10 @@ class SourceFilesError(BackfillError):
         self.topic, self.path, self.reason = topic, path, reason
 
     def __str__(self) -> str:
-        return (f"{self.path}, for topic {self.topic!r}, {self.reason}; name a Delta table's folder, or Parquet files, "
-                "with the columns of the topic's keys and values and a time (--time-column)")
+        return (
+            f"{self.path}, for topic {self.topic!r}, {self.reason}; name a Delta table's folder, or Parquet files, "
+            "with the columns of the topic's keys and values and a time (--time-column)"
+        )
 
 
 class OpenWindowsError(BackfillError):
@@ -89,8 +99,10 @@ class OpenWindowsError(BackfillError):
         self.application, self.task, self.days = application, task, days
 
     def __str__(self) -> str:
-        return (f"task {self.task} of {self.application!r} may have windows of {self.days} open and give them once "
-                "more; choose earlier days, or backfill from Kafka")
+        return (
+            f"task {self.task} of {self.application!r} may have windows of {self.days} open and give them once "
+            "more; choose earlier days, or backfill from Kafka"
+        )
 
 
 class UnknownBackfillError(BackfillError):

@@ -44,8 +44,12 @@ def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
     if shadow.completion is None or made is None:
         raise UnknownBackfillError(application.id, shadow.id, "there is none (any more), or it is not complete")
     if made.fingerprint != application.topology.fingerprint:
-        raise SwapRefusedError(application.id, shadow.id, "the program has another topology now than the one that made "
-                               "it; run the backfill again, or bring the program back")
+        raise SwapRefusedError(
+            application.id,
+            shadow.id,
+            "the program has another topology now than the one that made "
+            "it; run the backfill again, or bring the program back",
+        )
     return made
 
 
@@ -53,11 +57,13 @@ def is_behind(application: Application, live: CommitRecord, made: CommitRecord) 
     """Whether a backfill that stands at ``made`` has still to read, or to take, what the application has."""
     known = _offsets(application, made)
     return bool(made.pending_blobs) or any(
-        known.get(place, 0) < offset for place, offset in _offsets(application, live).items())
+        known.get(place, 0) < offset for place, offset in _offsets(application, live).items()
+    )
 
 
-def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
-                    on_step: Callable[[str], None] = lambda step: None) -> int:
+def swap_everything(
+    warehouse: Path, application: Application, shadow: Shadow, on_step: Callable[[str], None] = lambda step: None
+) -> int:
     """Swap a complete backfill of everything in by a commit of its own; returns the commit's epoch.
 
     One that is swapped in already is left as it is. No driver may run; one that does all the same is fenced.
@@ -73,9 +79,13 @@ def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
         if note.backfill == shadow.id:
             return note.epoch
     commit_of(application, shadow)
-    committer, of_shadow = (Committer(place, name, tables, fingerprint=topology.fingerprint, on_step=step)
-                            for place, name, step in ((warehouse, application.id, on_step),
-                                                      (shadow.warehouse, shadow.id, lambda step: None)))
+    committer, of_shadow = (
+        Committer(place, name, tables, fingerprint=topology.fingerprint, on_step=step)
+        for place, name, step in (
+            (warehouse, application.id, on_step),
+            (shadow.warehouse, shadow.id, lambda step: None),
+        )
+    )
     try:
         claim = committer.claim()
         live = claim.newest
@@ -92,10 +102,20 @@ def swap_everything(warehouse: Path, application: Application, shadow: Shadow,
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
         on_step("changelogs written")
         shadow.remove_stores()  # whoever finds it swapped in looks for its folder alone
-        committer.commit(CommitRecord(
-            kind="commit", generation=state.generation, epoch=state.epoch, at_ms=time.time_ns() // 1_000_000,
-            fingerprint=made.fingerprint, reason=reason_of(shadow.id), topology=made.topology, files=changes,
-            swaps=swaps, tasks=_tasks(live, made, state, changes)))
+        committer.commit(
+            CommitRecord(
+                kind="commit",
+                generation=state.generation,
+                epoch=state.epoch,
+                at_ms=time.time_ns() // 1_000_000,
+                fingerprint=made.fingerprint,
+                reason=reason_of(shadow.id),
+                topology=made.topology,
+                files=changes,
+                swaps=swaps,
+                tasks=_tasks(live, made, state, changes),
+            )
+        )
         shadow.remove()
     finally:
         committer.close()
@@ -108,39 +128,60 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
     for (topic, partition), offset in sorted(here.items()):
         if there.get((topic, partition)) != offset:
             raise SwapRefusedError(
-                application.id, shadow.id, f"the application stands at offset {offset} of topic {topic!r}, partition "
+                application.id,
+                shadow.id,
+                f"the application stands at offset {offset} of topic {topic!r}, partition "
                 f"{partition}, and it at {there.get((topic, partition), 0)}; swap it again, or run the backfill again "
-                "where the application was reset")
-    for who, record, way_out in (("the application", live, "run it as it was with --until-caught-up, then swap again"),
-                                 ("the backfill", made, "swap it again")):
+                "where the application was reset",
+            )
+    for who, record, way_out in (
+        ("the application", live, "run it as it was with --until-caught-up, then swap again"),
+        ("the backfill", made, "swap it again"),
+    ):
         if record.pending_blobs:
-            raise SwapRefusedError(application.id, shadow.id, f"rows between sub-topologies of {who} are still under "
-                                   f"way; {way_out}")
+            raise SwapRefusedError(
+                application.id, shadow.id, f"rows between sub-topologies of {who} are still under way; {way_out}"
+            )
 
 
 def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartition, int]:
     """Where a commit stands in the topics that the program reads."""
     topics = set(application.topology.topics())
-    return {(topic, partition): offset for task in record.tasks.values()
-            for topic, offsets in task.positions.items() if topic in topics for partition, offset in offsets.items()}
+    return {
+        (topic, partition): offset
+        for task in record.tasks.values()
+        for topic, offsets in task.positions.items()
+        if topic in topics
+        for partition, offset in offsets.items()
+    }
 
 
 def _table_swaps(topology: Topology, app_folder: Path, shadow: Shadow, cut_epoch: int) -> Iterator[TableSwap]:
     epoch = pl.lit(cut_epoch, pl.Int64()).alias("_epoch")
     for spec in (*topology.table_specs(), DEAD_LETTERS):
-        files = tuple(write_file(app_folder, spec, rows.with_columns(epoch))
-                      for rows in standing_parts(shadow.folder / spec.name))
-        yield TableSwap(backfill=shadow.id, table=spec.name, column=None, start_ms=EVERYTHING.start_ms,
-                        end_ms=EVERYTHING.end_ms, cut_epoch=cut_epoch, files=files)
+        files = tuple(
+            write_file(app_folder, spec, rows.with_columns(epoch)) for rows in standing_parts(shadow.folder / spec.name)
+        )
+        yield TableSwap(
+            backfill=shadow.id,
+            table=spec.name,
+            column=None,
+            start_ms=EVERYTHING.start_ms,
+            end_ms=EVERYTHING.end_ms,
+            cut_epoch=cut_epoch,
+            files=files,
+        )
 
 
-def _changelog_files(topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord,
-                     epoch: int) -> Iterator[FileEntry]:
+def _changelog_files(
+    topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
+) -> Iterator[FileEntry]:
     """What makes the changelogs say what the shadow's do."""
     for task in made.tasks:
         for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
-            yield from replaced_rows(app_folder, shadow.folder, spec, task, through=live.epoch,
-                                     source_through=made.epoch, epoch=epoch)
+            yield from replaced_rows(
+                app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
+            )
     yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
 
 
@@ -149,6 +190,13 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
     rows = Counter[str]()
     for file in files:
         rows[file.partition_values["task"]] += file.rows
-    return {name: replace(task, state=state, snapshot=None, rows_since_snapshot=rows[name],
-                          instance=live.tasks[name].instance if name in live.tasks else new_instance())
-            for name, task in made.tasks.items()}
+    return {
+        name: replace(
+            task,
+            state=state,
+            snapshot=None,
+            rows_since_snapshot=rows[name],
+            instance=live.tasks[name].instance if name in live.tasks else new_instance(),
+        )
+        for name, task in made.tasks.items()
+    }

@@ -47,11 +47,19 @@ def check_files(source: SourceNode, files: SourceFiles) -> None:
         raise SourceFilesError(source.topic, path, f"has no column {missing[0]!r}; it has {', '.join(columns)}")
     time = columns[files.time_column]
     if not (isinstance(time, pl.Datetime) or time.is_integer()):
-        raise SourceFilesError(source.topic, path, f"has times of type {time} in {files.time_column!r}; they must be a "
-                               "datetime, or an integer in milliseconds since 1970")
+        raise SourceFilesError(
+            source.topic,
+            path,
+            f"has times of type {time} in {files.time_column!r}; they must be a "
+            "datetime, or an integer in milliseconds since 1970",
+        )
     if timeless := _scan(path).select(pl.col(files.time_column).null_count()).collect().item():
-        raise SourceFilesError(source.topic, path, f"has {timeless:,} rows without a time in {files.time_column!r}, "
-                               "which belong to no day; give them one, or leave them out of the files")
+        raise SourceFilesError(
+            source.topic,
+            path,
+            f"has {timeless:,} rows without a time in {files.time_column!r}, "
+            "which belong to no day; give them one, or leave them out of the files",
+        )
 
 
 def write_slice(folder: Path, source: SourceNode, partition: int, partitions: int, files: SourceFiles) -> int:
@@ -61,18 +69,23 @@ def write_slice(folder: Path, source: SourceNode, partition: int, partitions: in
     time = pl.col(files.time_column)
     time_ms = time.dt.timestamp("ms") if isinstance(schema[files.time_column], pl.Datetime) else time.cast(pl.Int64)
     deleted = pl.col("_deleted") if "_deleted" in schema else pl.lit(False)
-    rows = (scan.with_columns(time_ms.alias("_time_ms"), deleted.alias("_gone"))
-            .filter(pl.col("_time_ms").is_between(files.from_ms, files.end_ms, closed="left"))
-            .select(*(pl.col(name).cast(dtype) for name, dtype in source.record.columns.items()), "_time_ms", "_gone")
-            .collect())
+    rows = (
+        scan.with_columns(time_ms.alias("_time_ms"), deleted.alias("_gone"))
+        .filter(pl.col("_time_ms").is_between(files.from_ms, files.end_ms, closed="left"))
+        .select(*(pl.col(name).cast(dtype) for name, dtype in source.record.columns.items()), "_time_ms", "_gone")
+        .collect()
+    )
     rows = rows.filter(partition_of(rows, list(source.key.columns), partitions, source.key_bytes) == partition)
     rows = rows.sort("_time_ms", maintain_order=True)
     keys = KeyType(source.key, is_windowed=False).to_objects(rows)
     values = source.value.to_objects(rows, rows["_gone"])
-    records = pl.DataFrame({
-        "key": pl.Series([source.key_serde.encode(key) for key in keys], dtype=pl.Binary),
-        "value": pl.Series([source.value_serde.encode(value) for value in values], dtype=pl.Binary),
-        "timestamp_ms": rows["_time_ms"]})
+    records = pl.DataFrame(
+        {
+            "key": pl.Series([source.key_serde.encode(key) for key in keys], dtype=pl.Binary),
+            "value": pl.Series([source.value_serde.encode(value) for value in values], dtype=pl.Binary),
+            "timestamp_ms": rows["_time_ms"],
+        }
+    )
     folder.mkdir(parents=True, exist_ok=True)
     records.write_ipc(_slice(folder, source.topic, partition))
     return records.height
@@ -98,15 +111,15 @@ class SliceReader:
         self._records = records.with_columns(offset=pl.int_range(pl.len(), dtype=pl.Int64))
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
-        """Records of ``[start, end)``, cut at the first beyond ``until_time_ms`` and past ``max_bytes``; at least one.
-        """
+        """Records of ``[start, end)``, cut at the first beyond ``until_time_ms`` and past ``max_bytes``; at least
+        one."""
         rows = self._records[start:end]
         count = rows.height
         if until_time_ms is not None:
             count = min(count, rows["timestamp_ms"].search_sorted(until_time_ms, side="right"))
         sizes = (rows["key"].bin.size().fill_null(0) + rows["value"].bin.size().fill_null(0)).cum_sum()
         count = min(count, sizes.search_sorted(max_bytes) + 1)
-        rows = rows[:max(1, count)]
+        rows = rows[: max(1, count)]
         return SliceRecords(self.topic, self.partition, rows, start + rows.height)
 
     def take_back(self, records: object, offset: int) -> None:

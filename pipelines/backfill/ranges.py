@@ -42,8 +42,11 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if new := sorted(set(application.topology.topics()) - known):
         raise NoCutError(application.id, f"its newest commit does not know topic {new[0]!r}; run this program first")
     if newest.pending_blobs:
-        raise NoCutError(application.id, "rows between its sub-topologies wait for tasks that restore; try again when "
-                         "these have, which `weir status` shows")
+        raise NoCutError(
+            application.id,
+            "rows between its sub-topologies wait for tasks that restore; try again when "
+            "these have, which `weir status` shows",
+        )
     return newest
 
 
@@ -60,7 +63,8 @@ def partitions_of(application: Application, cut: CommitRecord) -> Ranges:
     for task in cut.tasks.values():
         for topic in topics & task.positions.keys():
             ranges.setdefault(topic, {}).update(
-                {partition: (0, offset) for partition, offset in task.positions[topic].items()})
+                {partition: (0, offset) for partition, offset in task.positions[topic].items()}
+            )
     return ranges
 
 
@@ -73,8 +77,11 @@ def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, 
     Raises:
         HistoryLostError: A partition may have lost records at or after ``from_ms``.
     """
-    ends = {(topic, partition): end for topic, partitions in partitions_of(application, cut).items()
-            for partition, (_, end) in partitions.items()}
+    ends = {
+        (topic, partition): end
+        for topic, partitions in partitions_of(application, cut).items()
+        for partition, (_, end) in partitions.items()
+    }
     wanted = sorted(ends)
     oldest, first = cluster.beginning_offsets(wanted), cluster.offsets_at(wanted, from_ms)
     ranges: Ranges = {}

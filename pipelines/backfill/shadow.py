@@ -124,8 +124,12 @@ class Shadow:
 
     @classmethod
     def of(cls, warehouse: Path, state_dir: Path, application: str, backfill: str) -> Shadow:
-        return cls(warehouse=warehouse / application / BACKFILLS, state_dir=state_dir / application / BACKFILLS,
-                   application=application, id=backfill)
+        return cls(
+            warehouse=warehouse / application / BACKFILLS,
+            state_dir=state_dir / application / BACKFILLS,
+            application=application,
+            id=backfill,
+        )
 
     @property
     def folder(self) -> Path:

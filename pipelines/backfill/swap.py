@@ -1,6 +1,7 @@
 """Swapping a backfill in: its rows into files of the live tables' folders, and a commit that names them.
 
-The commit is the live driver's where one runs, else one made here. What it does to the tables is ``weir.state.commit.swap``.
+The commit is the live driver's where one runs, else one made here. What it does to the tables is
+``weir.state.commit.swap``.
 """
 
 from __future__ import annotations
@@ -63,9 +64,17 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) 
     swaps = []
     for output in backfill.outputs:
         files = tuple(_files(shadow, backfill, output))
-        swaps.append(TableSwap(backfill=backfill.id, table=output.table, column=output.column,
-                               start_ms=backfill.days.start_ms, end_ms=backfill.days.end_ms,
-                               cut_epoch=backfill.cut_epoch, files=files))
+        swaps.append(
+            TableSwap(
+                backfill=backfill.id,
+                table=output.table,
+                column=output.column,
+                start_ms=backfill.days.start_ms,
+                end_ms=backfill.days.end_ms,
+                cut_epoch=backfill.cut_epoch,
+                files=files,
+            )
+        )
         on_step("swap files written")
     prepared = Prepared(swaps=tuple(swaps), at_s=at_s)
     replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
@@ -82,12 +91,16 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
     try:
         return msgspec.json.decode((app_folder / BACKFILLS / backfill / _PREPARED).read_bytes(), type=Prepared)
     except FileNotFoundError:
-        raise SwapRefusedError(application, backfill, "nothing is prepared for it, or it was discarded meanwhile; "
-                               "`weir backfill list` shows what there is") from None
+        raise SwapRefusedError(
+            application,
+            backfill,
+            "nothing is prepared for it, or it was discarded meanwhile; `weir backfill list` shows what there is",
+        ) from None
 
 
-def swap_at_rest(warehouse: Path, application: Application, backfill: str,
-                 on_step: Callable[[str], None] = lambda step: None) -> int:
+def swap_at_rest(
+    warehouse: Path, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
+) -> int:
     """Swap a prepared backfill in by a commit of its own, where no driver runs; returns the commit's epoch.
 
     One that is swapped in already is left as it is.
@@ -99,8 +112,13 @@ def swap_at_rest(warehouse: Path, application: Application, backfill: str,
         FencedError: A driver was started meanwhile; nothing was changed.
     """
     app_folder = warehouse / application.id
-    committer = Committer(warehouse, application.id, application_tables(application.topology),
-                          fingerprint=application.topology.fingerprint, on_step=on_step)
+    committer = Committer(
+        warehouse,
+        application.id,
+        application_tables(application.topology),
+        fingerprint=application.topology.fingerprint,
+        on_step=on_step,
+    )
     try:
         claim = committer.claim()
         remove_swapped(app_folder, claim.newest)
@@ -109,8 +127,15 @@ def swap_at_rest(warehouse: Path, application: Application, backfill: str,
         prepared = read_prepared(app_folder, application.id, backfill)
         committer.check_swap(prepared.swaps, prepared.at_s)
         assert claim.newest is not None  # a backfill has a cut
-        record = replace(claim.newest, generation=claim.generation, epoch=claim.newest.epoch + 1, files=(),
-                         swaps=prepared.swaps, at_ms=time.time_ns() // 1_000_000, reason=reason_of(backfill))
+        record = replace(
+            claim.newest,
+            generation=claim.generation,
+            epoch=claim.newest.epoch + 1,
+            files=(),
+            swaps=prepared.swaps,
+            at_ms=time.time_ns() // 1_000_000,
+            reason=reason_of(backfill),
+        )
         committer.commit(record)
         remove_shadow(app_folder, backfill)
     finally:
@@ -121,15 +146,21 @@ def swap_at_rest(warehouse: Path, application: Application, backfill: str,
 def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[FileEntry]:
     app_folder = shadow.warehouse.parent
     if not DeltaTable.is_deltatable(str(app_folder / output.table)):
-        raise SwapRefusedError(shadow.application, shadow.id, "the live application has no table "
-                               f"{output.table!r}; run this program first")
+        raise SwapRefusedError(
+            shadow.application, shadow.id, f"the live application has no table {output.table!r}; run this program first"
+        )
     live, made = DeltaTable(app_folder / output.table), DeltaTable(shadow.folder / output.table)
     if live.schema() != made.schema() or key_columns(live) != key_columns(made):
-        raise SwapRefusedError(shadow.application, shadow.id, f"the live table {output.table!r} has other columns; run "
-                               "this program first, with an output of another name")
+        raise SwapRefusedError(
+            shadow.application,
+            shadow.id,
+            f"the live table {output.table!r} has other columns; run "
+            "this program first, with an output of another name",
+        )
     spec = TableSpec(name=output.table, schema=pl.scan_delta(live).collect_schema())
-    is_of_days = pl.col(output.column).dt.timestamp("ms").is_between(
-        backfill.days.start_ms, backfill.days.end_ms, closed="left")
+    is_of_days = (
+        pl.col(output.column).dt.timestamp("ms").is_between(backfill.days.start_ms, backfill.days.end_ms, closed="left")
+    )
     epoch = pl.lit(backfill.cut_epoch, pl.Int64()).alias("_epoch")
     for rows in standing_parts(shadow.folder / output.table, is_of_days):
         yield write_file(app_folder, spec, rows.with_columns(epoch))
@@ -144,8 +175,13 @@ def standing_parts(folder: Path, condition: pl.Expr = ALL) -> Iterator[pl.DataFr
     keys, files, columns = key_columns(table), file_actions(table), [field.name for field in table.schema().fields]
     if files.is_empty():
         return
-    parts = (_facts(folder, files, condition) if not keys else (
-        rows.filter(~pl.col("_deleted")) for rows in merged_updates(folder, files, columns, keys, where=condition)))
+    parts = (
+        _facts(folder, files, condition)
+        if not keys
+        else (
+            rows.filter(~pl.col("_deleted")) for rows in merged_updates(folder, files, columns, keys, where=condition)
+        )
+    )
     yield from (rows for rows in parts if rows.height)
 
 

@@ -53,10 +53,15 @@ class CommandGroup(TyperGroup):
 
 
 app = typer.Typer(
-    name="weir", cls=CommandGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="weir",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Event-time stream processing: run applications, look at their state and tables, steer them.",
-    epilog="Start here: weir demo")
+    epilog="Start here: weir demo",
+)
 
 for name, command, example in (
     ("demo", demo.demo, "weir demo --no-ui"),
@@ -81,8 +86,12 @@ for name, command, example in (
 ):
     app.command(name, epilog=f"Example: {example}")(command)
 
-kafka = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", epilog="Example: weir kafka start",
-                    help="The embedded Kafka broker of the folder.")
+kafka = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: weir kafka start",
+    help="The embedded Kafka broker of the folder.",
+)
 kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
 kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")(control.kafka_create)
 kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)

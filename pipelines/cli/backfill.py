@@ -27,31 +27,57 @@ if TYPE_CHECKING:
     from weir.infra.settings import Settings
     from weir.pipelines.backfill.shadow import Days
 
-ProgramArgument = Annotated[str, typer.Argument(
-    metavar="APP", help="The id of an application that ran in DIR, or MODULE:APP for another program of it.")]
+ProgramArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP", help="The id of an application that ran in DIR, or MODULE:APP for another program of it."
+    ),
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
 
 
-def run(application: ProgramArgument,
-        first: Annotated[str | None, typer.Argument(
-            metavar="FIRST", show_default=False, help="The first day, UTC, as 2013-01-08.")] = None,
-        end: Annotated[str | None, typer.Argument(
-            metavar="END", show_default="the day after FIRST", help="The day after the last.")] = None,
-        everything: Annotated[bool, typer.Option(
-            "--everything", help="In place of days the whole history, running totals and stores included; swapped in "
-            "while the application is at rest.")] = False,
-        swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
-        margin_hours: Annotated[float | None, typer.Option(
-            "--margin-hours", min=0, show_default="the longest window and its grace",
-            help="Begin reading so long before the first day.")] = None,
-        sources: Annotated[list[str] | None, typer.Option(
-            "--from", metavar="[TOPIC=]PATH", help="Read a Delta table or Parquet files in the topic's place; once for "
-            "each topic.")] = None,
-        time_column: Annotated[str, typer.Option(
-            metavar="COLUMN", help="The time of a record in such a table or file.")] = "_ts",
-        bootstrap_servers: ServersOption = None,
-        assignments: SetOption = None,
-        directory: DirOption = None, debug: DebugOption = False) -> None:
+def run(
+    application: ProgramArgument,
+    first: Annotated[
+        str | None, typer.Argument(metavar="FIRST", show_default=False, help="The first day, UTC, as 2013-01-08.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Argument(metavar="END", show_default="the day after FIRST", help="The day after the last.")
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--everything",
+            help="In place of days the whole history, running totals and stores included; swapped in "
+            "while the application is at rest.",
+        ),
+    ] = False,
+    swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
+    margin_hours: Annotated[
+        float | None,
+        typer.Option(
+            "--margin-hours",
+            min=0,
+            show_default="the longest window and its grace",
+            help="Begin reading so long before the first day.",
+        ),
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="[TOPIC=]PATH",
+            help="Read a Delta table or Parquet files in the topic's place; once for each topic.",
+        ),
+    ] = None,
+    time_column: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The time of a record in such a table or file.")
+    ] = "_ts",
+    bootstrap_servers: ServersOption = None,
+    assignments: SetOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
 
     With --everything it is the whole history, and its swap brings the stores too: so state goes on under another
@@ -64,22 +90,38 @@ def run(application: ProgramArgument,
     from weir.pipelines.cli.progress import TerminalWarnings, following
 
     if everything and (first is not None or sources or margin_hours is not None):
-        raise CommandError("--everything reads the topics from their beginning; leave days, --from and --margin-hours "
-                           "out, or leave out --everything")
+        raise CommandError(
+            "--everything reads the topics from their beginning; leave days, --from and --margin-hours "
+            "out, or leave out --everything"
+        )
     days = _days(first, end, everything=everything)
     settings = _settings(directory, assignments, bootstrap_servers)
     reference = _reference(settings, application)
-    source = BackfillInput(paths=_paths(reference, sources or []), time_column=time_column,
-                           margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000))
+    source = BackfillInput(
+        paths=_paths(reference, sources or []),
+        time_column=time_column,
+        margin_ms=None if margin_hours is None else round(margin_hours * 3_600_000),
+    )
     with following(f"backfill of {application}") as on_progress:
-        made = make_backfill(settings, reference, days, source, owner="weir backfill", on_progress=on_progress,
-                             console=TerminalWarnings())
+        made = make_backfill(
+            settings,
+            reference,
+            days,
+            source,
+            owner="weir backfill",
+            on_progress=on_progress,
+            console=TerminalWarnings(),
+        )
     if made is None:
         console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
         raise typer.Exit(1)
     shadow, completion = made
-    console.print(f"backfill {shadow.id} of {shadow.application}, {days}: {completion.records_in:,} records in "
-                  f"{completion.seconds:.1f} s", markup=False, soft_wrap=True)
+    console.print(
+        f"backfill {shadow.id} of {shadow.application}, {days}: {completion.records_in:,} records in "
+        f"{completion.seconds:.1f} s",
+        markup=False,
+        soft_wrap=True,
+    )
     for table, reason in shadow.backfill.left_out.items():
         console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
     if swap:
@@ -88,8 +130,14 @@ def run(application: ProgramArgument,
         notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
 
 
-def swap(application: ProgramArgument, backfill: IdArgument, bootstrap_servers: ServersOption = None,
-         assignments: SetOption = None, directory: DirOption = None, debug: DebugOption = False) -> None:
+def swap(
+    application: ProgramArgument,
+    backfill: IdArgument,
+    bootstrap_servers: ServersOption = None,
+    assignments: SetOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Put a complete backfill in the place of what the outputs hold for its days, in one commit.
 
     The application's driver does it if one runs, else this command. One of everything wants the application stopped;
@@ -156,16 +204,21 @@ def _swap_in(settings: Settings, application: str, backfill: str) -> None:
     from weir.pipelines.cli.progress import TerminalWarnings, following
 
     with following(f"swap of {backfill}") as on_progress:
-        done = swap_in(settings, _reference(settings, application), backfill, on_progress=on_progress,
-                       console=TerminalWarnings())
+        done = swap_in(
+            settings, _reference(settings, application), backfill, on_progress=on_progress, console=TerminalWarnings()
+        )
     console.print(f"{application}: {done}", markup=False, soft_wrap=True)
 
 
-def discard(application: AppArgument,
-            backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="One backfill.")] = None,
-            abandoned: Annotated[bool, typer.Option(
-                "--abandoned", help="All that broke off and have been still for a day.")] = False,
-            directory: DirOption = None, debug: DebugOption = False) -> None:
+def discard(
+    application: AppArgument,
+    backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="One backfill.")] = None,
+    abandoned: Annotated[
+        bool, typer.Option("--abandoned", help="All that broke off and have been still for a day.")
+    ] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Remove a backfill that nobody wants to swap in. The outputs stay as they are."""
     from weir.pipelines.cli.drive_backfill import discard as discard_one
     from weir.pipelines.cli.drive_backfill import discard_abandoned
@@ -182,8 +235,9 @@ def discard(application: AppArgument,
     console.print(f"{application}: {', '.join(gone) or 'nothing'} discarded", markup=False, soft_wrap=True)
 
 
-def show(application: AppArgument, as_json: JsonOption = False, directory: DirOption = None,
-         debug: DebugOption = False) -> None:
+def show(
+    application: AppArgument, as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False
+) -> None:
     """Show an application's backfills: running, broken off, complete, and the newest that were swapped in."""
     import polars as pl
 
@@ -195,17 +249,32 @@ def show(application: AppArgument, as_json: JsonOption = False, directory: DirOp
     elif not rows:
         console.print(f"{application} has no backfills", markup=False)
     else:
-        print_table(pl.DataFrame([{
-            "backfill": row.id, "days": row.days, "from": row.source, "state": row.state, "records": row.records_in,
-            "epoch": row.epoch,
-            "began": None if row.at_ms is None else datetime.fromtimestamp(row.at_ms / 1000, UTC)} for row in rows],
-            schema_overrides={"records": pl.Int64, "began": pl.Datetime("ms", "UTC")}, infer_schema_length=None))
+        print_table(
+            pl.DataFrame(
+                [
+                    {
+                        "backfill": row.id,
+                        "days": row.days,
+                        "from": row.source,
+                        "state": row.state,
+                        "records": row.records_in,
+                        "epoch": row.epoch,
+                        "began": None if row.at_ms is None else datetime.fromtimestamp(row.at_ms / 1000, UTC),
+                    }
+                    for row in rows
+                ],
+                schema_overrides={"records": pl.Int64, "began": pl.Datetime("ms", "UTC")},
+                infer_schema_length=None,
+            )
+        )
 
 
-backfill = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",
-                       epilog="Example: weir backfill run flights 2013-01-08 2013-01-15 --swap",
-                       help="Compute days of an application's outputs, or all of it, anew from history, and swap "
-                            "that in.")
+backfill = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: weir backfill run flights 2013-01-08 2013-01-15 --swap",
+    help="Compute days of an application's outputs, or all of it, anew from history, and swap that in.",
+)
 for name, command, example in (
     ("run", run, "flights 2013-01-08 2013-01-15 --swap, or weir backfill run flights --everything"),
     ("swap", swap, "flights 20130108-20130115-3f9a1c"),

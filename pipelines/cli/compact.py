@@ -24,8 +24,10 @@ def _chosen(compaction: Compaction, application: str, store: str | None) -> list
         return tables
     if (wanted := f"{CHANGELOG_FOLDER}/{store}") not in tables:
         stores = [name.removeprefix(f"{CHANGELOG_FOLDER}/") for name in tables if name.startswith(CHANGELOG_FOLDER)]
-        raise CommandError(f"{application} has no store {store!r} with a changelog; "
-                           f"it has {', '.join(stores) or 'none yet: run the application first'}")
+        raise CommandError(
+            f"{application} has no store {store!r} with a changelog; "
+            f"it has {', '.join(stores) or 'none yet: run the application first'}"
+        )
     return [wanted]
 
 
@@ -38,8 +40,14 @@ class Compacted:
     """Whether a driver ran, so that the newest epochs of changelogs stayed as they are."""
 
 
-def compact_application(settings: Settings, application: str, *, store: str | None = None, is_dry_run: bool = False,
-                        on_progress: Callable[[int, int, str], None] = lambda done, total, table: None) -> Compacted:
+def compact_application(
+    settings: Settings,
+    application: str,
+    *,
+    store: str | None = None,
+    is_dry_run: bool = False,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
+) -> Compacted:
     """Compact all tables, or one store's changelog; ``on_progress`` gets rows read, rows to read and the table.
 
     Raises:
@@ -55,8 +63,12 @@ def compact_application(settings: Settings, application: str, *, store: str | No
         raise CommandError(f"{application} has committed nothing yet; run it first")
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
     compaction = Compaction(
-        settings.warehouse, application, is_whole=not is_running,
-        tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000), on_progress=on_progress)
+        settings.warehouse,
+        application,
+        is_whole=not is_running,
+        tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000),
+        on_progress=on_progress,
+    )
     tables = _chosen(compaction, application, store)
     if not is_dry_run:
         discard_abandoned(settings, application)
@@ -64,10 +76,14 @@ def compact_application(settings: Settings, application: str, *, store: str | No
     return Compacted(reports=reports, is_running=is_running)
 
 
-def compact(application: AppArgument,
-            store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store's changelog.")] = None,
-            dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
-            as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def compact(
+    application: AppArgument,
+    store: Annotated[str | None, typer.Option(metavar="STORE", help="Only this store's changelog.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Merge the files of changelogs, outputs and the commit log; the application may run meanwhile.
 
     Changelogs and tables of updates keep the newest row of each key, facts keep all rows. While the application runs,
@@ -85,14 +101,27 @@ def compact(application: AppArgument,
     if as_json:
         print_json([asdict(report) for report in reports])
         return
-    rows = pl.DataFrame([{
-        "table": report.table, "files": report.files_before, "now": report.files_after,
-        "rows": report.rows_before, "rows now": report.rows_after,
-        "MB": report.bytes_before / 1e6, "MB now": report.bytes_after / 1e6,
-        "deleted from disk": report.files_deleted} for report in reports])
+    rows = pl.DataFrame(
+        [
+            {
+                "table": report.table,
+                "files": report.files_before,
+                "now": report.files_after,
+                "rows": report.rows_before,
+                "rows now": report.rows_after,
+                "MB": report.bytes_before / 1e6,
+                "MB now": report.bytes_after / 1e6,
+                "deleted from disk": report.files_deleted,
+            }
+            for report in reports
+        ]
+    )
     if dry_run:
         rows = rows.rename({"now": "would be"}).drop("rows now", "MB now", "deleted from disk")
     print_table(rows)
     kept = "; it runs, so the newest epochs of its changelogs stay as they are" if done.is_running else ""
-    notices.print(f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",
-                  markup=False, soft_wrap=True)
+    notices.print(
+        f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",
+        markup=False,
+        soft_wrap=True,
+    )

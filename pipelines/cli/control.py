@@ -26,8 +26,15 @@ LOOK_EVERY_S = 1.0
 RESET_TTL_S = 600.0
 
 
-def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapping[str, str] | None = None, *,
-        by: str | None = None, reason: str = "command line") -> str:
+def ask(
+    settings: Settings,
+    application: str,
+    kind: RequestKind,
+    arguments: Mapping[str, str] | None = None,
+    *,
+    by: str | None = None,
+    reason: str = "command line",
+) -> str:
     """Leave a request for the application's driver and wait until it has been followed; returns the driver's answer.
 
     ``by`` is who asks, the user of this process when left out.
@@ -45,8 +52,9 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
         _require_task(settings, database, application, arguments["task"])
     if not database.is_running(application):
         raise CommandError(f"{application} is not running; start it with `weir run MODULE:APP`")
-    request = database.request(application, kind, by=by or f"{getpass.getuser()}@{this_host()}", reason=reason,
-                               arguments=arguments)
+    request = database.request(
+        application, kind, by=by or f"{getpass.getuser()}@{this_host()}", reason=reason, arguments=arguments
+    )
     until = time.monotonic() + ANSWER_LIMIT_S
     with notices.status(f"{kind}: waiting for the driver of {application}"):
         while (answer := database.wait_request(request, LOOK_EVERY_S)).state == "pending":
@@ -56,11 +64,14 @@ def ask(settings: Settings, application: str, kind: RequestKind, arguments: Mapp
                 database.finish_request(request, "its driver ended first", failed=True)  # not for the next driver
                 if kind == "stop":
                     return "has ended"
-                raise CommandError(f"the driver of {application} ended before it could {kind}; "
-                                   f"`weir logs {application}` says why")
+                raise CommandError(
+                    f"the driver of {application} ended before it could {kind}; `weir logs {application}` says why"
+                )
             if time.monotonic() > until:
-                raise CommandError(f"the driver of {application} has not answered within {ANSWER_LIMIT_S:.0f} s; "
-                                   f"`weir logs {application}` shows what it is doing, and the request stands")
+                raise CommandError(
+                    f"the driver of {application} has not answered within {ANSWER_LIMIT_S:.0f} s; "
+                    f"`weir logs {application}` shows what it is doing, and the request stands"
+                )
     if answer.state == "failed":
         raise CommandError(f"{kind} of {application} failed: {answer.result}")
     return answer.result
@@ -99,11 +110,15 @@ def snapshot(application: AppArgument, directory: DirOption = None, debug: Debug
     console.print(f"{application}: {ask(load_settings(directory), application, 'snapshot')}", markup=False)
 
 
-def restore(application: AppArgument,
-            task: Annotated[str, typer.Argument(metavar="TASK", help="0_1, or the name that `weir verify` shows.")],
-            from_changelog: Annotated[bool, typer.Option(
-                "--from-changelog", help="Read the whole changelog and drop the task's snapshot.")] = False,
-            directory: DirOption = None, debug: DebugOption = False) -> None:
+def restore(
+    application: AppArgument,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="0_1, or the name that `weir verify` shows.")],
+    from_changelog: Annotated[
+        bool, typer.Option("--from-changelog", help="Read the whole changelog and drop the task's snapshot.")
+    ] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Put a task's local state aside and build it anew, while the other tasks of the application go on."""
     arguments = {"task": task, "source": "changelog" if from_changelog else "snapshot"}
     console.print(f"{application}: {ask(load_settings(directory), application, 'restore', arguments)}", markup=False)
@@ -119,15 +134,20 @@ def stop(application: AppArgument, directory: DirOption = None, debug: DebugOpti
     with notices.status(f"stop: {answer}"):
         while database.is_running(application):
             if time.monotonic() > until:
-                raise CommandError(f"{application} is still ending after {END_LIMIT_S:.0f} s; "
-                                   f"`weir logs {application}` shows what it is doing")
+                raise CommandError(
+                    f"{application} is still ending after {END_LIMIT_S:.0f} s; "
+                    f"`weir logs {application}` shows what it is doing"
+                )
             time.sleep(0.1)
     console.print(f"{application}: stopped", markup=False)
 
 
-def reset(application: AppArgument,
-          yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-          directory: DirOption = None, debug: DebugOption = False) -> None:
+def reset(
+    application: AppArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Delete an application's state and tables, so that its next run starts from the beginning.
 
     Topics stay as they are. A running application has to be stopped first.
@@ -170,9 +190,12 @@ def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None
     console.print(f"Kafka is up at {bootstrap_servers}; `weir kafka stop` ends it", markup=False, soft_wrap=True)
 
 
-def kafka_create(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-                 partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 4,
-                 directory: DirOption = None, debug: DebugOption = False) -> None:
+def kafka_create(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 4,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Create a topic in the embedded broker, which makes none on its own. What is there stays as it is."""
     from weir.infra.kafka.admin import KafkaAdmin
     from weir.infra.kafka.broker import EmbeddedBroker
@@ -182,8 +205,12 @@ def kafka_create(topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The
         admin = KafkaAdmin(bootstrap_servers)
         is_new = admin.create_topic(topic, partitions)
         count = admin.partition_count(topic)
-    console.print(f"topic {topic!r} {'is created' if is_new else 'is there already'}, with {count} partitions at "
-                  f"{bootstrap_servers}", markup=False, soft_wrap=True)
+    console.print(
+        f"topic {topic!r} {'is created' if is_new else 'is there already'}, with {count} partitions at "
+        f"{bootstrap_servers}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:

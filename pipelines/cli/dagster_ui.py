@@ -58,8 +58,20 @@ def serve(settings: Settings) -> None:
     prepare_home(settings.dagster_home)
     url = f"http://127.0.0.1:{(port := free_port())}"
     log = settings.logs / "dagster.log"
-    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-m", "weir.orchestration.definitions",
-               "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "dagster",
+        "dev",
+        "-m",
+        "weir.orchestration.definitions",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     environment = {"DAGSTER_HOME": str(settings.dagster_home), "WEIR_DIR": str(settings.dir)}
 
     def interrupt(*_: object) -> None:

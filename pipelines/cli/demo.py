@@ -24,8 +24,11 @@ MIN_DEPARTURES = 10
 """An hour with fewer departures says little about a mean."""
 
 
-def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the results; no Dagster UI.")] = False,
-         directory: DirOption = None, debug: DebugOption = False) -> None:
+def demo(
+    no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the results; no Dagster UI.")] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Load 336,776 real flights into Kafka, run the flights application over them and show what came out.
 
     Killed at any moment and started again on the same folder it goes on where it was.
@@ -39,11 +42,15 @@ def demo(no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the resu
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
     with broker_for(settings) as bootstrap_servers:
         with counting("loading flights") as show:
-            loaded = load(bootstrap_servers, client_properties=settings.kafka,
-                          on_progress=lambda done, total: show(done, total, ""))
+            loaded = load(
+                bootstrap_servers,
+                client_properties=settings.kafka,
+                on_progress=lambda done, total: show(done, total, ""),
+            )
         with following("running flights") as on_progress:
-            summary = drive(REFERENCE, settings, until_caught_up=True, on_progress=on_progress,
-                            console=TerminalWarnings())
+            summary = drive(
+                REFERENCE, settings, until_caught_up=True, on_progress=on_progress, console=TerminalWarnings()
+            )
         if summary.reason != "caught_up":
             console.print("Stopped and committed; `weir demo` goes on from here.")
             return
@@ -62,29 +69,37 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
 
     folder = settings.warehouse / summary.application
     if not loaded.loaded and not summary.records_in:
-        console.print("\nNothing to do: every flight is in the topic and has been processed. The results stand:",
-                      soft_wrap=True)
+        console.print(
+            "\nNothing to do: every flight is in the topic and has been processed. The results stand:", soft_wrap=True
+        )
     carriers = without_bookkeeping(read_table(folder / "carrier_totals")).sort("flights", descending=True)
     hours = without_bookkeeping(read_table(folder / "late_departures"))
     worst = hours.filter(pl.col("flights") - pl.col("cancelled") >= MIN_DEPARTURES).sort(
-        ["mean_delay", "carrier", "origin", "window_start"], descending=[True, False, False, False], nulls_last=True)
+        ["mean_delay", "carrier", "origin", "window_start"], descending=[True, False, False, False], nulls_last=True
+    )
     console.print()
     print_table(
         carriers.with_columns((100 * pl.col("late") / pl.col("flights")).alias("late %")),
-        f"Departures by carrier in 2013, all {carriers.height} carriers (carrier_totals)")
+        f"Departures by carrier in 2013, all {carriers.height} carriers (carrier_totals)",
+    )
     console.print()
     print_table(
         worst.head(WORST_HOURS).drop("window_end").rename({"window_start": "hour (UTC)"}),
-        f"The worst hours with at least {MIN_DEPARTURES} departures, of {hours.height:,} final ones (late_departures)")
+        f"The worst hours with at least {MIN_DEPARTURES} departures, of {hours.height:,} final ones (late_departures)",
+    )
     total = carriers.select(pl.col("flights", "late", "cancelled").sum()).row(0, named=True)
     console.print(
         f"\n{total['flights']:,} flights, {total['late']:,} late, {total['cancelled']:,} cancelled; "
         f"{summary.totals.get('open_windows', 0):,} windows are still open, "
         f"{summary.totals.get('late_records', 0):,} records came after their window had closed and were dropped.",
-        soft_wrap=True)
+        soft_wrap=True,
+    )
     if loaded.loaded or summary.records_in:
-        console.print(f"This time: {loaded.loaded:,} records loaded in {loaded.seconds:.1f} s, {summary.records_in:,} "
-                      f"processed in {summary.seconds:.1f} s; commits: {summary.commits}.", soft_wrap=True)
+        console.print(
+            f"This time: {loaded.loaded:,} records loaded in {loaded.seconds:.1f} s, {summary.records_in:,} "
+            f"processed in {summary.seconds:.1f} s; commits: {summary.commits}.",
+            soft_wrap=True,
+        )
     weir = "weir" if shutil.which("weir") else os.path.relpath(sys.argv[0])
     where = "" if settings.dir == Path.cwd() / ".weir" else f" --dir {settings.dir}"
     console.print(
@@ -92,4 +107,7 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
         f"\nState (LMDB):    {settings.state_dir / summary.application}"
         f"\n\nTry next:\n  {weir} show {summary.application} late_departures --limit 5{where}"
         f"\n  {weir} query {summary.application} by_carrier UA{where}\n  {weir} status{where}"
-        f"\n  {weir} describe {REFERENCE}", markup=False, soft_wrap=True)
+        f"\n  {weir} describe {REFERENCE}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -54,10 +54,17 @@ def stop_on_signals() -> Iterator[threading.Event]:
         arrived.put(0)  # ends the thread
 
 
-def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_over: bool = False,
-          accept_state_loss: bool = False, owner: str = "weir run",
-          on_progress: Callable[[Progress], None] | None = None,
-          console: logging.Handler | None = None) -> RunSummary:
+def drive(
+    reference: str,
+    settings: Settings,
+    *,
+    until_caught_up: bool,
+    take_over: bool = False,
+    accept_state_loss: bool = False,
+    owner: str = "weir run",
+    on_progress: Callable[[Progress], None] | None = None,
+    console: logging.Handler | None = None,
+) -> RunSummary:
     """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
 
     Its log goes to the folder's log file, its whereabouts to the folder's registry, so that ``weir query`` finds
@@ -77,15 +84,26 @@ def drive(reference: str, settings: Settings, *, until_caught_up: bool, take_ove
         if on_progress is not None:
             on_progress(progress)
 
-    with (logging_to(log_file(settings.logs, application.id), console=console),
-          stacks_on_signal(stacks_file(settings.logs, application.id)), stop_on_signals() as stop,
-          broker_for(settings) as bootstrap_servers):
+    with (
+        logging_to(log_file(settings.logs, application.id), console=console),
+        stacks_on_signal(stacks_file(settings.logs, application.id)),
+        stop_on_signals() as stop,
+        broker_for(settings) as bootstrap_servers,
+    ):
         from weir.pipelines.spark.runner import run
 
         try:
-            return run(reference, settings, bootstrap_servers=bootstrap_servers, until_caught_up=until_caught_up,
-                       take_over=take_over, accept_state_loss=accept_state_loss, owner=owner, stop=stop,
-                       on_progress=report)
+            return run(
+                reference,
+                settings,
+                bootstrap_servers=bootstrap_servers,
+                until_caught_up=until_caught_up,
+                take_over=take_over,
+                accept_state_loss=accept_state_loss,
+                owner=owner,
+                stop=stop,
+                on_progress=report,
+            )
         except Exception:
             logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
             raise

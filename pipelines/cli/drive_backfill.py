@@ -1,6 +1,7 @@
 """Makes, swaps in and lists backfills, whoever asks: the command line or a Dagster run.
 
-What a backfill is and how it is swapped in is ``weir.pipelines.backfill``, its driver ``weir.pipelines.spark.backfill``.
+What a backfill is and how it is swapped in is ``weir.pipelines.backfill``, its driver
+``weir.pipelines.spark.backfill``.
 """
 
 from __future__ import annotations
@@ -67,9 +68,16 @@ class BackfillInput:
     """How long before the first day to begin; what the windows need when left out."""
 
 
-def make_backfill(settings: Settings, reference: str, days: Days, source: BackfillInput, *, owner: str,
-                  on_progress: Callable[[Progress], None] = lambda progress: None,
-                  console: logging.Handler | None = None) -> tuple[Shadow, Completion] | None:
+def make_backfill(
+    settings: Settings,
+    reference: str,
+    days: Days,
+    source: BackfillInput,
+    *,
+    owner: str,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: logging.Handler | None = None,
+) -> tuple[Shadow, Completion] | None:
     """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None when a
     signal ended it.
 
@@ -84,17 +92,37 @@ def make_backfill(settings: Settings, reference: str, days: Days, source: Backfi
         from weir.pipelines.spark.backfill import run_shadow
 
         if source.paths:
-            shadow = begin_from_files(application, warehouse, state_dir, source.paths, days,
-                                      time_column=source.time_column, margin_ms=source.margin_ms)
+            shadow = begin_from_files(
+                application,
+                warehouse,
+                state_dir,
+                source.paths,
+                days,
+                time_column=source.time_column,
+                margin_ms=source.margin_ms,
+            )
         elif days == EVERYTHING:
             shadow = begin_everything(application, warehouse, state_dir, KafkaAdmin(bootstrap_servers, settings.kafka))
         else:
-            shadow = begin_from_kafka(application, warehouse, state_dir,
-                                      KafkaAdmin(bootstrap_servers, settings.kafka), days, margin_ms=source.margin_ms)
+            shadow = begin_from_kafka(
+                application,
+                warehouse,
+                state_dir,
+                KafkaAdmin(bootstrap_servers, settings.kafka),
+                days,
+                margin_ms=source.margin_ms,
+            )
         completion = None
         try:
-            completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
-                                    stop=stop, on_progress=on_progress)
+            completion = run_shadow(
+                reference,
+                settings,
+                shadow,
+                bootstrap_servers=bootstrap_servers,
+                owner=owner,
+                stop=stop,
+                on_progress=on_progress,
+            )
         except Exception:
             logger.info("backfill %s of %s ended with an error", shadow.id, application.id, exc_info=True)
             raise
@@ -105,9 +133,16 @@ def make_backfill(settings: Settings, reference: str, days: Days, source: Backfi
     return None if completion is None else (shadow, completion)
 
 
-def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None = None, reason: str = "command line",
-            on_progress: Callable[[Progress], None] = lambda progress: None,
-            console: logging.Handler | None = None) -> str:
+def swap_in(
+    settings: Settings,
+    reference: str,
+    backfill: str,
+    *,
+    by: str | None = None,
+    reason: str = "command line",
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: logging.Handler | None = None,
+) -> str:
     """Swap a complete backfill of the application at ``module:attribute`` in; returns what was done, for people.
 
     Days are swapped in by the application's driver if one runs. One of everything wants it at rest, and first reads on
@@ -129,13 +164,16 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
         status = database.application_status(application)
         if status is not None and status.is_running:
             if status.owner == AT_REST:
-                raise CommandError(f"process {status.pid} works on {application} at rest, as a swap does; try again "
-                                   "when it has ended")
+                raise CommandError(
+                    f"process {status.pid} works on {application} at rest, as a swap does; try again when it has ended"
+                )
             raise CommandError(
                 f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
-                f"{backfill} in once more, then start it again")
-        _read_on(settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress,
-                 console=console)
+                f"{backfill} in once more, then start it again"
+            )
+        _read_on(
+            settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
+        )
         with _at_rest(database, application):
             epoch = swap_everything(settings.warehouse, program, shadow)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores as it starts again"
@@ -147,8 +185,16 @@ def swap_in(settings: Settings, reference: str, backfill: str, *, by: str | None
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 
 
-def _read_on(settings: Settings, reference: str, program: Application, shadow: Shadow, *, owner: str,
-             on_progress: Callable[[Progress], None], console: logging.Handler | None) -> None:
+def _read_on(
+    settings: Settings,
+    reference: str,
+    program: Application,
+    shadow: Shadow,
+    *,
+    owner: str,
+    on_progress: Callable[[Progress], None],
+    console: logging.Handler | None,
+) -> None:
     """Let a complete backfill of everything read what the application has read since.
 
     Raises:
@@ -166,27 +212,45 @@ def _read_on(settings: Settings, reference: str, program: Application, shadow: S
 
         ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
         try:
-            completion = run_shadow(reference, settings, shadow, bootstrap_servers=bootstrap_servers, owner=owner,
-                                    stop=stop, ranges=ranges, on_progress=on_progress)
+            completion = run_shadow(
+                reference,
+                settings,
+                shadow,
+                bootstrap_servers=bootstrap_servers,
+                owner=owner,
+                stop=stop,
+                ranges=ranges,
+                on_progress=on_progress,
+            )
         except PartitionCountError as error:
-            raise SwapRefusedError(program.id, shadow.id, "a topic has other partitions than when it began "
-                                   f"({error.topics}); discard it and run the backfill again") from None
+            raise SwapRefusedError(
+                program.id,
+                shadow.id,
+                "a topic has other partitions than when it began "
+                f"({error.topics}); discard it and run the backfill again",
+            ) from None
         finally:
             _forget(settings, shadow)
     if completion is None:
-        raise CommandError(f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; swap it in "
-                           "once more, which goes on from there")
+        raise CommandError(
+            f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; swap it in "
+            "once more, which goes on from there"
+        )
 
 
 @contextmanager
-def _surroundings(settings: Settings, application: str, console: logging.Handler | None, *,
-                  needs_broker: bool = True) -> Iterator[tuple[Event, str]]:
+def _surroundings(
+    settings: Settings, application: str, console: logging.Handler | None, *, needs_broker: bool = True
+) -> Iterator[tuple[Event, str]]:
     """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
     from weir.infra.kafka.broker import broker_for
     from weir.pipelines.cli.drive import stop_on_signals
 
-    with (logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
-          stop_on_signals() as stop, broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers):
+    with (
+        logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
+        stop_on_signals() as stop,
+        broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers,
+    ):
         yield stop, bootstrap_servers
 
 
@@ -239,11 +303,25 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
             life = database.application_status(shadow.lease_name)
             state = "running" if life is not None and life.is_running else "broken off"
             records_in = life.metric.records_in if life is not None and life.metric else None
-        yield BackfillRow(id=shadow.id, days=str(backfill.days), source=backfill.source, state=state,
-                          records_in=records_in, at_ms=backfill.at_ms, epoch=backfill.cut_epoch)
+        yield BackfillRow(
+            id=shadow.id,
+            days=str(backfill.days),
+            source=backfill.source,
+            state=state,
+            records_in=records_in,
+            at_ms=backfill.at_ms,
+            epoch=backfill.cut_epoch,
+        )
     for note in reversed(notes):
-        yield BackfillRow(id=note.backfill, days=str(Days.of_ms(note.start_ms, note.end_ms)), source="",
-                          state="swapped in", records_in=None, at_ms=None, epoch=note.epoch)
+        yield BackfillRow(
+            id=note.backfill,
+            days=str(Days.of_ms(note.start_ms, note.end_ms)),
+            source="",
+            state="swapped in",
+            records_in=None,
+            at_ms=None,
+            epoch=note.epoch,
+        )
 
 
 def discard(settings: Settings, application: str, backfill: str) -> None:
@@ -258,8 +336,10 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
         raise UnknownBackfillError(application, backfill, "there is none (any more)")
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(shadow.lease_name):
-        raise CommandError(f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
-                           "Dagster run, and nothing of it is left")
+        raise CommandError(
+            f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
+            "Dagster run, and nothing of it is left"
+        )
     shadow.remove()
     database.forget(shadow.lease_name)
 
@@ -267,8 +347,11 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
 def discard_abandoned(settings: Settings, application: str) -> list[str]:
     """Remove the backfills that broke off and have been still for a day; returns their ids."""
     database = ControlDatabase(settings.control_database_url)
-    found = [shadow for shadow in shadows(settings.warehouse, settings.state_dir, application)
-             if shadow.is_abandoned and not database.is_running(shadow.lease_name)]
+    found = [
+        shadow
+        for shadow in shadows(settings.warehouse, settings.state_dir, application)
+        if shadow.is_abandoned and not database.is_running(shadow.lease_name)
+    ]
     for shadow in found:
         shadow.remove()
         database.forget(shadow.lease_name)

@@ -35,10 +35,13 @@ def describe(reference: ReferenceArgument, directory: DirOption = None, debug: D
     console.print(load_reference(reference).topology.describe(), markup=False, soft_wrap=True)
 
 
-def logs(application: AppArgument,
-         lines: Annotated[int, typer.Option(min=1, help="How many of the newest lines.")] = 50,
-         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
-         directory: DirOption = None, debug: DebugOption = False) -> None:
+def logs(
+    application: AppArgument,
+    lines: Annotated[int, typer.Option(min=1, help="How many of the newest lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Print the newest log lines of an application."""
     from weir.pipelines.cli.log_files import log_file
     from weir.pipelines.cli.registry import require
@@ -83,10 +86,14 @@ def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFram
     return rows.sort(newest, *declared, descending=[True, *[False] * len(declared)]).select(declared)
 
 
-def show(application: AppArgument,
-         table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
-         limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
-         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def show(
+    application: AppArgument,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Print the current rows of an output, newest first: of a table the newest row of each key, of facts all."""
     settings = load_settings(directory)
     rows = newest_rows(settings, application, table)
@@ -95,5 +102,6 @@ def show(application: AppArgument,
         print_json(as_dictionaries(shown))
         return
     print_table(shown)
-    notices.print(f"{shown.height:,} of {rows.height:,} rows of {settings.warehouse / application / table}",
-                  soft_wrap=True)
+    notices.print(
+        f"{shown.height:,} of {rows.height:,} rows of {settings.warehouse / application / table}", soft_wrap=True
+    )

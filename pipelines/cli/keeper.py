@@ -36,8 +36,14 @@ def start_kept(command: Sequence[str], *, log: Path, environment: dict[str, str]
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        return subprocess.Popen([sys.executable, "-m", __name__, *command], stdin=subprocess.PIPE, stdout=output,
-                                stderr=output, env={**os.environ, **environment}, start_new_session=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

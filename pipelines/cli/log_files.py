@@ -55,8 +55,11 @@ def logging_to(path: Path, *, console: logging.Handler | None = None) -> Iterato
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = RotatingFileHandler(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
-    file.setFormatter(_UtcFormatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(process)d %(name)s: %(message)s",
-                                    datefmt="%Y-%m-%dT%H:%M:%S"))
+    file.setFormatter(
+        _UtcFormatter(
+            "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(process)d %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
+        )
+    )
     handlers: list[logging.Handler] = [file]
     if console is not None:
         if console.level == logging.NOTSET:

@@ -32,23 +32,39 @@ from weir.pipelines.cli.render import print_json
 if TYPE_CHECKING:
     from weir.pipelines.cli.migrate_out import Moved
 
-EmptyStoresOption = Annotated[bool, typer.Option(
-    "--empty-stores", help="The application's stores begin empty: results count only what is read from now on.")]
+EmptyStoresOption = Annotated[
+    bool,
+    typer.Option(
+        "--empty-stores", help="The application's stores begin empty: results count only what is read from now on."
+    ),
+]
 
 
 def _show(moved: Moved, as_json: bool) -> None:
     if as_json:
-        print_json({"application": moved.what, "source": moved.source, "outcome": moved.outcome,
-                    "changes": moved.changes, "notes": moved.notes})
+        print_json(
+            {
+                "application": moved.what,
+                "source": moved.source,
+                "outcome": moved.outcome,
+                "changes": moved.changes,
+                "notes": moved.notes,
+            }
+        )
     else:
         print_moved(moved)
 
 
-def from_group(reference: ReferenceArgument,
-               group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
-               empty_stores: EmptyStoresOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False,
-               bootstrap_servers: ServersOption = None, directory: DirOption = None,
-               debug: DebugOption = False) -> None:
+def from_group(
+    reference: ReferenceArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
+    empty_stores: EmptyStoresOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Begin where a consumer group has got to. Stop its consumers first.
 
     The application must not have committed anything yet.
@@ -57,12 +73,19 @@ def from_group(reference: ReferenceArgument,
         _show(move_from_group(where, group, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
-def from_checkpoints(reference: ReferenceArgument,
-                     paths: Annotated[list[Path], typer.Argument(
-                         metavar="PATH...", help=".checkpoint or .position files, or folders with such files.")],
-                     empty_stores: EmptyStoresOption = False, dry_run: DryRunOption = False,
-                     as_json: JsonOption = False, bootstrap_servers: ServersOption = None,
-                     directory: DirOption = None, debug: DebugOption = False) -> None:
+def from_checkpoints(
+    reference: ReferenceArgument,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help=".checkpoint or .position files, or folders with such files."),
+    ],
+    empty_stores: EmptyStoresOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Begin where Kafka Streams' `.checkpoint` and `.position` files have source topics.
 
     Changelog topics in them are left out: state comes over with `weir migrate from-kafka-streams`.
@@ -71,9 +94,16 @@ def from_checkpoints(reference: ReferenceArgument,
         _show(move_from_checkpoints(where, paths, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
-def from_spark(reference: ReferenceArgument, folder: FolderArgument, empty_stores: EmptyStoresOption = False,
-               dry_run: DryRunOption = False, as_json: JsonOption = False, bootstrap_servers: ServersOption = None,
-               directory: DirOption = None, debug: DebugOption = False) -> None:
+def from_spark(
+    reference: ReferenceArgument,
+    folder: FolderArgument,
+    empty_stores: EmptyStoresOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Begin where the newest committed batch of a Spark Structured Streaming query ends.
 
     FOLDER is the query's checkpointLocation. Stop the query first.
@@ -83,16 +113,30 @@ def from_spark(reference: ReferenceArgument, folder: FolderArgument, empty_store
 
 
 def from_kafka_streams(
-        reference: ReferenceArgument,
-        application_id: Annotated[str, typer.Argument(metavar="APPLICATION_ID", help="Kafka Streams' application.id.")],
-        changelogs: Annotated[list[str] | None, typer.Option(
-            "--changelog", metavar="STORE=TOPIC", help="A changelog that is not called "
-            "APPLICATION_ID-STORE-changelog; may be given more than once.")] = None,
-        serdes: Annotated[list[str] | None, typer.Option(
-            "--serdes", metavar="STORE=MODULE:NAME", help="A weir.StoreSerdes that reads a store's "
-            "changelog, where the program does not suggest the right one.")] = None,
-        dry_run: DryRunOption = False, as_json: JsonOption = False, bootstrap_servers: ServersOption = None,
-        directory: DirOption = None, debug: DebugOption = False) -> None:
+    reference: ReferenceArgument,
+    application_id: Annotated[str, typer.Argument(metavar="APPLICATION_ID", help="Kafka Streams' application.id.")],
+    changelogs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--changelog",
+            metavar="STORE=TOPIC",
+            help="A changelog that is not called APPLICATION_ID-STORE-changelog; may be given more than once.",
+        ),
+    ] = None,
+    serdes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--serdes",
+            metavar="STORE=MODULE:NAME",
+            help="A weir.StoreSerdes that reads a store's changelog, where the program does not suggest the right one.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Take a stopped Kafka Streams application over: its changelog topics as state, its offsets as positions.
 
     Stop it cleanly first. MODULE:APP has the same topology, with the same store names.
@@ -103,9 +147,12 @@ def from_kafka_streams(
         _show(move_from_kafka_streams(where, application_id, changelogs=topics, serdes=named, dry_run=dry_run), as_json)
 
 
-migrate = typer.Typer(no_args_is_help=True, rich_markup_mode="rich",
-                      epilog="Example: weir migrate from-group my_jobs.shop:app old-consumers --dry-run",
-                      help="Take positions and state over from other systems, and give positions back.")
+migrate = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: weir migrate from-group my_jobs.shop:app old-consumers --dry-run",
+    help="Take positions and state over from other systems, and give positions back.",
+)
 for name, command, example in (
     ("from-group", from_group, "my_jobs.shop:app old-consumers --dry-run"),
     ("from-checkpoints", from_checkpoints, "my_jobs.shop:app /var/lib/kafka-streams/shop --dry-run"),

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from weir.pipelines.migrate.migration import TopicPartition
     from weir.state.commit.record import CommitRecord
 
-ServersOption = Annotated[str | None, typer.Option(
-    "--bootstrap-servers", metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")]
+ServersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,...",
+        help="Your own Kafka; the folder's embedded broker when left out.",
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show exactly what would change; change nothing.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER")]
 
@@ -60,10 +66,14 @@ def _newest(settings: Settings, application: str) -> CommitRecord:
     return newest
 
 
-def to_group(application: AppArgument,
-             group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
-             dry_run: DryRunOption = False, bootstrap_servers: ServersOption = None, directory: DirOption = None,
-             debug: DebugOption = False) -> None:
+def to_group(
+    application: AppArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
+    dry_run: DryRunOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Commit the application's positions for a consumer group, which has none of these topics yet.
 
     `weir run --set mirror_offsets_to_group=GROUP` does that at every commit.
@@ -77,28 +87,48 @@ def move_to_group(settings: Settings, application: str, group: str, *, dry_run: 
     from weir.infra.kafka.broker import broker_for
     from weir.pipelines.cli.positions import committed_positions
 
-    positions = {(topic, number): offset
-                 for topic, offsets in committed_positions(_newest(settings, application)).items()
-                 for number, offset in offsets.items()}
+    positions = {
+        (topic, number): offset
+        for topic, offsets in committed_positions(_newest(settings, application)).items()
+        for number, offset in offsets.items()
+    }
     with broker_for(settings) as servers:
         admin = KafkaAdmin(servers, settings.kafka)
         held = admin.group_offsets(group)
         changed = {partition: offset for partition, offset in positions.items() if held.get(partition) != offset}
         for topic, number in sorted(changed.keys() & held.keys()):
-            raise CommandError(f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
-                               f"partition {number}, and the application {positions[topic, number]}; nothing was "
-                               "changed: choose another group, or delete the group's offsets")
+            raise CommandError(
+                f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
+                f"partition {number}, and the application {positions[topic, number]}; nothing was "
+                "changed: choose another group, or delete the group's offsets"
+            )
         if changed and not dry_run:
             admin.set_group_offsets(group, changed)
-    outcome = ("has these offsets already; nothing was changed" if not changed
-               else "nothing was changed (--dry-run)" if dry_run else "has the application's positions")
-    return Moved(what=f"consumer group {group}", outcome=outcome, notes=[],
-                 changes=[f"topic {topic}, partition {number}: offset {offset:,}"
-                          for (topic, number), offset in sorted(changed.items())])
+    outcome = (
+        "has these offsets already; nothing was changed"
+        if not changed
+        else "nothing was changed (--dry-run)"
+        if dry_run
+        else "has the application's positions"
+    )
+    return Moved(
+        what=f"consumer group {group}",
+        outcome=outcome,
+        notes=[],
+        changes=[
+            f"topic {topic}, partition {number}: offset {offset:,}"
+            for (topic, number), offset in sorted(changed.items())
+        ],
+    )
 
 
-def to_checkpoints(application: AppArgument, folder: FolderArgument, dry_run: DryRunOption = False,
-                   directory: DirOption = None, debug: DebugOption = False) -> None:
+def to_checkpoints(
+    application: AppArgument,
+    folder: FolderArgument,
+    dry_run: DryRunOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Write the positions as Kafka Streams' `.checkpoint` files, FOLDER/0_1/.checkpoint for task 0_1."""
     print_moved(move_to_checkpoints(load_settings(directory), application, folder, dry_run=dry_run))
 
@@ -117,13 +147,25 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
             raise TopologyChangedError(application, f"this program does not have its task {name}")
         if commit.positions:
             by_task[str(topology.task_of(name))] = {
-                (topic, partition): offset for topic, offsets in commit.positions.items()
-                for partition, offset in offsets.items()}
+                (topic, partition): offset
+                for topic, offsets in commit.positions.items()
+                for partition, offset in offsets.items()
+            }
     to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
     for task in to_write if not dry_run else ():
         write_checkpoint(folder / task, by_task[task])
     outcome = "nothing was changed" if dry_run or not to_write else f"{len(to_write)} files written"
-    return Moved(what=application, outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}", notes=[], changes=[
-        f"{folder / task / CHECKPOINT}: " + ", ".join(
-            f"{topic} {partition} up to {offset - 1}" for (topic, partition), offset in sorted(by_task[task].items())
-            if offset) for task in to_write])
+    return Moved(
+        what=application,
+        outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}",
+        notes=[],
+        changes=[
+            f"{folder / task / CHECKPOINT}: "
+            + ", ".join(
+                f"{topic} {partition} up to {offset - 1}"
+                for (topic, partition), offset in sorted(by_task[task].items())
+                if offset
+            )
+            for task in to_write
+        ],
+    )

@@ -47,10 +47,19 @@ class Place:
 
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
-            self.application, self.topic_counts, found, self.admin.beginning_offsets(partitions),
-            self.admin.end_offsets(partitions), source)
-        return Migration(application=self.application, source=source, positions=positions,
-                         counts=self.application.topology.partition_counts(self.topic_counts))
+            self.application,
+            self.topic_counts,
+            found,
+            self.admin.beginning_offsets(partitions),
+            self.admin.end_offsets(partitions),
+            source,
+        )
+        return Migration(
+            application=self.application,
+            source=source,
+            positions=positions,
+            counts=self.application.topology.partition_counts(self.topic_counts),
+        )
 
     def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
         """Write the migration unless ``dry_run``, and say what it changes."""
@@ -60,17 +69,28 @@ class Place:
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
             database = ControlDatabase(self.settings.control_database_url)
-            lease = database.acquire_lease(self.application.id, owner="weir migrate", pid=os.getpid(),
-                                           host=this_host(), ttl_s=LEASE_TTL_S)
+            lease = database.acquire_lease(
+                self.application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
+            )
             try:
                 migration.write(self.settings.warehouse)
             finally:
                 database.release(lease)
             register(self.settings, self.application.id, self.reference)
-        outcome = ("is in place already; nothing was changed" if is_there
-                   else "nothing was changed (--dry-run)" if dry_run else "committed as the application's epoch 1")
-        return Moved(what=self.application.id, source=migration.source, outcome=outcome,
-                     changes=lines(migration, self.topic_counts), notes=list(notes))
+        outcome = (
+            "is in place already; nothing was changed"
+            if is_there
+            else "nothing was changed (--dry-run)"
+            if dry_run
+            else "committed as the application's epoch 1"
+        )
+        return Moved(
+            what=self.application.id,
+            source=migration.source,
+            outcome=outcome,
+            changes=lines(migration, self.topic_counts),
+            notes=list(notes),
+        )
 
 
 def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
@@ -81,12 +101,17 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
     for table, rows in migration.outputs:
         outputs[table.name] += rows.height
     return [
-        *(f"topic {topic}, partition {partition}: begins at offset {offset:,}" for (topic, partition), offset
-          in sorted(migration.positions.items())),
-        *(f"topic {topic}, partition {partition}: has no offset, begins at the {start}" for topic, partition
-          in missing(migration.positions, topic_counts)),
+        *(
+            f"topic {topic}, partition {partition}: begins at offset {offset:,}"
+            for (topic, partition), offset in sorted(migration.positions.items())
+        ),
+        *(
+            f"topic {topic}, partition {partition}: has no offset, begins at the {start}"
+            for topic, partition in missing(migration.positions, topic_counts)
+        ),
         *(f"store {each.store.name}, task {each.task}: {each.rows.height:,} rows" for each in migration.stores),
-        *(f"output {name}: {rows:,} rows" for name, rows in outputs.items())]
+        *(f"output {name}: {rows:,} rows" for name, rows in outputs.items()),
+    ]
 
 
 @contextmanager
@@ -99,8 +124,13 @@ def place(settings: Settings, reference: str) -> Iterator[Place]:
 
     application = load_reference(reference)
     with broker_for(settings) as servers:
-        yield Place(settings=settings, application=application, admin=KafkaAdmin(servers, settings.kafka),
-                    topic_counts=source_counts(settings, application, servers), reference=reference)
+        yield Place(
+            settings=settings,
+            application=application,
+            admin=KafkaAdmin(servers, settings.kafka),
+            topic_counts=source_counts(settings, application, servers),
+            reference=reference,
+        )
 
 
 def require_empty_stores(application: Application, accepted: bool) -> list[str]:
@@ -113,9 +143,11 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
 
     stores = stores_of(application)
     if stores and not accepted:
-        raise CommandError(f"{application.id} keeps state ({', '.join(stores)}), and positions alone bring none: its "
-                           "results would count only what is read from now on; accept that with --empty-stores, or "
-                           "leave the migration out to read everything anew")
+        raise CommandError(
+            f"{application.id} keeps state ({', '.join(stores)}), and positions alone bring none: its "
+            "results would count only what is read from now on; accept that with --empty-stores, or "
+            "leave the migration out to read everything anew"
+        )
     return [f"store {store} begins empty" for store in stores]
 
 
@@ -123,8 +155,9 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
     """Begin where a consumer group has got to; raises ``CommandError`` while it has consumers."""
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
-        raise CommandError(f"consumer group {group!r} has {members} consumers, which would go on reading; stop "
-                           "them first")
+        raise CommandError(
+            f"consumer group {group!r} has {members} consumers, which would go on reading; stop them first"
+        )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
@@ -149,14 +182,17 @@ def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: 
     notes = require_empty_stores(where.application, empty_stores)
     found = read_spark_checkpoint(folder)
     if found.is_interrupted:
-        notes.append(f"a batch behind {found.batch} was begun and not committed: its input is read again, and what "
-                     "the query wrote of it is for you to judge")
+        notes.append(
+            f"a batch behind {found.batch} was begun and not committed: its input is read again, and what "
+            "the query wrote of it is for you to judge"
+        )
     migration = where.migration(f"batch {found.batch} of Spark checkpoint {folder}", found.positions)
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
 
-def move_from_kafka_streams(where: Place, application_id: str, *, changelogs: Mapping[str, str],
-                            serdes: Mapping[str, str], dry_run: bool) -> Moved:
+def move_from_kafka_streams(
+    where: Place, application_id: str, *, changelogs: Mapping[str, str], serdes: Mapping[str, str], dry_run: bool
+) -> Moved:
     """Take a stopped Kafka Streams application over; ``changelogs`` are topics by store, ``serdes`` are
     ``module:name`` by store, where they are not what the program suggests."""
     from weir.infra.kafka.reader import PartitionReader
@@ -166,17 +202,27 @@ def move_from_kafka_streams(where: Place, application_id: str, *, changelogs: Ma
 
     for store in changelogs.keys() | serdes.keys():
         if store not in stores_of(where.application):
-            raise CommandError(f"{where.application.id} has no store {store!r}; it has "
-                               f"{', '.join(stores_of(where.application)) or 'none'}")
+            raise CommandError(
+                f"{where.application.id} has no store {store!r}; it has "
+                f"{', '.join(stores_of(where.application)) or 'none'}"
+            )
     kafka = {**where.settings.kafka, "bootstrap.servers": where.admin.bootstrap_servers}
     app = KafkaStreamsApp(
-        id=application_id, application=where.application, cluster=where.admin, topic_counts=where.topic_counts,
-        reader=lambda topic, partition: PartitionReader(kafka, topic, partition), changelogs=changelogs,
-        serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()})
+        id=application_id,
+        application=where.application,
+        cluster=where.admin,
+        topic_counts=where.topic_counts,
+        reader=lambda topic, partition: PartitionReader(kafka, topic, partition),
+        changelogs=changelogs,
+        serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()},
+    )
     migration = app.migration()
     filled = {table.name for table, _ in migration.outputs}
-    notes = [f"output {name} begins with what is read from now on" for name
-             in where.application.topology.committed_form.outputs if name not in filled]
+    notes = [
+        f"output {name} begins with what is read from now on"
+        for name in where.application.topology.committed_form.outputs
+        if name not in filled
+    ]
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
 

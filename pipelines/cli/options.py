@@ -23,17 +23,26 @@ def _remember_debug(context: typer.Context, value: bool) -> bool:
     return value
 
 
-DirOption = Annotated[Path | None, typer.Option(
-    "--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves.")]
-DebugOption = Annotated[bool, typer.Option(
-    "--debug", callback=_remember_debug, help="On an error show the stack trace too.")]
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves."),
+]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", callback=_remember_debug, help="On an error show the stack trace too.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-SetOption = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; "
-    "may be given more than once.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; may be given more than once.",
+    ),
+]
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that ran in DIR.")]
-ReferenceArgument = Annotated[str, typer.Argument(
-    metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")]
+ReferenceArgument = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")
+]
 
 
 def parse_assignments(assignments: Sequence[str], *, option: str = "--set", example: str = "slots=4") -> dict[str, str]:

@@ -47,10 +47,16 @@ def obstacles(settings: Settings, application: Application, change: TopologyChan
     return found
 
 
-def plan(reference: ReferenceArgument,
-         bootstrap_servers: Annotated[str | None, typer.Option(
-             metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")] = None,
-         as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def plan(
+    reference: ReferenceArgument,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
+    ] = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
     Shows which stores go on, and with which other grace, retention or foreign key, which would begin empty or be given
@@ -77,8 +83,15 @@ def plan(reference: ReferenceArgument,
     blocked = obstacles(settings, application, change)
     is_refused = bool(blocked) or change.loses_state
     if as_json:
-        print_json({"application": application.id, "committed_epoch": committed.epoch, "refused": is_refused,
-                    "obstacles": blocked, **_plain(change)})
+        print_json(
+            {
+                "application": application.id,
+                "committed_epoch": committed.epoch,
+                "refused": is_refused,
+                "obstacles": blocked,
+                **_plain(change),
+            }
+        )
     else:
         _print(application.id, committed.epoch, change, blocked)
     if is_refused:
@@ -92,18 +105,26 @@ def _plain(change: TopologyChange) -> dict[str, Any]:
 def _print(application: str, epoch: int, change: TopologyChange, blocked: list[str]) -> None:
     lines = [
         *(f"store {name}: goes on with its state" for name in change.kept),
-        *(f"store {each.store}: {each.setting} was {each.before or 'not set'} and is {each.now or 'not set'}, "
-          "for what is read from now on" for each in change.settings),
+        *(
+            f"store {each.store}: {each.setting} was {each.before or 'not set'} and is {each.now or 'not set'}, "
+            "for what is read from now on"
+            for each in change.settings
+        ),
         *(f"store {name}: new, begins empty" for name in change.added),
-        *(f"store {name}: REBUILT, begins empty: results count only what is read from now on" for name
-          in change.rebuilt),
+        *(
+            f"store {name}: REBUILT, begins empty: results count only what is read from now on"
+            for name in change.rebuilt
+        ),
         *(f"store {name}: ORPHANED, its state is given up" for name in change.orphaned),
         *(f"output {name}: new" for name in change.outputs_added),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
         *(f"topic {name}: new, read from the start that the application names" for name in change.topics_added),
         *(f"topic {name}: no longer read; its positions are given up" for name in change.topics_removed),
-        *(f"sub-topology {name}: {before} tasks committed, {now} now: keys live elsewhere" for name, (before, now)
-          in change.partitions.items())]
+        *(
+            f"sub-topology {name}: {before} tasks committed, {now} now: keys live elsewhere"
+            for name, (before, now) in change.partitions.items()
+        ),
+    ]
     other = "another topology" if change.is_other_topology else "the same topology"
     console.print(f"{application}, epoch {epoch}: committed by {other}", markup=False, soft_wrap=True)
     for line in lines:
@@ -111,10 +132,16 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
     for sentence in blocked:
         console.print(f"run refuses: {sentence}", markup=False, soft_wrap=True)
     if change.loses_state:
-        computed = ("compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-                    if change.is_other_topology else "")
-        console.print(f"run refuses, since state would be lost: run the old program, {computed}give the new one "
-                      "another id to read everything anew, or accept the loss with --accept-state-loss", markup=False,
-                      soft_wrap=True)
+        computed = (
+            "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
+            if change.is_other_topology
+            else ""
+        )
+        console.print(
+            f"run refuses, since state would be lost: run the old program, {computed}give the new one "
+            "another id to read everything anew, or accept the loss with --accept-state-loss",
+            markup=False,
+            soft_wrap=True,
+        )
     elif not blocked:
         console.print("run starts with all the state there is", markup=False, soft_wrap=True)

@@ -37,5 +37,7 @@ def committed_lag(positions: Positions, admin: KafkaAdmin) -> Mapping[tuple[str,
     counts = admin.partition_counts(positions)
     partitions = [(topic, number) for topic, count in sorted(counts.items()) for number in range(count)]
     ends, beginnings = admin.end_offsets(partitions), admin.beginning_offsets(partitions)
-    return {(topic, number): ends[topic, number] - positions[topic].get(number, beginnings[topic, number])
-            for topic, number in partitions}
+    return {
+        (topic, number): ends[topic, number] - positions[topic].get(number, beginnings[topic, number])
+        for topic, number in partitions
+    }

@@ -33,8 +33,14 @@ class TerminalWarnings(logging.Handler):
 def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """Yields ``show(done, total, text)``; call it as often as there is news."""
     if notices.is_terminal:
-        bar = ProgressBar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-                          TextColumn("{task.fields[text]}"), TimeElapsedColumn(), console=notices)
+        bar = ProgressBar(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=notices,
+        )
         task = bar.add_task(title, total=None, text="")
         with bar:
             yield lambda done, total, text: bar.update(task, completed=done, total=total or None, text=text)
@@ -55,9 +61,13 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
 def following(title: str) -> Iterator[Callable[[Progress], None]]:
     """A run's ``on_progress``: records done, records known to be waiting, and the pace."""
     with counting(title) as show:
+
         def on_progress(progress: Progress) -> None:
             pace = f"{progress.records_per_s:,.0f} records/s, " if progress.records_per_s else ""
-            show(progress.records_in, progress.records_in + progress.lag,
-                 progress.message or (f"{pace}epoch {progress.epoch}" if progress.records_in else progress.state))
+            show(
+                progress.records_in,
+                progress.records_in + progress.lag,
+                progress.message or (f"{pace}epoch {progress.epoch}" if progress.records_in else progress.state),
+            )
 
         yield on_progress

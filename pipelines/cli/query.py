@@ -70,16 +70,21 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     else:
         parts = text.split("-", len(columns) - 1)
         if len(parts) != len(columns):
-            raise CommandError(f"KEY: the key columns are {', '.join(columns)}; give a value for each with - between "
-                               f"them, or a JSON object, instead of {text!r}")
+            raise CommandError(
+                f"KEY: the key columns are {', '.join(columns)}; give a value for each with - between "
+                f"them, or a JSON object, instead of {text!r}"
+            )
         values = dict(zip(columns, parts, strict=True))
     return {column: _parsed(values[column], dtype, column) for column, dtype in schema.items()}
 
 
 def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
     """The key columns of a store without those of windows and versions."""
-    return {name: dtype for name, dtype in spec.key.items()
-            if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")}
+    return {
+        name: dtype
+        for name, dtype in spec.key.items()
+        if spec.kind is StoreKind.KEY_VALUE or name not in ("window_start", "window_end", "valid_from")
+    }
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
@@ -130,10 +135,12 @@ class Question:
         """
         spec = reader.spec(store)
         is_timed = spec.kind in (StoreKind.WINDOW, StoreKind.SESSION)
-        self._refuse(store, spec.kind,
-                     *(("lower", "upper", "prefix", "as_of") if is_timed else ("from_time", "to_time")))
-        key, lower, upper = (None if text is None else parse_key(text, _key_schema(spec))
-                             for text in (self.key, self.lower, self.upper))
+        self._refuse(
+            store, spec.kind, *(("lower", "upper", "prefix", "as_of") if is_timed else ("from_time", "to_time"))
+        )
+        key, lower, upper = (
+            None if text is None else parse_key(text, _key_schema(spec)) for text in (self.key, self.lower, self.upper)
+        )
         if is_timed:
             since, until = _moment(self.from_time, "--from-time"), _moment(self.to_time, "--to-time")
             if spec.kind is StoreKind.WINDOW:
@@ -154,45 +161,59 @@ class Question:
                 raise CommandError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
 
 
-def query(application: AppArgument,
-          store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows.")],
-          key: Annotated[str | None, typer.Argument(
-              metavar="[KEY]", help="The key, as UA-EWR, or a JSON object; all rows without one.")] = None,
-          lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
-          upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
-          prefix: Annotated[str | None, typer.Option(help="What the first key column begins with.")] = None,
-          from_time: Annotated[str | None, typer.Option(
-              help="The earliest start of a window, or end of a session.")] = None,
-          to_time: Annotated[str | None, typer.Option(help="The latest start of a window or session.")] = None,
-          as_of: Annotated[str | None, typer.Option(help="A time in a versioned store's history.")] = None,
-          isolation: Annotated[IsolationLevel | None, typer.Option(
-              help="read_uncommitted sees the newest epoch too; the application's own by default.")] = None,
-          at_least: Annotated[str | None, typer.Option(
-              metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer.")] = None,
-          timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
-          tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
-          assignments: SetOption = None,
-          as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def query(
+    application: AppArgument,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows.")],
+    key: Annotated[
+        str | None, typer.Argument(metavar="[KEY]", help="The key, as UA-EWR, or a JSON object; all rows without one.")
+    ] = None,
+    lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
+    upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="What the first key column begins with.")] = None,
+    from_time: Annotated[str | None, typer.Option(help="The earliest start of a window, or end of a session.")] = None,
+    to_time: Annotated[str | None, typer.Option(help="The latest start of a window or session.")] = None,
+    as_of: Annotated[str | None, typer.Option(help="A time in a versioned store's history.")] = None,
+    isolation: Annotated[
+        IsolationLevel | None,
+        typer.Option(help="read_uncommitted sees the newest epoch too; the application's own by default."),
+    ] = None,
+    at_least: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
+    tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
+    assignments: SetOption = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
     from weir.pipelines.cli.registry import registered_application
     from weir.pipelines.state_reader import Query, StateReader
 
     settings = load_settings(directory, parse_assignments(assignments or []))
-    reader = StateReader(settings.dir, registered_application(settings, application),
-                         schema_registry=settings.schema_registry)
-    asked = Question(key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time,
-                     as_of=as_of)
+    reader = StateReader(
+        settings.dir, registered_application(settings, application), schema_registry=settings.schema_registry
+    )
+    asked = Question(
+        key=key, lower=lower, upper=upper, prefix=prefix, from_time=from_time, to_time=to_time, as_of=as_of
+    )
     try:
         if tasks:
-            names = (reader.tasks(store) if key is None
-                     else [reader.task_of(store, parse_key(key, _key_schema(reader.spec(store))))])
+            names = (
+                reader.tasks(store)
+                if key is None
+                else [reader.task_of(store, parse_key(key, _key_schema(reader.spec(store))))]
+            )
             if as_json:
                 print_json({"tasks": names})
             else:
                 console.print("\n".join(names), markup=False, soft_wrap=True)
             return
-        answer = asked.ask(reader, store, Query(isolation=isolation, at_least=_position(at_least),
-                                                timeout=timedelta(seconds=timeout)))
+        answer = asked.ask(
+            reader, store, Query(isolation=isolation, at_least=_position(at_least), timeout=timedelta(seconds=timeout))
+        )
     except QueryError as error:
         raise CommandError(str(error)) from None
     shown = without_bookkeeping(answer.rows)
@@ -201,7 +222,8 @@ def query(application: AppArgument,
     elif shown.is_empty():
         hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
-        console.print(f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False,
-                      soft_wrap=True)
+        console.print(
+            f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True
+        )
     else:
         print_table(shown)

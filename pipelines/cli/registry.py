@@ -72,8 +72,10 @@ def require(settings: Settings, application: str) -> str:
     if application in known:
         return application
     if not known:
-        raise CommandError(f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
-                           "or name another folder with --dir")
+        raise CommandError(
+            f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
+            "or name another folder with --dir"
+        )
     near = difflib.get_close_matches(application, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
     raise CommandError(f"no application {application!r} in {settings.dir}; {hint}")
@@ -104,5 +106,7 @@ def _registration(settings: Settings, application: str) -> Registration:
     try:
         return Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CommandError(f"where the program of {application!r} is is not known in {settings.dir}; "
-                           "start it once with `weir run MODULE:APP`") from error
+        raise CommandError(
+            f"where the program of {application!r} is is not known in {settings.dir}; "
+            "start it once with `weir run MODULE:APP`"
+        ) from error

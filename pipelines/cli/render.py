@@ -34,7 +34,7 @@ def _values(column: pl.Series) -> list[Any]:
     values = as_datetimes(column).to_list()
     if isinstance(column.dtype, pl.Datetime):
         for place in (~is_datetime(column)).arg_true():
-            values[place] = column[place:place + 1].dt.strftime("%Y-%m-%dT%H:%M:%SZ")[0]
+            values[place] = column[place : place + 1].dt.strftime("%Y-%m-%dT%H:%M:%SZ")[0]
     return values
 
 
@@ -62,8 +62,10 @@ def print_table(frame: pl.DataFrame, title: str = "") -> None:
     if title:
         console.print(title, style="bold", markup=False, soft_wrap=True)
     for number, line in enumerate(lines):
-        text = "  ".join(cell.rjust(width) if right else cell.ljust(width)
-                         for cell, width, right in zip(line, widths, is_number, strict=True))
+        text = "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_number, strict=True)
+        )
         console.print(text.rstrip(), style=None if number else "bold", markup=False, soft_wrap=True)
 
 

@@ -26,28 +26,49 @@ def summary_line(summary: RunSummary) -> str:
     if not summary.generation:
         return f"{summary.application} was stopped before Kafka had answered; nothing was read"
     ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
-    return (f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
-            f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
-            f"{summary.totals.get('open_windows', 0):,} windows open, "
-            f"since the start {summary.totals.get('late_records', 0):,} records late, counted once a window and step")
+    return (
+        f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
+        f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
+        f"{summary.totals.get('open_windows', 0):,} windows open, "
+        f"since the start {summary.totals.get('late_records', 0):,} records late, counted once a window and step"
+    )
 
 
-def run(reference: ReferenceArgument,
-        until_caught_up: Annotated[bool, typer.Option(
-            "--until-caught-up", help="End once everything that was in the topics has been processed.")] = False,
-        bootstrap_servers: Annotated[str | None, typer.Option(
-            metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out.")] = None,
-        assignments: SetOption = None,
-        metrics_port: Annotated[int | None, typer.Option(
-            "--metrics-port", metavar="PORT", help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
-            "runs; --set metrics_host=0.0.0.0 for everybody.")] = None,
-        take_over: Annotated[bool, typer.Option(
-            "--take-over", help="Start even if another driver holds the application; that one is fenced "
-            "and stops.")] = False,
-        accept_state_loss: Annotated[bool, typer.Option(
-            "--accept-state-loss", help="Start although another topology or partition count leaves stores empty; "
-            "`weir plan` shows which.")] = False,
-        directory: DirOption = None, debug: DebugOption = False) -> None:
+def run(
+    reference: ReferenceArgument,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End once everything that was in the topics has been processed.")
+    ] = False,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
+    ] = None,
+    assignments: SetOption = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
+            "runs; --set metrics_host=0.0.0.0 for everybody.",
+        ),
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Start even if another driver holds the application; that one is fenced and stops."
+        ),
+    ] = False,
+    accept_state_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-state-loss",
+            help="Start although another topology or partition count leaves stores empty; `weir plan` shows which.",
+        ),
+    ] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Run an application until it has caught up, or until Ctrl-C.
 
     Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
@@ -63,14 +84,25 @@ def run(reference: ReferenceArgument,
         overrides["metrics_port"] = str(metrics_port)
     settings = load_settings(directory, overrides)
     with following(reference) as on_progress:
-        summary = drive(reference, settings, until_caught_up=until_caught_up, take_over=take_over,
-                        accept_state_loss=accept_state_loss, on_progress=on_progress, console=TerminalWarnings())
+        summary = drive(
+            reference,
+            settings,
+            until_caught_up=until_caught_up,
+            take_over=take_over,
+            accept_state_loss=accept_state_loss,
+            on_progress=on_progress,
+            console=TerminalWarnings(),
+        )
     console.print(summary_line(summary), soft_wrap=True)
 
 
-def bench(quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
-          job: Annotated[list[str] | None, typer.Option(help="This job alone; may be given again.")] = None,
-          as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
+    job: Annotated[list[str] | None, typer.Option(help="This job alone; may be given again.")] = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Measure Weir beside Kafka Streams on the same broker and events."""
     import bench as benchmark
 

@@ -39,8 +39,10 @@ def dump_stacks(settings: Settings, life: ApplicationStatus, answer_limit_s: flo
         earlier, size = size, _size(file)
         if before < size == earlier:  # it is written in many small pieces
             return file.read_bytes()[before:].decode("utf-8", "backslashreplace")
-    raise CommandError(f"the driver of {life.application} (process {life.pid}) has not answered within "
-                       f"{answer_limit_s:g} s: it is stopped, or the machine is too busy")
+    raise CommandError(
+        f"the driver of {life.application} (process {life.pid}) has not answered within "
+        f"{answer_limit_s:g} s: it is stopped, or the machine is too busy"
+    )
 
 
 def _size(file: Path) -> int:

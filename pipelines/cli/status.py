@@ -68,8 +68,11 @@ def status(as_json: JsonOption = False, directory: DirOption = None, debug: Debu
     if as_json:
         print_json({"applications": found})
     elif not found:
-        console.print(f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`",
-                      markup=False, soft_wrap=True)
+        console.print(
+            f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`",
+            markup=False,
+            soft_wrap=True,
+        )
     for entry in found if not as_json else []:
         _print_application(entry)
 
@@ -90,13 +93,29 @@ def _print_application(entry: dict[str, Any]) -> None:
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late, once a window and step: {entry['late_records']:,}", soft_wrap=True)
+        f"late, once a window and step: {entry['late_records']:,}",
+        soft_wrap=True,
+    )
     if entry["is_running"] and entry["commits_per_s"]:
-        console.print(f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
-                      f"{entry['commit_ms_max']:.0f} ms at most", soft_wrap=True)
+        console.print(
+            f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
+            f"{entry['commit_ms_max']:.0f} ms at most",
+            soft_wrap=True,
+        )
     if entry["tasks"]:
-        columns = ("task", "slot", "status", "state", "lag", "records_in", "open_windows", "late_records",
-                   "uncommitted_records", "reason")
-        rows = pl.DataFrame([{name: task[name] for name in columns} for task in entry["tasks"]],
-                            infer_schema_length=None)
+        columns = (
+            "task",
+            "slot",
+            "status",
+            "state",
+            "lag",
+            "records_in",
+            "open_windows",
+            "late_records",
+            "uncommitted_records",
+            "reason",
+        )
+        rows = pl.DataFrame(
+            [{name: task[name] for name in columns} for task in entry["tasks"]], infer_schema_length=None
+        )
         print_table(rows if entry["is_running"] else rows.with_columns(status=pl.lit(entry["state"])))

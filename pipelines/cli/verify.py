@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S = 2.0
 
 
-def verify_application(settings: Settings, application: Application, *,
-                       sample: int | None = None) -> Iterator[Agreement]:
+def verify_application(
+    settings: Settings, application: Application, *, sample: int | None = None
+) -> Iterator[Agreement]:
     """Compare every task's stores on this host with what is durable, one task after another; or those of so many tasks
     as ``sample`` says, picked by chance.
 
@@ -60,14 +61,24 @@ def _compare(settings: Settings, application: Application, task: str) -> Agreeme
     from weir.state.changelog.verify import verify_task
 
     stores = application.topology.sub_topologies[application.topology.task_of(task).sub_topology].stores
-    return verify_task(settings.warehouse, application.id, settings.state_dir / application.id / task, stores,
-                       lambda commit: task_rows(commit.positions, commit.clocks))
+    return verify_task(
+        settings.warehouse,
+        application.id,
+        settings.state_dir / application.id / task,
+        stores,
+        lambda commit: task_rows(commit.positions, commit.clocks),
+    )
 
 
-def verify(application: AppArgument,
-           sample: Annotated[int | None, typer.Option(
-               min=1, metavar="TASKS", help="Only so many tasks, picked by chance.")] = None,
-           as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
+def verify(
+    application: AppArgument,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="TASKS", help="Only so many tasks, picked by chance.")
+    ] = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
     """Compare every store with its changelog and with the commit log; ends with code 1 at the first difference.
 
     The application may be running. Takes as much room on the disk as the largest task's state, for as long as it runs.
@@ -83,8 +94,18 @@ def verify(application: AppArgument,
                 at = "has no commit yet" if agreement.state is None else f"agrees at {agreement.state}"
                 console.print(f"task {agreement.task} {at}: {agreement.rows:,} rows", markup=False, soft_wrap=True)
     if as_json:
-        print_json({"application": application, "tasks": [
-            {"task": agreement.task, "state": str(agreement.state) if agreement.state else None,
-             "rows": agreement.rows} for agreement in found]})
+        print_json(
+            {
+                "application": application,
+                "tasks": [
+                    {
+                        "task": agreement.task,
+                        "state": str(agreement.state) if agreement.state else None,
+                        "rows": agreement.rows,
+                    }
+                    for agreement in found
+                ],
+            }
+        )
     elif not found:
         console.print(f"{application} has no commit yet: nothing to compare", markup=False, soft_wrap=True)

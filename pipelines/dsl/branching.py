@@ -32,8 +32,9 @@ class BranchedKStream:
         self._node = graph.add(SplitNode(name=self._name, parent=parent, record=parent.record, predicates=[]))
         self._branches: dict[str, KStream] = {}
 
-    def branch(self, predicate: pl.Expr | Callable[[Any, Any], bool], name: str | None = None, *,
-               then: Chain | None = None) -> BranchedKStream:
+    def branch(
+        self, predicate: pl.Expr | Callable[[Any, Any], bool], name: str | None = None, *, then: Chain | None = None
+    ) -> BranchedKStream:
         """The records for which the predicate is true and that no earlier branch has taken.
 
         ``then`` is called with the branch at once; the stream that it returns stands under the branch's name, and if
@@ -57,8 +58,9 @@ class BranchedKStream:
         if any(node.name == child for node in self._graph.nodes):
             raise TopologyError(f"there are two branches {child!r}; give each its own name")
         self._graph.new_name(child)  # Kafka Streams takes a number here and does not show it
-        branch = self._make(self._graph.add(BranchNode(name=child, parent=self._node, record=self._node.record,
-                                                       index=index)))
+        branch = self._make(
+            self._graph.add(BranchNode(name=child, parent=self._node, record=self._node.record, index=index))
+        )
         result = branch if then is None else then(branch)
         if result is not None:
             self._branches[child] = result

@@ -30,8 +30,15 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topic: str | Sequence[str], *, key: Serde, value: Serde,
-               timestamp: TimestampExtractor | None = None, idle_after: timedelta | None = None) -> KStream:
+    def stream(
+        self,
+        topic: str | Sequence[str],
+        *,
+        key: Serde,
+        value: Serde,
+        timestamp: TimestampExtractor | None = None,
+        idle_after: timedelta | None = None,
+    ) -> KStream:
         """The records of ``topic``, null keys and null values included.
 
         Several topics of one type make one stream: a task takes the oldest of the records that are next in them.
@@ -51,15 +58,28 @@ class StreamsBuilder:
         if len(topics) == 1:
             return KStream(self._graph, self._source(topics[0], key, value, timestamp, idle_after), has_new_key=False)
         name = self._graph.new_name("KSTREAM-SOURCE-")
-        first, *others = (self._source(each, key, value, timestamp, idle_after, name=f"{name}-{each}")
-                          for each in topics)
-        return KStream(self._graph, self._graph.add(SeveralTopicsNode(
-            name=name, parent=first, others=tuple(others), record=first.record)), has_new_key=False)
+        first, *others = (
+            self._source(each, key, value, timestamp, idle_after, name=f"{name}-{each}") for each in topics
+        )
+        return KStream(
+            self._graph,
+            self._graph.add(SeveralTopicsNode(name=name, parent=first, others=tuple(others), record=first.record)),
+            has_new_key=False,
+        )
 
-    def table(self, topic: str, *, key: Serde, value: Serde, store: str,
-              ttl: timedelta | None = None, ttl_by: TtlClock = "stream_time",
-              history_retention: timedelta | None = None, timestamp: TimestampExtractor | None = None,
-              idle_after: timedelta | None = None) -> KTable:
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde,
+        value: Serde,
+        store: str,
+        ttl: timedelta | None = None,
+        ttl_by: TtlClock = "stream_time",
+        history_retention: timedelta | None = None,
+        timestamp: TimestampExtractor | None = None,
+        idle_after: timedelta | None = None,
+    ) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
@@ -72,8 +92,9 @@ class StreamsBuilder:
         than the newest of its key changes the history alone: no join of tables, no grouping and no output of the table.
         """
         source = self._source(topic, key, value, timestamp, idle_after)
-        return add_table(self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by,
-                         history_retention=history_retention)
+        return add_table(
+            self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
+        )
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
         """The newest value of each key of the whole ``topic``, of all its partitions, on every worker.
@@ -92,29 +113,51 @@ class StreamsBuilder:
         """
         return Topology(tuple(self._graph.nodes))
 
-    def _source(self, topic: str, key: Serde, value: Serde, timestamp: TimestampExtractor | None,
-                idle_after: timedelta | None, *, is_global: bool = False, name: str = "") -> SourceNode:
+    def _source(
+        self,
+        topic: str,
+        key: Serde,
+        value: Serde,
+        timestamp: TimestampExtractor | None,
+        idle_after: timedelta | None,
+        *,
+        is_global: bool = False,
+        name: str = "",
+    ) -> SourceNode:
         _check_topic(topic, key, value)
         name = name or self._graph.new_name("KSTREAM-SOURCE-")
-        record = self._graph.record(f"topic {topic!r}", key.row_type("key"), value.row_type("value"),
-                                    is_windowed=isinstance(key, WindowedSerde))
-        source = SourceNode(name=name, record=record, topic=topic, key_serde=key, value_serde=value,
-                            timestamp=_checked(topic, record, timestamp), idle_after_ms=idle_ms(idle_after))
+        record = self._graph.record(
+            f"topic {topic!r}", key.row_type("key"), value.row_type("value"), is_windowed=isinstance(key, WindowedSerde)
+        )
+        source = SourceNode(
+            name=name,
+            record=record,
+            topic=topic,
+            key_serde=key,
+            value_serde=value,
+            timestamp=_checked(topic, record, timestamp),
+            idle_after_ms=idle_ms(idle_after),
+        )
         return source if is_global else self._graph.add(source)
 
 
 def _check_topic(topic: str, key: Serde, value: Serde) -> None:
     """Raises ``TopologyError`` for what is no topic of Kafka's, or no serde."""
     if not isinstance(topic, str):
-        raise TopologyError(f"the topic is {topic!r}; name it, as \"orders\": topics are not found by a pattern, and "
-                            "stream alone reads several, as a list")
+        raise TopologyError(
+            f'the topic is {topic!r}; name it, as "orders": topics are not found by a pattern, and '
+            "stream alone reads several, as a list"
+        )
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise TopologyError(f"the topic name {topic!r} is none that Kafka takes; use up to 249 letters, digits, dots, "
-                            "dashes and underscores, for topics are not found by a pattern")
+        raise TopologyError(
+            f"the topic name {topic!r} is none that Kafka takes; use up to 249 letters, digits, dots, "
+            "dashes and underscores, for topics are not found by a pattern"
+        )
     for part, serde in (("key", key), ("value", value)):
         if isinstance(serde, type) or not hasattr(serde, "row_type"):
-            raise TopologyError(f"topic {topic!r}: {part} is {serde!r}; pass a serde, as String(\"name\") or "
-                                "Json(YourDataclass)")
+            raise TopologyError(
+                f'topic {topic!r}: {part} is {serde!r}; pass a serde, as String("name") or Json(YourDataclass)'
+            )
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:
@@ -122,12 +165,16 @@ def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | Non
     if timestamp is None:
         return FailOnInvalidTimestamp()
     if not isinstance(timestamp, TimestampExtractor):
-        raise TopologyError(f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, as "
-                            'FailOnInvalidTimestamp(of="ordered_at") or WallclockTimestampExtractor()')
+        raise TopologyError(
+            f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, as "
+            'FailOnInvalidTimestamp(of="ordered_at") or WallclockTimestampExtractor()'
+        )
     if timestamp.of is not None:
         expression = pl.col(timestamp.of) if isinstance(timestamp.of, str) else timestamp.of
         dtype = expression_dtype(expression, record.columns, f"the timestamp of topic {topic!r}")
         if not (dtype.is_integer() or isinstance(dtype, (pl.Datetime, pl.Date))):
-            raise TopologyError(f"topic {topic!r}: the timestamp has type {dtype}; it must be a datetime, a date, or "
-                                "an integer in milliseconds since 1970")
+            raise TopologyError(
+                f"topic {topic!r}: the timestamp has type {dtype}; it must be a datetime, a date, or "
+                "an integer in milliseconds since 1970"
+            )
     return timestamp

@@ -54,8 +54,10 @@ class _Cogrouped:
         Of a key that a stream has brought no record for, they are what they are of nothing.
         """
         if any(each.aggregator for each in self._inputs):
-            raise TopologyError(f"agg({store!r}) folds by aggregates, and an aggregator was passed to cogroup; use "
-                                "aggregate(...), or name aggregates for each stream, as cogroup(grouped, n=Count())")
+            raise TopologyError(
+                f"agg({store!r}) folds by aggregates, and an aggregator was passed to cogroup; use "
+                "aggregate(...), or name aggregates for each stream, as cogroup(grouped, n=Count())"
+            )
         accumulators: list[Accumulator] = []
         sources: list[dict[str, pl.Expr]] = []
         columns: dict[str, pl.DataType] = {}
@@ -77,8 +79,10 @@ class _Cogrouped:
     def _aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator | None = None) -> KTable:
         aggregators = [each.aggregator for each in self._inputs if each.aggregator]
         if len(aggregators) < len(self._inputs):
-            raise TopologyError(f"aggregate({store!r}, ...) folds by functions, and aggregates were named in cogroup; "
-                                "use agg(...), or pass an aggregator for each stream, as cogroup(grouped, add)")
+            raise TopologyError(
+                f"aggregate({store!r}, ...) folds by functions, and aggregates were named in cogroup; "
+                "use agg(...), or pass an aggregator for each stream, as cogroup(grouped, add)"
+            )
         records = [each.node.record for each in self._inputs]
         values = CogroupedValues.of([record.value for record in records])
 
@@ -88,8 +92,10 @@ class _Cogrouped:
             outputs = [returned_type(function, "value") for function in functions]
             for function, other in zip(functions, outputs, strict=True):
                 if other != outputs[0]:
-                    raise TopologyError(f"{name}: {functions[0].name} and {function.name} return different types, and "
-                                        "they share one store; annotate all aggregators with one type")
+                    raise TopologyError(
+                        f"{name}: {functions[0].name} and {function.name} return different types, and "
+                        "they share one store; annotate all aggregators with one type"
+                    )
 
             def step(key: Any, item: tuple[int, Any], state: Any) -> Any:
                 index, value = item
@@ -99,41 +105,75 @@ class _Cogrouped:
                 assert merger is not None
                 return merger(key, initializer() if one is None else one, other)
 
-            return FunctionFold(step=step, node=name, function=" or ".join(each.name for each in functions),
-                                value=values, key=records[0].key_type, state_type=outputs[0],
-                                merger=merged if merger else None), outputs[0]
+            return FunctionFold(
+                step=step,
+                node=name,
+                function=" or ".join(each.name for each in functions),
+                value=values,
+                key=records[0].key_type,
+                state_type=outputs[0],
+                merger=merged if merger else None,
+            ), outputs[0]
 
-        sources = [{INPUT: pl.lit(index)} | {beside(index, name): pl.col(name) for name in record.value.columns}
-                   for index, record in enumerate(records)]
+        sources = [
+            {INPUT: pl.lit(index)} | {beside(index, name): pl.col(name) for name in record.value.columns}
+            for index, record in enumerate(records)
+        ]
         return self._add(store, values, sources, fold)
 
-    def _add(self, store: str, values: RowType, sources: list[dict[str, pl.Expr]],
-             fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
+    def _add(
+        self,
+        store: str,
+        values: RowType,
+        sources: list[dict[str, pl.Expr]],
+        fold_of: Callable[[str], tuple[Fold, RowType]],
+    ) -> KTable:
         graph, first = self._graph, self._inputs[0].node.record
         check_name("store", store)
         moving = sum(each.needs_repartition for each in self._inputs)
-        parents = [repartition(graph, each.node, store if moving == 1 else f"{store}-{index}")
-                   if each.needs_repartition else each.node for index, each in enumerate(self._inputs)]
+        parents = [
+            repartition(graph, each.node, store if moving == 1 else f"{store}-{index}")
+            if each.needs_repartition
+            else each.node
+            for index, each in enumerate(self._inputs)
+        ]
         names = tuple(graph.new_name("COGROUPKSTREAM-AGGREGATE-") for _ in parents)
         name = graph.new_name("COGROUPKSTREAM-MERGE-")
         fold, output = fold_of(name)
         record = RecordType(key=first.key, value=values, is_windowed=first.is_windowed)
         columns = tuple(
-            (*(pl.col(theirs).alias(ours) for ours, theirs
-               in zip(first.key_columns, parent.record.key_columns, strict=True)),
-             *(source.get(column, pl.lit(None)).cast(dtype).alias(column) for column, dtype in values.columns.items()),
-             *(pl.col(column) for column in source_schema(pl.Schema())))
-            for parent, source in zip(parents, sources, strict=True))
-        node = graph.add(CogroupNode(name=names[0], parent=parents[0], others=tuple(parents[1:]), record=record,
-                                     columns=columns, aggregate_names=names))
+            (
+                *(
+                    pl.col(theirs).alias(ours)
+                    for ours, theirs in zip(first.key_columns, parent.record.key_columns, strict=True)
+                ),
+                *(
+                    source.get(column, pl.lit(None)).cast(dtype).alias(column)
+                    for column, dtype in values.columns.items()
+                ),
+                *(pl.col(column) for column in source_schema(pl.Schema())),
+            )
+            for parent, source in zip(parents, sources, strict=True)
+        )
+        node = graph.add(
+            CogroupNode(
+                name=names[0],
+                parent=parents[0],
+                others=tuple(parents[1:]),
+                record=record,
+                columns=columns,
+                aggregate_names=names,
+            )
+        )
         return add_aggregation(graph, name, node, store, fold, output, self._windowing)
 
 
 class CogroupedKStream(_Cogrouped):
     """Several grouped streams. Aggregating drops null keys and null values, and counts the dropped."""
 
-    def cogroup(self, grouped: KGroupedStream, aggregator: Aggregator | None = None, /,
-                **aggregates: Aggregate | Count) -> CogroupedKStream:
+    def cogroup(
+        self, grouped: KGroupedStream, aggregator: Aggregator | None = None, /, **aggregates: Aggregate | Count
+    ) -> CogroupedKStream:
         """One more stream, whose records are folded by ``aggregator`` or ``aggregates`` as for ``KGroupedStream``.
 
         Its key columns match those of the first stream by position and type.
@@ -143,8 +183,9 @@ class CogroupedKStream(_Cogrouped):
                 fold the records.
         """
         if not isinstance(grouped, KGroupedStream):
-            raise TopologyError(f"cogroup got a {type(grouped).__name__}; pass a grouped stream, as "
-                                "stream.group_by_key()")
+            raise TopologyError(
+                f"cogroup got a {type(grouped).__name__}; pass a grouped stream, as stream.group_by_key()"
+            )
         self._graph.check_meets(grouped._graph)
         if (aggregator is None) == (not aggregates):
             raise TopologyError("cogroup takes one function (key, value, aggregate), or named aggregates as n=Count()")
@@ -156,28 +197,51 @@ class CogroupedKStream(_Cogrouped):
         if self._inputs:
             first = self._inputs[0].node.record
             if (list(first.key_columns.dtypes()), first.is_windowed) != (
-                    list(record.key_columns.dtypes()), record.is_windowed):
-                raise TopologyError(f"cogroup brings together the keys {dict(first.key_columns)} and "
-                                    f"{dict(record.key_columns)}; group all streams by keys of one type")
-        return CogroupedKStream(self._graph, (*self._inputs, _Input(
-            node=grouped._node, needs_repartition=grouped._needs_repartition, aggregator=aggregator,
-            aggregates=aggregates)))
+                list(record.key_columns.dtypes()),
+                record.is_windowed,
+            ):
+                raise TopologyError(
+                    f"cogroup brings together the keys {dict(first.key_columns)} and "
+                    f"{dict(record.key_columns)}; group all streams by keys of one type"
+                )
+        return CogroupedKStream(
+            self._graph,
+            (
+                *self._inputs,
+                _Input(
+                    node=grouped._node,
+                    needs_repartition=grouped._needs_repartition,
+                    aggregator=aggregator,
+                    aggregates=aggregates,
+                ),
+            ),
+        )
 
     def aggregate(self, store: str, initializer: Callable[[], Any], /) -> KTable:
         """Each stream's ``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row."""
         return self._aggregate(store, initializer)
 
     @overload
-    def windowed_by(self, windows: SessionWindows, *, retention: timedelta | None = None,
-                    idle_after: timedelta | None = None) -> SessionWindowedCogroupedKStream: ...
+    def windowed_by(
+        self, windows: SessionWindows, *, retention: timedelta | None = None, idle_after: timedelta | None = None
+    ) -> SessionWindowedCogroupedKStream: ...
 
     @overload
-    def windowed_by(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, *,
-                    retention: timedelta | None = None,
-                    idle_after: timedelta | None = None) -> TimeWindowedCogroupedKStream: ...
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        *,
+        retention: timedelta | None = None,
+        idle_after: timedelta | None = None,
+    ) -> TimeWindowedCogroupedKStream: ...
 
-    def windowed_by(self, windows: Windows, *, retention: timedelta | None = None, idle_after: timedelta | None = None,
-                    ) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
+    def windowed_by(
+        self,
+        windows: Windows,
+        *,
+        retention: timedelta | None = None,
+        idle_after: timedelta | None = None,
+    ) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
         """Records by key and window, as ``KGroupedStream.windowed_by``; the streams share one stream time."""
         windowing = Windowing.of(windows, self._inputs[0].node.record, retention, idle_after)
         if isinstance(windows, SessionWindows):

@@ -29,8 +29,15 @@ from weir.pipelines.topology.nodes import Node, RecordType
 ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
 
 
-def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, kind: JoinKind,
-                         foreign_key: ForeignKey, store: str | None) -> Node:
+def add_foreign_key_join(
+    graph: Graph,
+    left: Node,
+    right: Node,
+    function: JoinFunction | None,
+    kind: JoinKind,
+    foreign_key: ForeignKey,
+    store: str | None,
+) -> Node:
     """Raises ``TopologyError`` when the foreign key is not the right table's key, or a table cannot be looked up."""
     if store is not None:
         check_name("store", store)
@@ -45,12 +52,14 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
     store_name = named("subscription-store", "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-")
     receive_name, subscription_name, join_name = (
         named(suffix, "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-")
-        for suffix in ("subscription-receive", "subscription-join-foreign", "foreign-join-subscription"))
+        for suffix in ("subscription-receive", "subscription-join-foreign", "foreign-join-subscription")
+    )
     responses = named("subscription-response", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-") + "-topic"
     for end in ("sink", "source"):
         named(f"subscription-response-{end}", f"KTABLE-{end.upper()}-")
-    resolver_name = named("subscription-response-resolver-processor",
-                          "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-")
+    resolver_name = named(
+        "subscription-response-resolver-processor", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"
+    )
     name = named("result", "KTABLE-FK-JOIN-OUTPUT-")
 
     for table in (left, right):
@@ -59,29 +68,62 @@ def add_foreign_key_join(graph: Graph, left: Node, right: Node, function: JoinFu
     joiner, record = joiner_of(graph, name, left.record, right.record, function, has_own_key=True)
     key = _names_beside(left.record.key_columns, right.record.key_columns)
     primary = {known: left.record.key_columns[column] for column, known in key.items()}
-    asked = RecordType(key=right.record.key, value=RowType(pl.Schema(
-        {**primary, HASH: pl.Int64(), KEEPS: pl.Boolean(), ASKS: pl.Boolean()})))
-    kept = store_spec(join_name, store_name, RecordType(key=RowType(pl.Schema({**right.record.key_columns, **primary})),
-                                                        value=RowType(pl.Schema())),
-                      pl.Schema({HASH: pl.Int64(), SENDER: pl.Int32()}))
+    asked = RecordType(
+        key=right.record.key,
+        value=RowType(pl.Schema({**primary, HASH: pl.Int64(), KEEPS: pl.Boolean(), ASKS: pl.Boolean()})),
+    )
+    kept = store_spec(
+        join_name,
+        store_name,
+        RecordType(key=RowType(pl.Schema({**right.record.key_columns, **primary})), value=RowType(pl.Schema())),
+        pl.Schema({HASH: pl.Int64(), SENDER: pl.Int32()}),
+    )
     told = {joiner.right_names[column]: dtype for column, dtype in right.record.value.columns.items()}
-    answered = RecordType(key=left.record.key, is_windowed=left.record.is_windowed,
-                          value=RowType(pl.Schema({**told, HASH: pl.Int64(), SENDER: pl.Int32()})))
+    answered = RecordType(
+        key=left.record.key,
+        is_windowed=left.record.is_windowed,
+        value=RowType(pl.Schema({**told, HASH: pl.Int64(), SENDER: pl.Int32()})),
+    )
 
-    send = graph.add(SubscriptionSendNode(name=send_name, parent=left, record=asked, selector=selector,
-                                          selected=selected, key=key, kind=kind))
+    send = graph.add(
+        SubscriptionSendNode(
+            name=send_name, parent=left, record=asked, selector=selector, selected=selected, key=key, kind=kind
+        )
+    )
     sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked))
-    join = graph.add(SubscriptionJoinNode(
-        name=join_name, parent=sent, others=(right,), record=answered, store=kept, send=send, key=key, joiner=joiner,
-        receive_name=receive_name, subscription_name=subscription_name))
+    join = graph.add(
+        SubscriptionJoinNode(
+            name=join_name,
+            parent=sent,
+            others=(right,),
+            record=answered,
+            store=kept,
+            send=send,
+            key=key,
+            joiner=joiner,
+            receive_name=receive_name,
+            subscription_name=subscription_name,
+        )
+    )
     back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered))
     standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())
-    return graph.add(ResponseJoinNode(name=name, parent=back, others=(left,), record=record, send=send, joiner=joiner,
-                                      standing=standing, resolver_name=resolver_name))
+    return graph.add(
+        ResponseJoinNode(
+            name=name,
+            parent=back,
+            others=(left,),
+            record=record,
+            send=send,
+            joiner=joiner,
+            standing=standing,
+            resolver_name=resolver_name,
+        )
+    )
 
 
-def _selected(name: str, left: Node, right: Node,
-              foreign_key: ForeignKey) -> tuple[Mapping[str, pl.Expr] | UserFunction, RecordType]:
+def _selected(
+    name: str, left: Node, right: Node, foreign_key: ForeignKey
+) -> tuple[Mapping[str, pl.Expr] | UserFunction, RecordType]:
     """What makes the foreign key of a left row, and its type."""
     columns = dict(foreign_key) if isinstance(foreign_key, Mapping) else {}
     if callable(foreign_key) and takes_arguments(foreign_key, 1):
@@ -89,10 +131,13 @@ def _selected(name: str, left: Node, right: Node,
     selector, key, _ = selected_key(name, left, [] if columns else [foreign_key], columns)
     wanted = right.record.key_columns
     if list(key.columns.values()) != list(wanted.values()):
-        found, expected = (", ".join(f"{column}: {dtype}" for column, dtype in schema.items())
-                           for schema in (key.columns, wanted))
-        raise TopologyError(f"{name}: the foreign key is ({found}), and the key of the other table ({expected}); give "
-                            "columns of those types in that order, several as foreign_key={\"name\": \"column\", ...}")
+        found, expected = (
+            ", ".join(f"{column}: {dtype}" for column, dtype in schema.items()) for schema in (key.columns, wanted)
+        )
+        raise TopologyError(
+            f"{name}: the foreign key is ({found}), and the key of the other table ({expected}); give "
+            'columns of those types in that order, several as foreign_key={"name": "column", ...}'
+        )
     return selector, RecordType(key=key, value=left.record.value)
 
 

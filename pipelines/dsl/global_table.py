@@ -31,17 +31,36 @@ def add_global_table(graph: Graph, source: SourceNode, store: str) -> GlobalKTab
     return GlobalKTable(graph, graph.add(GlobalTableNode(name=name, record=record, source=source, store=spec)))
 
 
-def add_global_join(graph: Graph, stream: Node, table: GlobalTableNode, function: JoinFunction | None,
-                    key: KeySelector | None, *, is_left: bool) -> Node:
+def add_global_join(
+    graph: Graph,
+    stream: Node,
+    table: GlobalTableNode,
+    function: JoinFunction | None,
+    key: KeySelector | None,
+    *,
+    is_left: bool,
+) -> Node:
     """Raises ``TopologyError`` when no key is selected, or one that the table does not have."""
     name = graph.new_name("KSTREAM-LEFTJOIN-")  # as Kafka Streams calls the inner join too
     if key is None:
-        raise TopologyError(f"{name} joins with a global table; pass key=, which names the table's row: a column, an "
-                            "expression, several by name, or a function of (key, value)")
+        raise TopologyError(
+            f"{name} joins with a global table; pass key=, which names the table's row: a column, an "
+            "expression, several by name, or a function of (key, value)"
+        )
     columns = dict(key) if isinstance(key, Mapping) else {}
     selector, selected, _ = selected_key(name, stream, [] if columns else [key], columns)
     asked = RecordType(key=selected, value=stream.record.value)
     check_keys(name, asked, table.record)
     joiner, record = joiner_of(graph, name, stream.record, table.record, function, has_own_key=True)
-    return graph.add(GlobalJoinNode(name=name, parent=stream, record=record, table=table, selector=selector,
-                                    selected=asked, joiner=joiner, is_left=is_left))
+    return graph.add(
+        GlobalJoinNode(
+            name=name,
+            parent=stream,
+            record=record,
+            table=table,
+            selector=selector,
+            selected=asked,
+            joiner=joiner,
+            is_left=is_left,
+        )
+    )

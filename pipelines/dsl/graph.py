@@ -42,11 +42,21 @@ class Graph:
     def check_meets(self, other: Graph) -> None:
         """Raises ``TopologyError`` when what is to meet was made by two builders: a topology is that of one."""
         if other is not self:
-            raise TopologyError("the two sides come from two StreamsBuilders, and a topology reads the topics of one; "
-                                "make them with one")
+            raise TopologyError(
+                "the two sides come from two StreamsBuilders, and a topology reads the topics of one; "
+                "make them with one"
+            )
 
-    def record(self, where: str, key: RowType, value: RowType, *, is_windowed: bool = False,
-               shared: Sequence[str] = (), is_grouped: bool = False) -> RecordType:
+    def record(
+        self,
+        where: str,
+        key: RowType,
+        value: RowType,
+        *,
+        is_windowed: bool = False,
+        shared: Sequence[str] = (),
+        is_grouped: bool = False,
+    ) -> RecordType:
         """The record type of these columns, checked; ``shared`` are columns that key and value may both have.
 
         ``is_grouped`` says that the value was computed for the key, and so what the way out of an error is.
@@ -56,15 +66,21 @@ class Graph:
         """
         for name in [*key.columns, *value.columns]:
             if name.startswith("_"):
-                raise TopologyError(f"{where}: the column {name!r} begins with an underscore, which is reserved; "
-                                    "rename it")
+                raise TopologyError(
+                    f"{where}: the column {name!r} begins with an underscore, which is reserved; rename it"
+                )
             if is_windowed and name in WINDOW_COLUMNS:
                 raise TopologyError(f"{where}: the column {name!r} is the window's own; rename it")
         for name in key.columns:
             if name in value.columns and name not in shared:
-                way_out = "rename one of them" if not is_grouped else (
-                    f'give the key another name, as group_by({name}_key=col("{name}")), or rename or drop the value\'s '
-                    "column")
+                way_out = (
+                    "rename one of them"
+                    if not is_grouped
+                    else (
+                        f'give the key another name, as group_by({name}_key=col("{name}")), or rename or drop the '
+                        "value's column"
+                    )
+                )
                 raise TopologyError(f"{where}: {name!r} is both a key column and a value column; {way_out}")
         return RecordType(key=key, value=value, is_windowed=is_windowed)
 
@@ -72,16 +88,21 @@ class Graph:
 def check_name(what: str, name: Any) -> str:
     """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
     if not isinstance(name, str) or not name:
-        raise TopologyError(f"the {what} has no name; pass one as the first argument, unnamed state or output would "
-                            "not survive a change of the code")
+        raise TopologyError(
+            f"the {what} has no name; pass one as the first argument, unnamed state or output would "
+            "not survive a change of the code"
+        )
     if not _NAME.fullmatch(name):
-        raise TopologyError(f"the {what} name {name!r} does not do; use letters, digits, dot, dash and underscore, "
-                            "with a letter or digit first")
+        raise TopologyError(
+            f"the {what} name {name!r} does not do; use letters, digits, dot, dash and underscore, "
+            "with a letter or digit first"
+        )
     return name
 
 
-def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *,
-               kind: StoreKind = StoreKind.KEY_VALUE) -> StoreSpec:
+def store_spec(
+    where: str, name: str, record: RecordType, value: pl.Schema, *, kind: StoreKind = StoreKind.KEY_VALUE
+) -> StoreSpec:
     """The store of ``where``; raises ``TopologyError`` for a key that cannot be ordered."""
     for column, dtype in record.key_columns.items():
         if dtype.is_nested():
@@ -90,8 +111,8 @@ def store_spec(where: str, name: str, record: RecordType, value: pl.Schema, *,
 
 
 def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserFunction:
-    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called with ``arguments``, as far as it tells.
-    """
+    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called with ``arguments``, as far as it
+    tells."""
     if not callable(call):
         raise TopologyError(f"{node} got {call!r}; pass a polars expression or a function")
     function = UserFunction(call, node)
@@ -100,8 +121,10 @@ def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserF
             taken.bind(*arguments)
         except TypeError:
             names = inspect.Signature([each.replace(annotation=each.empty) for each in taken.parameters.values()])
-            raise TopologyError(f"{node}: function {function.name} takes {names}, and is called with "
-                                f"({', '.join(arguments)}); give it these arguments") from None
+            raise TopologyError(
+                f"{node}: function {function.name} takes {names}, and is called with "
+                f"({', '.join(arguments)}); give it these arguments"
+            ) from None
     return function
 
 
@@ -126,11 +149,15 @@ def return_annotation(function: UserFunction, example: str) -> Any:
     except (TypeError, NameError) as error:
         hints = getattr(function.call, "__annotations__", {})
         if isinstance(hints.get("return"), str):
-            raise TopologyError(f"{function.node}: the annotations of {function.name} cannot be read: {error}; use "
-                                "types that are defined at module level") from None
+            raise TopologyError(
+                f"{function.node}: the annotations of {function.name} cannot be read: {error}; use "
+                "types that are defined at module level"
+            ) from None
     if "return" not in hints:
-        raise TopologyError(f"{function.node}: function {function.name} has no return annotation, and state and "
-                            f"tables need types; write def f(...) -> {example}, or use expressions")
+        raise TopologyError(
+            f"{function.node}: function {function.name} has no return annotation, and state and "
+            f"tables need types; write def f(...) -> {example}, or use expressions"
+        )
     return hints["return"]
 
 
@@ -139,8 +166,9 @@ def returned_type(function: UserFunction, scalar_name: str) -> RowType:
     return row_type_of(return_annotation(function, "YourDataclass"), scalar_name)
 
 
-def named_expressions(where: str, schema: pl.Schema, positional: Sequence[Any],
-                      named: Mapping[str, Any]) -> tuple[dict[str, pl.Expr], RowType]:
+def named_expressions(
+    where: str, schema: pl.Schema, positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[dict[str, pl.Expr], RowType]:
     """Columns from ``"name"``, ``name="column"`` and ``name=expression``, with their types over ``schema``."""
     expressions: dict[str, pl.Expr] = {}
     for item in positional:
@@ -154,12 +182,16 @@ def named_expressions(where: str, schema: pl.Schema, positional: Sequence[Any],
             raise TopologyError(f"{where}: {name} is {item!r}; pass a column's name or an expression")
     if not expressions:
         raise TopologyError(f"{where} got no columns; name at least one")
-    columns = {name: normal_dtype(expression_dtype(expression, schema, name), name)
-               for name, expression in expressions.items()}
+    columns = {
+        name: normal_dtype(expression_dtype(expression, schema, name), name) for name, expression in expressions.items()
+    }
     return expressions, RowType(pl.Schema(columns))
 
 
 def unchanged_columns(expressions: Mapping[str, pl.Expr]) -> list[str]:
     """The columns that are taken over under their own name."""
-    return [name for name, expression in expressions.items()
-            if expression.meta.is_column() and expression.meta.root_names() == [name]]
+    return [
+        name
+        for name, expression in expressions.items()
+        if expression.meta.is_column() and expression.meta.root_names() == [name]
+    ]

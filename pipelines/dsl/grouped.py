@@ -66,11 +66,23 @@ class _Grouped:
 
         return self._add("KSTREAM-REDUCE-", store, fold)
 
-    def _function_fold(self, step: Callable[[Any, Any, Any], Any], function: UserFunction, state: RowType,
-                       merger: Callable[[Any, Any, Any], Any] | None = None) -> Fold:
+    def _function_fold(
+        self,
+        step: Callable[[Any, Any, Any], Any],
+        function: UserFunction,
+        state: RowType,
+        merger: Callable[[Any, Any, Any], Any] | None = None,
+    ) -> Fold:
         record = self._node.record
-        return FunctionFold(step=step, node=function.node, function=function.name, value=record.value,
-                            key=KeyType(record.key, record.is_windowed), state_type=state, merger=merger)
+        return FunctionFold(
+            step=step,
+            node=function.node,
+            function=function.name,
+            value=record.value,
+            key=KeyType(record.key, record.is_windowed),
+            state_type=state,
+            merger=merger,
+        )
 
     def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
         check_name("store", store)
@@ -83,9 +95,11 @@ class _Grouped:
 class _GroupedByFunction(_Grouped):
     """Aggregation by plain functions, where no states are merged."""
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any],
-                  /) -> KTable:
+    def aggregate(
+        self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any], /
+    ) -> KTable:
         """``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row and begins anew."""
+
         def fold(name: str) -> tuple[Fold, RowType]:
             function = user_function(aggregator, name, "key", "value", "aggregate")
             user_function(initializer, name)
@@ -103,18 +117,33 @@ class KGroupedStream(_GroupedByFunction):
     """Records by key. Aggregating drops null keys and null values, and counts the dropped."""
 
     @overload
-    def windowed_by(self, windows: SessionWindows, *, retention: timedelta | None = None,
-                    late_to: LateTo | None = None,
-                    idle_after: timedelta | None = None) -> SessionWindowedKStream: ...
+    def windowed_by(
+        self,
+        windows: SessionWindows,
+        *,
+        retention: timedelta | None = None,
+        late_to: LateTo | None = None,
+        idle_after: timedelta | None = None,
+    ) -> SessionWindowedKStream: ...
 
     @overload
-    def windowed_by(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, *,
-                    retention: timedelta | None = None, late_to: LateTo | None = None,
-                    idle_after: timedelta | None = None) -> TimeWindowedKStream: ...
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        *,
+        retention: timedelta | None = None,
+        late_to: LateTo | None = None,
+        idle_after: timedelta | None = None,
+    ) -> TimeWindowedKStream: ...
 
-    def windowed_by(self, windows: Windows, *, retention: timedelta | None = None,
-                    late_to: LateTo | None = None,
-                    idle_after: timedelta | None = None) -> TimeWindowedKStream | SessionWindowedKStream:
+    def windowed_by(
+        self,
+        windows: Windows,
+        *,
+        retention: timedelta | None = None,
+        late_to: LateTo | None = None,
+        idle_after: timedelta | None = None,
+    ) -> TimeWindowedKStream | SessionWindowedKStream:
         """Records by key and window.
 
         ``retention`` keeps windows in the store beyond their close, to be queried: from their start, sessions and
@@ -132,8 +161,9 @@ class KGroupedStream(_GroupedByFunction):
             return SessionWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
         return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
 
-    def cogroup(self, aggregator: Callable[[Any, Any, Any], Any] | None = None, /,
-                **aggregates: Aggregate | Count) -> CogroupedKStream:
+    def cogroup(
+        self, aggregator: Callable[[Any, Any, Any], Any] | None = None, /, **aggregates: Aggregate | Count
+    ) -> CogroupedKStream:
         """Begin an aggregation of several grouped streams that share one store and one result a key.
 
         This one's records are folded by ``aggregator(key, value, aggregate)``, a function annotated with what it
@@ -170,12 +200,19 @@ class SessionWindowedKStream(_Windowed):
     When a record changes the bounds of sessions or merges them, a tombstone goes out for each before the new one.
     """
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any],
-                  merger: Callable[[Any, Any, Any], Any], /) -> KTable:
+    def aggregate(
+        self,
+        store: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        /,
+    ) -> KTable:
         """``aggregator(key, value, aggregate)`` over the merged session, None deletes it.
 
         Sessions are merged, by their ends, as ``merger(key, aggregate, other)`` from ``initializer()`` on.
         """
+
         def fold(name: str) -> tuple[Fold, RowType]:
             function = user_function(aggregator, name, "key", "value", "aggregate")
             user_function(initializer, name)
@@ -197,8 +234,10 @@ def check_aggregates(aggregates: Mapping[str, Any]) -> None:
     """Raises ``TopologyError`` for what is no vectorised aggregate."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, (Aggregate, Count)):
-            raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
-                                "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)")
+            raise TopologyError(
+                f"{name} is {aggregate!r}; pass Count(), Sum(...), Min(...), Max(...), Mean(...), "
+                "First(...), Last(...), ApproxDistinct(...), ApproxQuantiles(...) or Collect(...)"
+            )
 
 
 def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulator]) -> tuple[Fold, RowType]:
@@ -212,19 +251,33 @@ def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulat
     return ColumnFold(tuple(accumulators)), RowType(pl.Schema({each.name: each.output for each in accumulators}))
 
 
-def add_aggregation(graph: Graph, name: str, parent: Node, store: str, fold: Fold, output: RowType,
-                    windowing: Windowing | None) -> KTable:
+def add_aggregation(
+    graph: Graph, name: str, parent: Node, store: str, fold: Fold, output: RowType, windowing: Windowing | None
+) -> KTable:
     """An aggregation of what ``parent`` forwards, kept in ``store``, in windows or not."""
-    record = graph.record(name, parent.record.key, output,
-                          is_windowed=parent.record.is_windowed or windowing is not None, is_grouped=True)
+    record = graph.record(
+        name, parent.record.key, output, is_windowed=parent.record.is_windowed or windowing is not None, is_grouped=True
+    )
     spec = store_spec(name, store, record, fold.state)
     if windowing is None:
-        return KTable(graph, graph.add(
-            AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)))
+        return KTable(
+            graph,
+            graph.add(AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)),
+        )
     late_to = graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
-    node = graph.add(AggregateNode(
-        name=name, parent=parent, record=record, store=windowing.store(spec), fold=fold, windows=windowing.windows,
-        is_final=windowing.is_final, late_to=late_to, idle_after_ms=windowing.idle_after_ms))
+    node = graph.add(
+        AggregateNode(
+            name=name,
+            parent=parent,
+            record=record,
+            store=windowing.store(spec),
+            fold=fold,
+            windows=windowing.windows,
+            is_final=windowing.is_final,
+            late_to=late_to,
+            idle_after_ms=windowing.idle_after_ms,
+        )
+    )
     if windowing.late_to and late_to:
         _add_late(graph, late_to, node, parent.record, windowing.late_to)
     return KTable(graph, node, windows=windowing.windows, is_final=windowing.is_final)
@@ -237,10 +290,18 @@ def _add_late(graph: Graph, name: str, node: Node, record: RecordType, late_to: 
     late_to(KStream(graph, graph.add(LateRecordsNode(name=name, parent=node, record=late)), has_new_key=False))
 
 
-def repartition(graph: Graph, parent: Node, name: str, *, is_explicit: bool = False,
-                partitions: int | None = None) -> RepartitionNode:
+def repartition(
+    graph: Graph, parent: Node, name: str, *, is_explicit: bool = False, partitions: int | None = None
+) -> RepartitionNode:
     """An edge that moves records to the task that owns their key; takes three numbers, as Kafka Streams does."""
     for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
         graph.new_name(prefix)
-    return graph.add(RepartitionNode(name=f"{name}-repartition", parent=parent, record=parent.record,
-                                     is_explicit=is_explicit, partitions=partitions))
+    return graph.add(
+        RepartitionNode(
+            name=f"{name}-repartition",
+            parent=parent,
+            record=parent.record,
+            is_explicit=is_explicit,
+            partitions=partitions,
+        )
+    )

@@ -30,8 +30,17 @@ from weir.state.stores.specs import key_value_spec
 JoinFunction = Callable[..., Any]
 
 
-def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: JoinFunction | None, *,
-                          name: str | None, is_left: bool, grace: timedelta | None, store: str | None) -> Node:
+def add_stream_table_join(
+    graph: Graph,
+    stream: Node,
+    table: Node,
+    function: JoinFunction | None,
+    *,
+    name: str | None,
+    is_left: bool,
+    grace: timedelta | None,
+    store: str | None,
+) -> Node:
     """Raises ``TopologyError`` when the keys differ, the table cannot be looked up, or the grace does not fit it."""
     running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
     name = running_name if name is None else check_name("join", name)
@@ -39,32 +48,47 @@ def add_stream_table_join(graph: Graph, stream: Node, table: Node, function: Joi
     joiner, record = joiner_of(graph, name, stream.record, table.record, function)
     if grace is not None:
         stream = graph.add(_buffer(f"{name}-buffer", stream, table, grace, store))
-    return graph.add(StreamTableJoinNode(name=name, parent=stream, others=(table,), record=record, joiner=joiner,
-                                         is_left=is_left))
+    return graph.add(
+        StreamTableJoinNode(name=name, parent=stream, others=(table,), record=record, joiner=joiner, is_left=is_left)
+    )
 
 
 def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str | None) -> JoinBufferNode:
     """What holds the stream's records for ``grace``; raises ``TopologyError`` when the table has no such history."""
     grace_ms, versions, record = not_negative_ms(grace, "grace"), versioned_store(table), stream.record
     if versions is None or versions.retention_ms is None:
-        raise TopologyError(f"grace= lets records wait for the table's row of their time, and {table.name} is not "
-                            "versioned; give its table(...) or to_table(...) history_retention=")
+        raise TopologyError(
+            f"grace= lets records wait for the table's row of their time, and {table.name} is not "
+            "versioned; give its table(...) or to_table(...) history_retention="
+        )
     if grace_ms > versions.retention_ms:
         kept = duration_text(timedelta(milliseconds=versions.retention_ms))
-        raise TopologyError(f"grace is {grace}, and the table {versions.name!r} keeps its history for {kept} only; "
-                            "keep it for the grace at least")
+        raise TopologyError(
+            f"grace is {grace}, and the table {versions.name!r} keeps its history for {kept} only; "
+            "keep it for the grace at least"
+        )
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
-    return JoinBufferNode(name=name, parent=stream, record=record, grace_ms=grace_ms,
-                          store=key_value_spec(spec.name, key, spec.value))
+    return JoinBufferNode(
+        name=name, parent=stream, record=record, grace_ms=grace_ms, store=key_value_spec(spec.name, key, spec.value)
+    )
 
 
-def add_stream_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, windows: JoinWindows | None,
-                    store: str | None, kind: JoinKind) -> Node:
+def add_stream_join(
+    graph: Graph,
+    left: Node,
+    right: Node,
+    function: JoinFunction | None,
+    windows: JoinWindows | None,
+    store: str | None,
+    kind: JoinKind,
+) -> Node:
     """Raises ``TopologyError`` when the keys differ, or windows or the store's name are missing."""
     if not isinstance(windows, JoinWindows):
-        raise TopologyError(f"a join of two streams got windows={windows!r}; pass "
-                            "JoinWindows.of_time_difference_and_grace(...) or of_time_difference_with_no_grace(...)")
+        raise TopologyError(
+            f"a join of two streams got windows={windows!r}; pass "
+            "JoinWindows.of_time_difference_and_grace(...) or of_time_difference_with_no_grace(...)"
+        )
     if store is None:
         raise TopologyError('a join of two streams keeps both sides; name that with store="..."')
     check_name("store", store)
@@ -78,38 +102,85 @@ def add_stream_join(graph: Graph, left: Node, right: Node, function: JoinFunctio
     sides = []
     infixes = ("-outer" if kind == "outer" else "", "-outer" if kind != "inner" else "")
     for index, (node, pair_names, infix) in enumerate(zip((left, right), names, infixes, strict=True)):
-        values = {known: node.record.value.columns[column] for column, known in pair_names.items()
-                  if known not in left.record.key_columns}
+        values = {
+            known: node.record.value.columns[column]
+            for column, known in pair_names.items()
+            if known not in left.record.key_columns
+        }
         spec = key_value_spec(
             f"{store}{infix}-{('this', 'other')[index]}-join-store",
-            pl.Schema({**left.record.key_columns, "_at": TIME, "_seq": pl.Int64()}), pl.Schema(values),
-            ttl_ms=windows.retention_ms)
-        reach = (windows.before_ms, windows.after_ms)[::-1 if index else 1]
-        sides.append(StreamSide(store=spec, key=tuple(node.record.key_columns), names=pair_names, back_ms=reach[0],
-                                on_ms=reach[1], is_outer=kind == "outer" or (kind == "left" and not index)))
-    held = None if kind == "inner" else key_value_spec(
-        f"{store}-{kind}-shared-join-store",
-        pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
-        joiner.pair_values)
-    return graph.add(StreamJoinNode(name=name, parent=left, others=(right,), record=record, joiner=joiner,
-                                    windows=windows, left=sides[0], right=sides[1], held=held,
-                                    windowed_names=windowed, join_names=joins))
+            pl.Schema({**left.record.key_columns, "_at": TIME, "_seq": pl.Int64()}),
+            pl.Schema(values),
+            ttl_ms=windows.retention_ms,
+        )
+        reach = (windows.before_ms, windows.after_ms)[:: -1 if index else 1]
+        sides.append(
+            StreamSide(
+                store=spec,
+                key=tuple(node.record.key_columns),
+                names=pair_names,
+                back_ms=reach[0],
+                on_ms=reach[1],
+                is_outer=kind == "outer" or (kind == "left" and not index),
+            )
+        )
+    held = (
+        None
+        if kind == "inner"
+        else key_value_spec(
+            f"{store}-{kind}-shared-join-store",
+            pl.Schema({"_at": TIME, "_is_left": pl.Boolean(), **left.record.key_columns, "_seq": pl.Int64()}),
+            joiner.pair_values,
+        )
+    )
+    return graph.add(
+        StreamJoinNode(
+            name=name,
+            parent=left,
+            others=(right,),
+            record=record,
+            joiner=joiner,
+            windows=windows,
+            left=sides[0],
+            right=sides[1],
+            held=held,
+            windowed_names=windowed,
+            join_names=joins,
+        )
+    )
 
 
-def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None,
-                         kind: JoinKind) -> Node:
+def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFunction | None, kind: JoinKind) -> Node:
     """Raises ``TopologyError`` when the keys differ, or a table cannot be looked up."""
-    name, this_name, other_name = (graph.new_name(prefix) for prefix
-                                   in ("KTABLE-MERGE-", "KTABLE-JOINTHIS-", "KTABLE-JOINOTHER-"))
+    name, this_name, other_name = (
+        graph.new_name(prefix) for prefix in ("KTABLE-MERGE-", "KTABLE-JOINTHIS-", "KTABLE-JOINOTHER-")
+    )
     for table in (left, right):
         bases(table)
     joiner, record = joiner_of(graph, name, left.record, right.record, function)
-    return graph.add(TableTableJoinNode(name=name, parent=left, others=(right,), record=record, joiner=joiner,
-                                        kind=kind, this_name=this_name, other_name=other_name))
+    return graph.add(
+        TableTableJoinNode(
+            name=name,
+            parent=left,
+            others=(right,),
+            record=record,
+            joiner=joiner,
+            kind=kind,
+            this_name=this_name,
+            other_name=other_name,
+        )
+    )
 
 
-def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
-              function: JoinFunction | None, *, has_own_key: bool = False) -> tuple[Joiner, RecordType]:
+def joiner_of(
+    graph: Graph,
+    name: str,
+    left: RecordType,
+    right: RecordType,
+    function: JoinFunction | None,
+    *,
+    has_own_key: bool = False,
+) -> tuple[Joiner, RecordType]:
     """What makes results of pairs, and the results' columns under the left side's key.
 
     With ``has_own_key`` the left side does not meet the right one under that key.
@@ -122,30 +193,43 @@ def joiner_of(graph: Graph, name: str, left: RecordType, right: RecordType,
         while free in (*left.columns, *right_names.values()):
             free = f"{free}_right"
         if free != pair_name and function is None:
-            raise TopologyError(f"{name}: the column {column!r} of both sides would be called {pair_name!r}, as "
-                                "another one is; rename one with map_values(...)")
+            raise TopologyError(
+                f"{name}: the column {column!r} of both sides would be called {pair_name!r}, as "
+                "another one is; rename one with map_values(...)"
+            )
         right_names[column] = free
     takes_key = takes_arguments(function, 3)
     call = None if function is None else user_function(function, name, *["key"] * takes_key, "value", "other")
     if call is None:
-        columns = {**left.value.columns,
-                   **{right_names[column]: dtype for column, dtype in right.value.columns.items()}}
+        columns = {
+            **left.value.columns,
+            **{right_names[column]: dtype for column, dtype in right.value.columns.items()},
+        }
         result = RowType(pl.Schema(columns))
         shared = [column for column in left.value.columns if column in left.key_columns]
     else:
         result, shared = returned_type(call, "value"), []
     record = graph.record(name, left.key, result, is_windowed=left.is_windowed, shared=shared)
-    joiner = Joiner(key=left.key_type, key_columns=tuple(left.key_columns), left=left.value, right=right.value,
-                    right_names=right_names, function=call, result=result,
-                    takes_key=takes_key)
+    joiner = Joiner(
+        key=left.key_type,
+        key_columns=tuple(left.key_columns),
+        left=left.value,
+        right=right.value,
+        right_names=right_names,
+        function=call,
+        result=result,
+        takes_key=takes_key,
+    )
     return joiner, record
 
 
 def check_keys(name: str, left: RecordType, right: RecordType) -> None:
     """Raises ``TopologyError`` unless both sides' key columns have the same types in the same order."""
     if list(left.key_columns.values()) != list(right.key_columns.values()):
-        raise TopologyError(f"{name} joins the key {_key(left)} with the key {_key(right)}; give both sides key "
-                            "columns of the same types in the same order, with select_key(...)")
+        raise TopologyError(
+            f"{name} joins the key {_key(left)} with the key {_key(right)}; give both sides key "
+            "columns of the same types in the same order, with select_key(...)"
+        )
 
 
 def _key(record: RecordType) -> str:

@@ -28,12 +28,19 @@ _SEVERAL = (list, Iterable, Iterator, Sequence)
 def add_select_key(graph: Graph, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> Node:
     name = graph.new_name("KSTREAM-KEY-SELECT-")
     expressions, key, shared = selected_key(name, parent, selector, columns)
-    return graph.add(SelectKeyNode(name=name, parent=parent, selector=expressions,
-                                   record=graph.record(name, key, parent.record.value, shared=shared)))
+    return graph.add(
+        SelectKeyNode(
+            name=name,
+            parent=parent,
+            selector=expressions,
+            record=graph.record(name, key, parent.record.value, shared=shared),
+        )
+    )
 
 
-def selected_key(name: str, parent: Node, selector: Sequence[Any],
-                 columns: Mapping[str, Any]) -> tuple[dict[str, pl.Expr] | UserFunction, RowType, list[str]]:
+def selected_key(
+    name: str, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]
+) -> tuple[dict[str, pl.Expr] | UserFunction, RowType, list[str]]:
     """What makes the key that node ``name`` asks for, its type, and its columns that are the value's too."""
     if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
         function = user_function(selector[0], name, "key", "value")
@@ -45,19 +52,29 @@ def selected_key(name: str, parent: Node, selector: Sequence[Any],
 def add_map(graph: Graph, parent: Node, mapper: Any, key: Any, value: Any) -> Node:
     name = graph.new_name("KSTREAM-MAP-")
     if (mapper is None) == (key is None and value is None) or (key is None) != (value is None):
-        raise TopologyError(f"{name}: map takes either one function, or key= and value= with columns; pass one of "
-                            "the two")
+        raise TopologyError(
+            f"{name}: map takes either one function, or key= and value= with columns; pass one of the two"
+        )
     if mapper is not None:
         return _add_pairs(graph, parent, name, mapper, is_flat=False)
     for part, given in (("key", key), ("value", value)):
         if not isinstance(given, (str, Mapping)):
-            raise TopologyError(f"{name}: {part} is {given!r}; pass a column's name or a dictionary of columns, as "
-                                f'{part}={{"name": col("column")}}')
+            raise TopologyError(
+                f"{name}: {part} is {given!r}; pass a column's name or a dictionary of columns, as "
+                f'{part}={{"name": col("column")}}'
+            )
     keys, key_type = _key_expressions(name, parent, *_selection(key))
     values, value_type = named_expressions(name, parent.record.columns, *_selection(value))
     shared = set(unchanged_columns(keys)) & set(unchanged_columns(values))
-    return graph.add(MapNode(name=name, parent=parent, mapper=PairExpressions(keys, values), is_flat=False,
-                             record=graph.record(name, key_type, value_type, shared=tuple(shared))))
+    return graph.add(
+        MapNode(
+            name=name,
+            parent=parent,
+            mapper=PairExpressions(keys, values),
+            is_flat=False,
+            record=graph.record(name, key_type, value_type, shared=tuple(shared)),
+        )
+    )
 
 
 def add_flat_map(graph: Graph, parent: Node, mapper: Any) -> Node:
@@ -71,21 +88,30 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
     record, shared, exploded = parent.record, [], None
     if mapper is not None:
         function = user_function(mapper, name, "value")
-        value = row_type_of(_element(function, return_annotation(function, "list[YourDataclass]"), "YourDataclass"),
-                            "value")
+        value = row_type_of(
+            _element(function, return_annotation(function, "list[YourDataclass]"), "YourDataclass"), "value"
+        )
         chosen: UserFunction | dict[str, pl.Expr] = function
     else:
         chosen, several = named_expressions(name, record.columns, (), columns)
         lists = {column: dtype.inner for column, dtype in several.columns.items() if isinstance(dtype, pl.List)}
         if len(lists) != 1:
-            raise TopologyError(f"{name}: {len(lists)} of the columns are lists; exactly one must be, and each of its "
-                                "elements becomes a record")
+            raise TopologyError(
+                f"{name}: {len(lists)} of the columns are lists; exactly one must be, and each of its "
+                "elements becomes a record"
+            )
         (exploded,) = lists
         value = RowType(pl.Schema({**several.columns, **lists}))
         shared = [column for column in unchanged_columns(chosen) if column != exploded]
-    return graph.add(FlatMapValuesNode(
-        name=name, parent=parent, mapper=chosen, exploded=exploded,
-        record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared)))
+    return graph.add(
+        FlatMapValuesNode(
+            name=name,
+            parent=parent,
+            mapper=chosen,
+            exploded=exploded,
+            record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared),
+        )
+    )
 
 
 def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: bool) -> Node:
@@ -96,8 +122,9 @@ def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: b
         annotation = _element(function, annotation, pair)
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is not tuple or len(parts) != 2 or parts[1] is Ellipsis:
-        raise TopologyError(f"{name}: function {function.name} says it gives {annotation!r}; it must be a pair of key "
-                            f"and value, {pair}")
+        raise TopologyError(
+            f"{name}: function {function.name} says it gives {annotation!r}; it must be a pair of key and value, {pair}"
+        )
     record = graph.record(name, row_type_of(parts[0], "key"), row_type_of(parts[1], "value"))
     return graph.add(MapNode(name=name, parent=parent, record=record, mapper=function, is_flat=is_flat))
 
@@ -105,8 +132,10 @@ def _add_pairs(graph: Graph, parent: Node, name: str, mapper: Any, *, is_flat: b
 def _element(function: UserFunction, annotation: Any, element: str) -> Any:
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) not in _SEVERAL or len(parts) != 1:
-        raise TopologyError(f"{function.node}: function {function.name} says it returns {annotation!r}; it must return "
-                            f"any number of results, list[{element}] or Iterable[{element}]")
+        raise TopologyError(
+            f"{function.node}: function {function.name} says it returns {annotation!r}; it must return "
+            f"any number of results, list[{element}] or Iterable[{element}]"
+        )
     return parts[0]
 
 
@@ -114,8 +143,9 @@ def _selection(given: str | Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[s
     return ((given,), {}) if isinstance(given, str) else ((), given)
 
 
-def _key_expressions(name: str, parent: Node, selector: Sequence[Any],
-                     columns: Mapping[str, Any]) -> tuple[dict[str, pl.Expr], RowType]:
+def _key_expressions(
+    name: str, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]
+) -> tuple[dict[str, pl.Expr], RowType]:
     """A single column that is taken over as it is makes a scalar key."""
     expressions, key = named_expressions(name, parent.record.columns, selector, columns)
     if len(key.columns) == 1 and unchanged_columns(expressions):

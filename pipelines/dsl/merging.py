@@ -12,8 +12,10 @@ def add_merge(graph: Graph, one: Node, other: Node) -> Node:
     name = graph.new_name("KSTREAM-MERGE-")
     mine, theirs = one.record, other.record
     if mine.key_columns != theirs.key_columns or mine.value.columns != theirs.value.columns:
-        raise TopologyError(f"{name} brings together records with the columns {_listed(one)} and {_listed(other)}; "
-                            "give both the same names and types with select_key(...) and map_values(...)")
+        raise TopologyError(
+            f"{name} brings together records with the columns {_listed(one)} and {_listed(other)}; "
+            "give both the same names and types with select_key(...) and map_values(...)"
+        )
     return graph.add(MergeNode(name=name, parent=one, others=(other,), record=mine))
 
 

@@ -13,11 +13,20 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.nodes import FilterNode, MapValuesNode, Node, PeekNode
 
 
-def add_filter(graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool,
-               is_negated: bool = False) -> Node:
+def add_filter(
+    graph: Graph, parent: Node, predicate: Any, prefix: str, *, is_table: bool, is_negated: bool = False
+) -> Node:
     name = graph.new_name(prefix)
-    return graph.add(FilterNode(name=name, parent=parent, record=parent.record, is_table=is_table,
-                                predicate=checked_predicate(name, parent, predicate), is_negated=is_negated))
+    return graph.add(
+        FilterNode(
+            name=name,
+            parent=parent,
+            record=parent.record,
+            is_table=is_table,
+            predicate=checked_predicate(name, parent, predicate),
+            is_negated=is_negated,
+        )
+    )
 
 
 def checked_predicate(name: str, parent: Node, predicate: Any) -> pl.Expr | UserFunction:
@@ -41,12 +50,19 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
     else:
         mapper = user_function(mapper, name, "value")
         value = returned_type(mapper, "value")
-    return graph.add(MapValuesNode(
-        name=name, parent=parent, mapper=mapper, is_table=is_table,
-        record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared)))
+    return graph.add(
+        MapValuesNode(
+            name=name,
+            parent=parent,
+            mapper=mapper,
+            is_table=is_table,
+            record=graph.record(name, record.key, value, is_windowed=record.is_windowed, shared=shared),
+        )
+    )
 
 
 def add_peek(graph: Graph, parent: Node, action: Any, prefix: str) -> Node:
     name = graph.new_name(prefix)
-    return graph.add(PeekNode(name=name, parent=parent, record=parent.record,
-                              action=user_function(action, name, "key", "value")))
+    return graph.add(
+        PeekNode(name=name, parent=parent, record=parent.record, action=user_function(action, name, "key", "value"))
+    )

@@ -100,9 +100,11 @@ class Suppressed:
             TopologyError: The buffer is not strict: a result that goes early is not final.
         """
         if not isinstance(buffer, StrictBufferConfig):
-            raise TopologyError(f"until_window_closes got {buffer!r}; final results need a strict buffer: "
-                                "BufferConfig.unbounded(), or a limit with shut_down_when_full() or "
-                                "spill_to_disk_when_full()")
+            raise TopologyError(
+                f"until_window_closes got {buffer!r}; final results need a strict buffer: "
+                "BufferConfig.unbounded(), or a limit with shut_down_when_full() or "
+                "spill_to_disk_when_full()"
+            )
         return cls(buffer=buffer)
 
     @classmethod
@@ -112,8 +114,9 @@ class Suppressed:
         Further updates replace what is held and do not start the time anew. Tombstones are forwarded.
         """
         if not isinstance(buffer, BufferConfig):
-            raise TopologyError(f"until_time_limit got {buffer!r}; pass BufferConfig.unbounded(), .max_records(...) "
-                                "or .max_bytes(...)")
+            raise TopologyError(
+                f"until_time_limit got {buffer!r}; pass BufferConfig.unbounded(), .max_records(...) or .max_bytes(...)"
+            )
         return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"))
 
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:

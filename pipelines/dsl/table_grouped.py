@@ -58,30 +58,54 @@ class KGroupedTable:
             function, _ = (user_function(each, name, "reduced", "value") for each in (adder, subtractor))
             return self._function_fold(
                 lambda key, item, state: item if state is None else adder(state, item),
-                lambda key, item, state: subtractor(state, item), function, value), value
+                lambda key, item, state: subtractor(state, item),
+                function,
+                value,
+            ), value
 
         return self._add("KTABLE-REDUCE-", store, fold)
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], adder: Callable[[Any, Any, Any], Any],
-                  subtractor: Callable[[Any, Any, Any], Any], /) -> KTable:
+    def aggregate(
+        self,
+        store: str,
+        initializer: Callable[[], Any],
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        /,
+    ) -> KTable:
         """``adder(key, value, aggregate)`` for a row that comes, from ``initializer()`` on, and ``subtractor`` with the
         same arguments for one that goes; None deletes the group's row."""
+
         def fold(name: str) -> tuple[Fold, RowType]:
             function, _ = (user_function(each, name, "key", "value", "aggregate") for each in (adder, subtractor))
             user_function(initializer, name)
             output = returned_type(function, "value")
             return self._function_fold(
                 lambda key, item, state: adder(key, item, initializer() if state is None else state),
-                subtractor, function, output), output
+                subtractor,
+                function,
+                output,
+            ), output
 
         return self._add("KTABLE-AGGREGATE-", store, fold)
 
-    def _function_fold(self, add: Callable[[Any, Any, Any], Any], subtract: Callable[[Any, Any, Any], Any],
-                       function: UserFunction, state: RowType) -> Fold:
+    def _function_fold(
+        self,
+        add: Callable[[Any, Any, Any], Any],
+        subtract: Callable[[Any, Any, Any], Any],
+        function: UserFunction,
+        state: RowType,
+    ) -> Fold:
         record = self._node.record
         changed = ChangedRows(record.value.columns, record.value.is_scalar, record.value.python_type)
-        return FunctionFold(step=adding_and_subtracting(add, subtract), node=function.node, function=function.name,
-                            key=record.key_type, value=changed, state_type=state)
+        return FunctionFold(
+            step=adding_and_subtracting(add, subtract),
+            node=function.node,
+            function=function.name,
+            key=record.key_type,
+            value=changed,
+            state_type=state,
+        )
 
     def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
         check_name("store", store)
@@ -89,12 +113,17 @@ class KGroupedTable:
             self._graph.new_name(moved)
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
-        moved_rows = self._graph.add(ChangeRepartitionNode(name=f"{store}-repartition", parent=self._node,
-                                                           record=self._node.record))
+        moved_rows = self._graph.add(
+            ChangeRepartitionNode(name=f"{store}-repartition", parent=self._node, record=self._node.record)
+        )
         record = self._graph.record(name, self._node.record.key, output, is_grouped=True)
         spec = store_spec(name, store, record, fold.state)
-        return KTable(self._graph, self._graph.add(ChangeAggregateNode(
-            name=name, parent=moved_rows, record=record, store=spec, fold=fold, windows=None)))
+        return KTable(
+            self._graph,
+            self._graph.add(
+                ChangeAggregateNode(name=name, parent=moved_rows, record=record, store=spec, fold=fold, windows=None)
+            ),
+        )
 
 
 def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> KGroupedTable:
@@ -102,6 +131,14 @@ def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns:
     name = graph.new_name("KTABLE-SELECT-")
     bases(table)
     expressions, key, shared = selected_key(name, table, selector, columns)
-    return KGroupedTable(graph, graph.add(ChangeSelectNode(
-        name=name, parent=table, selector=expressions,
-        record=graph.record(name, key, table.record.value, shared=shared))))
+    return KGroupedTable(
+        graph,
+        graph.add(
+            ChangeSelectNode(
+                name=name,
+                parent=table,
+                selector=expressions,
+                record=graph.record(name, key, table.record.value, shared=shared),
+            )
+        ),
+    )

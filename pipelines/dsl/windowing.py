@@ -52,8 +52,14 @@ class Windowing:
     is_final: bool = False
 
     @classmethod
-    def of(cls, windows: Windows, record: RecordType, retention: timedelta | None, idle_after: timedelta | None,
-           late_to: LateTo | None = None) -> Windowing:
+    def of(
+        cls,
+        windows: Windows,
+        record: RecordType,
+        retention: timedelta | None,
+        idle_after: timedelta | None,
+        late_to: LateTo | None = None,
+    ) -> Windowing:
         """What ``windowed_by`` was given for records like ``record``.
 
         Raises:
@@ -61,22 +67,32 @@ class Windowing:
                 shorter than the least that they can have.
         """
         if not isinstance(windows, Windows):
-            raise TopologyError(f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...), "
-                                "SlidingWindows.of_time_difference_and_grace(...), "
-                                "SessionWindows.of_inactivity_gap_and_grace(...) or UnlimitedWindows.of()")
+            raise TopologyError(
+                f"windowed_by got {windows!r}; pass TimeWindows.of_size_and_grace(...), "
+                "SlidingWindows.of_time_difference_and_grace(...), "
+                "SessionWindows.of_inactivity_gap_and_grace(...) or UnlimitedWindows.of()"
+            )
         if record.is_windowed:
             raise TopologyError("the key is windowed already; choose a new key with group_by(...) before windowed_by")
         if late_to is not None and not callable(late_to):
-            raise TopologyError(f"late_to is {late_to!r}; pass a function of the late records' stream, "
-                                'as lambda late: late.to_delta("late")')
-        return cls(windows=windows, retention_ms=_retention_ms(windows, retention), late_to=late_to,
-                   idle_after_ms=idle_ms(idle_after))
+            raise TopologyError(
+                f"late_to is {late_to!r}; pass a function of the late records' stream, "
+                'as lambda late: late.to_delta("late")'
+            )
+        return cls(
+            windows=windows,
+            retention_ms=_retention_ms(windows, retention),
+            late_to=late_to,
+            idle_after_ms=idle_ms(idle_after),
+        )
 
     def emitting(self, strategy: EmitStrategy) -> Windowing:
         """The same under ``strategy``; raises ``TopologyError`` for one that the windows cannot have."""
         if not isinstance(strategy, EmitStrategy):
-            raise TopologyError(f"emit_strategy got {strategy!r}; pass EmitStrategy.on_window_close() or "
-                                "EmitStrategy.on_window_update()")
+            raise TopologyError(
+                f"emit_strategy got {strategy!r}; pass EmitStrategy.on_window_close() or "
+                "EmitStrategy.on_window_update()"
+            )
         if strategy.is_final and isinstance(self.windows, UnlimitedWindows):
             raise TopologyError("unlimited windows never close; use EmitStrategy.on_window_update()")
         return replace(self, is_final=strategy.is_final)
@@ -84,8 +100,7 @@ class Windowing:
     def store(self, spec: StoreSpec) -> StoreSpec:
         """``spec`` as this windowing needs it, a millisecond or two longer than the least retention perhaps."""
         if isinstance(self.windows, (SessionWindows, SlidingWindows)):
-            return replace(spec, kind=StoreKind.SESSION,
-                           retention_ms=max(self.windows.kept_ms, self.retention_ms or 0))
+            return replace(spec, kind=StoreKind.SESSION, retention_ms=max(self.windows.kept_ms, self.retention_ms or 0))
         return replace(spec, kind=StoreKind.WINDOW, retention_ms=self.retention_ms)
 
 
@@ -101,6 +116,8 @@ def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:
     if least_ms is None:
         raise TopologyError("unlimited windows are kept for ever; leave the retention out")
     if retention_ms < least_ms:
-        raise TopologyError(f"retention is {duration_text(retention)}, but the windows need "
-                            f"{timedelta(milliseconds=least_ms)}; keep them for that long at least")
+        raise TopologyError(
+            f"retention is {duration_text(retention)}, but the windows need "
+            f"{timedelta(milliseconds=least_ms)}; keep them for that long at least"
+        )
     return retention_ms

@@ -10,6 +10,9 @@ def lateness_by_hour(finals: pl.DataFrame) -> pl.DataFrame:
 
     ``finals`` are rows of ``late_departures``.
     """
-    return (finals.group_by(hour=pl.col("window_start").dt.hour())
-            .agg(pl.col("flights", "late").sum())
-            .with_columns(share=pl.col("late") / pl.col("flights")).sort("hour"))
+    return (
+        finals.group_by(hour=pl.col("window_start").dt.hour())
+        .agg(pl.col("flights", "late").sum())
+        .with_columns(share=pl.col("late") / pl.col("flights"))
+        .sort("hour")
+    )

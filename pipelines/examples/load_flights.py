@@ -62,5 +62,11 @@ def load(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadSummary:
     """Bring the topic to hold every flight exactly once, in order; errors as ``load_records``."""
-    return load_records(bootstrap_servers, topic, partitions, flight_records,
-                        client_properties=client_properties, on_progress=on_progress)
+    return load_records(
+        bootstrap_servers,
+        topic,
+        partitions,
+        flight_records,
+        client_properties=client_properties,
+        on_progress=on_progress,
+    )

@@ -17,9 +17,9 @@ def weather_records(partitions: int) -> pl.DataFrame:
     """
     weather = pl.read_csv(package_file("weather.csv"), null_values=["NA", ""], infer_schema_length=None)
     hour = pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ").dt.epoch("ms")
-    ordered = weather.select(
-        key="origin", value=pl.struct(pl.all()).struct.json_encode(), timestamp_ms=hour
-    ).sort("timestamp_ms", "key", maintain_order=True)
+    ordered = weather.select(key="origin", value=pl.struct(pl.all()).struct.json_encode(), timestamp_ms=hour).sort(
+        "timestamp_ms", "key", maintain_order=True
+    )
     return ordered.with_columns(partition=partition_of(ordered, ["key"], partitions)).with_columns(
         offset=pl.int_range(pl.len()).over("partition")
     )
@@ -34,5 +34,11 @@ def load(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadSummary:
     """Bring the topic to hold every observation exactly once, in order; errors as ``load_records``."""
-    return load_records(bootstrap_servers, topic, partitions, weather_records,
-                        client_properties=client_properties, on_progress=on_progress)
+    return load_records(
+        bootstrap_servers,
+        topic,
+        partitions,
+        weather_records,
+        client_properties=client_properties,
+        on_progress=on_progress,
+    )

@@ -15,5 +15,7 @@ class OffsetFileError(MigrationError):
         self.file, self.line, self.reason = file, line, reason
 
     def __str__(self) -> str:
-        return (f"{self.file}, line {self.line}: {self.reason}; nothing was changed: take the file anew from a cleanly "
-                "stopped application")
+        return (
+            f"{self.file}, line {self.line}: {self.reason}; nothing was changed: take the file anew from a cleanly "
+            "stopped application"
+        )

@@ -43,12 +43,17 @@ def default_serdes(sub_topology: SubTopology, store: StoreSpec) -> StoreSerdes:
     keys, source = key_columns(store), sub_topology.sources[0] if sub_topology.sources else None
     key = source.key_serde if source is not None and source.key.columns == keys else _scalar(keys)
     is_table = any(isinstance(node, TableNode) and node.store is store for node in sub_topology.nodes)
-    value = (source.value_serde if is_table and source is not None and source.value.columns == store.value
-             else _scalar(store.value))
+    value = (
+        source.value_serde
+        if is_table and source is not None and source.value.columns == store.value
+        else _scalar(store.value)
+    )
     if key is None or value is None:
         part, columns = ("key", keys) if key is None else ("value", store.value)
-        raise MigrationError(f"how Kafka Streams wrote the {part} of store {store.name!r} ({', '.join(columns)}) is "
-                             f"not known; give --serdes {store.name}=MODULE:NAME of a StoreSerdes object")
+        raise MigrationError(
+            f"how Kafka Streams wrote the {part} of store {store.name!r} ({', '.join(columns)}) is "
+            f"not known; give --serdes {store.name}=MODULE:NAME of a StoreSerdes object"
+        )
     return StoreSerdes(key=key, value=value)
 
 
@@ -58,8 +63,9 @@ def key_columns(store: StoreSpec) -> pl.Schema:
     return pl.Schema({name: store.key[name] for name in names})
 
 
-def decode_rows(store: StoreSpec, window_size_ms: int | None, serdes: StoreSerdes, rows: pl.DataFrame,
-                where: str) -> pl.DataFrame:
+def decode_rows(
+    store: StoreSpec, window_size_ms: int | None, serdes: StoreSerdes, rows: pl.DataFrame, where: str
+) -> pl.DataFrame:
     """A changelog's rows (as ``RAW_SCHEMA``) as the store's columns and ``_ts`` (ms).
 
     Raises:
@@ -75,8 +81,11 @@ def decode_rows(store: StoreSpec, window_size_ms: int | None, serdes: StoreSerde
     if serdes.has_timestamps:
         _require_length(values, TIME_BYTES, rows, where, "value behind a timestamp")
         times, values = _times(values.bin.slice(0, TIME_BYTES)), values.bin.slice(TIME_BYTES)
-    columns = [*_decoded(serdes.key, keys, key_columns(store), rows, f"{where}, store {store.name!r}: its key"),
-               *bounds, *_decoded(serdes.value, values, store.value, rows, f"{where}, store {store.name!r}: its value")]
+    columns = [
+        *_decoded(serdes.key, keys, key_columns(store), rows, f"{where}, store {store.name!r}: its key"),
+        *bounds,
+        *_decoded(serdes.value, values, store.value, rows, f"{where}, store {store.name!r}: its value"),
+    ]
     return pl.DataFrame([*columns, times.alias("_ts")]).cast({name: store.key[name] for name in store.key})
 
 
@@ -93,9 +102,11 @@ def window_size_ms(sub_topology: SubTopology, store: StoreSpec) -> int | None:
                 return windows.size_ms
             if windows is None and store.kind is StoreKind.KEY_VALUE:
                 return None
-    raise MigrationError(f"store {store.name!r} ({store.kind}) has no changelog in Kafka Streams that could be read: "
-                         "only key-value and window stores of tables and aggregations have; suppress directly behind "
-                         "the aggregation, which needs no store of its own")
+    raise MigrationError(
+        f"store {store.name!r} ({store.kind}) has no changelog in Kafka Streams that could be read: "
+        "only key-value and window stores of tables and aggregations have; suppress directly behind "
+        "the aggregation, which needs no store of its own"
+    )
 
 
 def _decoded(serde: Serde, items: pl.Series, wanted: pl.Schema, rows: pl.DataFrame, what: str) -> list[pl.Series]:
@@ -103,13 +114,17 @@ def _decoded(serde: Serde, items: pl.Series, wanted: pl.Schema, rows: pl.DataFra
     found = row_type.columns
     is_single = len(found) == len(wanted) == 1
     if list(found.values()) != list(wanted.values()) or not (is_single or list(found) == list(wanted)):
-        raise MigrationError(f"{what} is read as {dict(found)} by {serde!r}, and the store has {dict(wanted)}; give "
-                             "serdes with the store's columns")
+        raise MigrationError(
+            f"{what} is read as {dict(found)} by {serde!r}, and the store has {dict(wanted)}; give "
+            "serdes with the store's columns"
+        )
     decoded = serde.decode(items, row_type)
     if bad := [*decoded.bad.items(), *((index, "is empty") for index in decoded.absent)]:
         index, reason = min(bad)
-        raise MigrationError(f"{what} at offset {rows['offset'][index]} cannot be read by {serde!r}: {reason}; give "
-                             "the serdes that the application wrote it with")
+        raise MigrationError(
+            f"{what} at offset {rows['offset'][index]} cannot be read by {serde!r}: {reason}; give "
+            "the serdes that the application wrote it with"
+        )
     return [column.alias(name) for column, name in zip(decoded.columns, wanted, strict=True)]
 
 
@@ -124,7 +139,7 @@ def _times(eight_bytes: pl.Series) -> pl.Series:
 def _require_length(items: pl.Series, wanted: int, rows: pl.DataFrame, where: str, what: str) -> None:
     short = (items.bin.size() < wanted).arg_true()
     if len(short):
-        raise MigrationError(f"{where}, offset {rows['offset'][short[0]]}: {items[short[0]]!r} is too short for a "
-                             f"{what}; check the store's kind and serdes")
-
-
+        raise MigrationError(
+            f"{where}, offset {rows['offset'][short[0]]}: {items[short[0]]!r} is too short for a "
+            f"{what}; check the store's kind and serdes"
+        )

@@ -56,8 +56,9 @@ class Cluster(Protocol):
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def end_offsets(self, partitions: Sequence[TopicPartition], *,
-                    is_committed: bool = True) -> dict[TopicPartition, int]: ...
+    def end_offsets(
+        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]: ...
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
 
@@ -87,13 +88,20 @@ class KafkaStreamsApp:
         """
         source, committed = f"Kafka Streams application {self.id!r}", self._committed()
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
-        positions = source_positions(self.application, self.topic_counts, committed,
-                                     self.cluster.beginning_offsets(partitions), self.cluster.end_offsets(partitions),
-                                     source)
+        positions = source_positions(
+            self.application,
+            self.topic_counts,
+            committed,
+            self.cluster.beginning_offsets(partitions),
+            self.cluster.end_offsets(partitions),
+            source,
+        )
         topology = self.application.topology
         if any(edge.node.is_message for edge in topology.edges):
-            raise MigrationError(f"{source} joins tables by foreign key, and what Kafka Streams keeps for that has its "
-                                 "own hashes; read everything anew without a migration")
+            raise MigrationError(
+                f"{source} joins tables by foreign key, and what Kafka Streams keeps for that has its "
+                "own hashes; read everything anew without a migration"
+            )
         for edge in topology.edges:
             self._require_drained(f"{self.id}-{edge.name}", committed)
         counts = topology.partition_counts(self.topic_counts)
@@ -113,14 +121,24 @@ class KafkaStreamsApp:
                     stores.append(StoreRows(task=task, store=store, rows=rows))
         if self._committed() != committed:
             raise MigrationError(f"{source} was started while it was read; stop it, and migrate it then")
-        return Migration(application=self.application, source=source, counts=counts, positions=positions,
-                         stores=stores, clocks=clocks, outputs=outputs, read_through=read_through)
+        return Migration(
+            application=self.application,
+            source=source,
+            counts=counts,
+            positions=positions,
+            stores=stores,
+            clocks=clocks,
+            outputs=outputs,
+            read_through=read_through,
+        )
 
     def _committed(self) -> dict[TopicPartition, int]:
         """The group's offsets, which stand still while it has no members."""
         if members := self.cluster.group_members(self.id):
-            raise MigrationError(f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
-                                 "and wait for its session time-out (45 s) unless it leaves the group when it closes")
+            raise MigrationError(
+                f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
+                "and wait for its session time-out (45 s) unless it leaves the group when it closes"
+            )
         return self.cluster.group_offsets(self.id)
 
     def _ends(self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int) -> dict[TopicPartition, int]:
@@ -128,15 +146,21 @@ class KafkaStreamsApp:
         topic = self.changelogs.get(store.name, f"{self.id}-{store.name}-changelog")
         found = self.cluster.partition_counts([topic]).get(topic)
         if found is None:
-            raise MigrationError(f"store {store.name!r} has no changelog topic {topic!r}; name it with --changelog "
-                                 f"{store.name}=TOPIC, the source topic of a table that Kafka Streams restores from it")
+            raise MigrationError(
+                f"store {store.name!r} has no changelog topic {topic!r}; name it with --changelog "
+                f"{store.name}=TOPIC, the source topic of a table that Kafka Streams restores from it"
+            )
         if found != count:
-            raise MigrationError(f"changelog topic {topic!r} has {found} partitions, and the application {count} tasks "
-                                 "for it; its keys would live elsewhere, so read everything anew without a migration")
+            raise MigrationError(
+                f"changelog topic {topic!r} has {found} partitions, and the application {count} tasks "
+                "for it; its keys would live elsewhere, so read everything anew without a migration"
+            )
         partitions = [(topic, number) for number in range(count)]
         if topic in self.topic_counts:
-            return {partition: min(end, positions.get(partition, 0))
-                    for partition, end in self.cluster.end_offsets(partitions).items()}
+            return {
+                partition: min(end, positions.get(partition, 0))
+                for partition, end in self.cluster.end_offsets(partitions).items()
+            }
         return self._settled_ends(partitions)
 
     def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -151,18 +175,24 @@ class KafkaStreamsApp:
                 return ends
             if time.monotonic() > until:
                 topic, number = still_open[0]
-                raise MigrationError(f"topic {topic!r}, partition {number} has a transaction that has not ended for "
-                                     f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again")
+                raise MigrationError(
+                    f"topic {topic!r}, partition {number} has a transaction that has not ended for "
+                    f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again"
+                )
             time.sleep(TRANSACTION_LOOK_S)
 
-    def _rows_by_task(self, sub_topology: SubTopology, store: StoreSpec, ends: Mapping[TopicPartition, int],
-                      count: int) -> Iterable[tuple[TaskId, pl.DataFrame]]:
+    def _rows_by_task(
+        self, sub_topology: SubTopology, store: StoreSpec, ends: Mapping[TopicPartition, int], count: int
+    ) -> Iterable[tuple[TaskId, pl.DataFrame]]:
         """The store's rows, each with the task that owns its key now."""
         serdes = self.serdes.get(store.name) or default_serdes(sub_topology, store)
         size_ms = window_size_ms(sub_topology, store)
-        by_partition = {number: decode_rows(store, size_ms, serdes, self._newest(topic, number, end),
-                                            f"topic {topic!r}, partition {number}")
-                        for (topic, number), end in sorted(ends.items())}
+        by_partition = {
+            number: decode_rows(
+                store, size_ms, serdes, self._newest(topic, number, end), f"topic {topic!r}, partition {number}"
+            )
+            for (topic, number), end in sorted(ends.items())
+        }
         if sub_topology.keyed_edges:  # Kafka Streams may have partitioned the keys by other bytes
             edge, rows = sub_topology.keyed_edges[0], pl.concat(by_partition.values())
             owners = edge.partition_of(rows, count)
@@ -187,9 +217,11 @@ class KafkaStreamsApp:
         for partition in partitions:
             start = max(committed.get(partition, 0), beginnings[partition])
             if any(raw.frame.height for raw in self._read(*partition, ends[partition], start)):
-                raise MigrationError(f"Kafka Streams application {self.id!r} has records in its repartition topic "
-                                     f"{topic!r} that it has not read; start it without new input, let it catch up, "
-                                     "and stop it cleanly")
+                raise MigrationError(
+                    f"Kafka Streams application {self.id!r} has records in its repartition topic "
+                    f"{topic!r} that it has not read; start it without new input, let it catch up, "
+                    "and stop it cleanly"
+                )
 
     def _read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
         """All committed records of ``[start, end)``, by default from the oldest that is kept."""
@@ -200,8 +232,10 @@ class KafkaStreamsApp:
                 raw = reader.read(at, end, max_bytes=BATCH_BYTES)
                 empty = 0 if raw.next_offset > at else empty + 1
                 if empty > EMPTY_READS:
-                    raise MigrationError(f"topic {topic!r}, partition {partition} gave nothing behind offset {at} of "
-                                         f"{end}; check that the brokers are up, and try again")
+                    raise MigrationError(
+                        f"topic {topic!r}, partition {partition} gave nothing behind offset {at} of "
+                        f"{end}; check that the brokers are up, and try again"
+                    )
                 at = raw.next_offset
                 yield raw
         finally:
@@ -216,14 +250,19 @@ def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> int | None:
     """The stream time of a windowed aggregation: the greatest timestamp it has folded in."""
-    is_windowed = any(isinstance(node, AggregateNode) and node.store is store and node.windows
-                      for node in sub_topology.nodes)
+    is_windowed = any(
+        isinstance(node, AggregateNode) and node.store is store and node.windows for node in sub_topology.nodes
+    )
     return int(rows["_ts"].max()) if is_windowed and rows.height else None  # type: ignore[arg-type]
 
 
 def _still_open(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame, clock: int) -> pl.DataFrame:
     """The rows of windows that can still change; Kafka Streams keeps, and has forwarded, closed ones too."""
     start = pl.col("window_start").dt.timestamp("ms")
-    return rows.filter(*(start >= node.windows.closed_before(clock) for node in sub_topology.nodes
-                         if isinstance(node, AggregateNode) and node.store is store
-                         and isinstance(node.windows, TimeWindows)))
+    return rows.filter(
+        *(
+            start >= node.windows.closed_before(clock)
+            for node in sub_topology.nodes
+            if isinstance(node, AggregateNode) and node.store is store and isinstance(node.windows, TimeWindows)
+        )
+    )

@@ -1,7 +1,7 @@
 """Kafka Streams' ``.checkpoint`` and ``.position`` files: offsets by topic partition, as positions and back.
 
-Their format is ``weir.state.stores.positions_file``. The offset is of the last record that is in the state, so a position,
-the next offset to read, is one more.
+Their format is ``weir.state.stores.positions_file``. The offset is of the last record that is in the state, so a
+position, the next offset to read, is one more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def offset_files(paths: Iterable[Path]) -> list[Path]:
             continue
         below = {file for pattern in (CHECKPOINT, "*.position") for file in path.rglob(pattern)}
         if not below:
-            raise MigrationError(f"{path} is no file and holds no {CHECKPOINT} or .position files; name the files, or "
-                                 "the state folder of the Kafka Streams application")
+            raise MigrationError(
+                f"{path} is no file and holds no {CHECKPOINT} or .position files; name the files, or "
+                "the state folder of the Kafka Streams application"
+            )
         found |= below
     return sorted(found)
 
@@ -50,7 +52,8 @@ def read_positions(files: Iterable[Path]) -> dict[TopicPartition, int]:
             if positions.setdefault(partition, offset + 1) != offset + 1:
                 raise MigrationError(
                     f"{file} has offset {offset} for partition {partition[1]} of {partition[0]!r}, and "
-                    f"{origins[partition]} has {positions[partition] - 1}; nothing was changed: name the files of one")
+                    f"{origins[partition]} has {positions[partition] - 1}; nothing was changed: name the files of one"
+                )
             origins[partition] = file
     return positions
 
@@ -96,4 +99,3 @@ def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> b
 
 def _entries(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     return {partition: position - 1 for partition, position in sorted(positions.items()) if position > 0}
-

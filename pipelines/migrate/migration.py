@@ -80,7 +80,8 @@ class Migration:
             raise MigrationError(
                 f"application {self.application.id!r} has commits already (epoch {newest.epoch}: {newest.reason}), and "
                 f"a migration overwrites nothing; give the program another id, or `weir reset {self.application.id}` "
-                "first")
+                "first"
+            )
         return newest is not None
 
     def write(self, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> bool:
@@ -95,8 +96,13 @@ class Migration:
         if self.is_written(warehouse):
             return False
         topology = self.application.topology
-        committer = Committer(warehouse, self.application.id, application_tables(topology),
-                              fingerprint=topology.fingerprint, on_step=on_step)
+        committer = Committer(
+            warehouse,
+            self.application.id,
+            application_tables(topology),
+            fingerprint=topology.fingerprint,
+            on_step=on_step,
+        )
         try:
             claim = committer.claim()
             if self.is_written(warehouse):  # by another process, before the claim
@@ -104,10 +110,19 @@ class Migration:
             state = StateId(claim.generation, EPOCH)
             files = self._files(warehouse / self.application.id)
             on_step("files written")
-            committer.commit(CommitRecord(
-                kind="commit", generation=state.generation, epoch=state.epoch, at_ms=time.time_ns() // 1_000_000,
-                fingerprint=topology.fingerprint, reason=self.reason, topology=topology.committed_form,
-                tasks={topology.task_name(task): self._task_commit(task, state) for task in self.tasks()}, files=files))
+            committer.commit(
+                CommitRecord(
+                    kind="commit",
+                    generation=state.generation,
+                    epoch=state.epoch,
+                    at_ms=time.time_ns() // 1_000_000,
+                    fingerprint=topology.fingerprint,
+                    reason=self.reason,
+                    topology=topology.committed_form,
+                    tasks={topology.task_name(task): self._task_commit(task, state) for task in self.tasks()},
+                    files=files,
+                )
+            )
         finally:
             committer.close()
         return True
@@ -119,14 +134,21 @@ class Migration:
     def positions_of(self, task: TaskId) -> Positions:
         """Where a task begins, as far as the migration says."""
         topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
-        return {topic: {task.partition: self.positions[topic, task.partition]} for topic in topics
-                if (topic, task.partition) in self.positions}
+        return {
+            topic: {task.partition: self.positions[topic, task.partition]}
+            for topic in topics
+            if (topic, task.partition) in self.positions
+        }
 
     def _task_commit(self, task: TaskId, state: StateId) -> TaskCommit:
         """A task without rows begins with a new store of its own; one with rows restores them."""
         has_state = task in self.clocks or any(store.task == task and store.rows.height for store in self.stores)
-        return TaskCommit(state=state if has_state else None, instance=new_instance(),
-                          positions=self.positions_of(task), clocks=self.clocks.get(task, {}))
+        return TaskCommit(
+            state=state if has_state else None,
+            instance=new_instance(),
+            positions=self.positions_of(task),
+            clocks=self.clocks.get(task, {}),
+        )
 
     def _files(self, app_folder: Path) -> tuple[FileEntry, ...]:
         epoch = pl.lit(EPOCH, pl.Int64())
@@ -134,17 +156,27 @@ class Migration:
         for each in self.stores:
             if each.rows.height:
                 rows = each.rows.with_columns(pl.col("_ts").cast(_TIME), _epoch=epoch, _deleted=pl.lit(False))
-                partition = {"task": self.application.topology.task_name(each.task),
-                             "segment": str(EPOCH // SEGMENT_EPOCHS)}
+                partition = {
+                    "task": self.application.topology.task_name(each.task),
+                    "segment": str(EPOCH // SEGMENT_EPOCHS),
+                }
                 files.append(write_file(app_folder, changelog_spec(each.store), rows, partition))
-        files += [write_file(app_folder, table, rows.with_columns(_epoch=epoch)) for table, rows in self.outputs
-                  if rows.height]
+        files += [
+            write_file(app_folder, table, rows.with_columns(_epoch=epoch))
+            for table, rows in self.outputs
+            if rows.height
+        ]
         return tuple(files)
 
 
-def source_positions(application: Application, topic_counts: Mapping[str, int], found: Mapping[TopicPartition, int],
-                     beginnings: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int],
-                     source: str) -> dict[TopicPartition, int]:
+def source_positions(
+    application: Application,
+    topic_counts: Mapping[str, int],
+    found: Mapping[TopicPartition, int],
+    beginnings: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    source: str,
+) -> dict[TopicPartition, int]:
     """Of the offsets that were found, those of the application's topics, checked against what the topics hold.
 
     Raises:
@@ -154,19 +186,27 @@ def source_positions(application: Application, topic_counts: Mapping[str, int], 
     taken = {partition: offset for partition, offset in sorted(found.items()) if partition[0] in topics}
     if not taken:
         others = ", ".join(sorted({topic for topic, _ in found})) or "nothing"
-        raise MigrationError(f"{source} has no offset of the topics that {application.id!r} reads "
-                             f"({', '.join(sorted(topics))}); it has {others}: check the name")
+        raise MigrationError(
+            f"{source} has no offset of the topics that {application.id!r} reads "
+            f"({', '.join(sorted(topics))}); it has {others}: check the name"
+        )
     for (topic, number), offset in taken.items():
         where = f"{source}: offset {offset} of topic {topic!r}, partition {number},"
         if number >= topic_counts[topic]:
-            raise MigrationError(f"{where} is of a partition that does not exist: the topic has {topic_counts[topic]}; "
-                                 "check that it is the same topic")
+            raise MigrationError(
+                f"{where} is of a partition that does not exist: the topic has {topic_counts[topic]}; "
+                "check that it is the same topic"
+            )
         if offset > ends[topic, number]:
-            raise MigrationError(f"{where} is beyond the topic's end at {ends[topic, number]}; check that it is "
-                                 "the same topic and cluster")
+            raise MigrationError(
+                f"{where} is beyond the topic's end at {ends[topic, number]}; check that it is "
+                "the same topic and cluster"
+            )
         if offset < beginnings[topic, number]:
-            raise MigrationError(f"{where} is no longer in the topic, which begins at {beginnings[topic, number]}; its "
-                                 "records are gone, so start the application without a migration")
+            raise MigrationError(
+                f"{where} is no longer in the topic, which begins at {beginnings[topic, number]}; its "
+                "records are gone, so start the application without a migration"
+            )
     return taken
 
 
@@ -178,5 +218,9 @@ def stores_of(application: Application) -> list[str]:
 def missing(positions: Iterable[TopicPartition], topic_counts: Mapping[str, int]) -> list[TopicPartition]:
     """Partitions of the application's topics that have no position."""
     known = set(positions)
-    return [(topic, number) for topic, count in sorted(topic_counts.items()) for number in range(count)
-            if (topic, number) not in known]
+    return [
+        (topic, number)
+        for topic, count in sorted(topic_counts.items())
+        for number in range(count)
+        if (topic, number) not in known
+    ]

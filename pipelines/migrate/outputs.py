@@ -16,8 +16,9 @@ from weir.state.engine.memory import MemoryStore
 from weir.state.types import StoreSpec, TableSpec
 
 
-def output_rows(sub_topology: SubTopology, store: StoreSpec,
-                rows: pl.DataFrame) -> Iterator[tuple[TableSpec, pl.DataFrame]]:
+def output_rows(
+    sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame
+) -> Iterator[tuple[TableSpec, pl.DataFrame]]:
     """Each table of updates that a store's table leads to, through filters and mappings alone, and its rows.
 
     ``rows`` has the store's key and value columns and ``_ts`` (Int64, ms); what comes back, the table's columns but
@@ -28,8 +29,9 @@ def output_rows(sub_topology: SubTopology, store: StoreSpec,
         epoch = Epoch(session=session, clocks={}, now_ms=0)
         for node in sub_topology.nodes:
             if isinstance(node, (AggregateNode, TableNode)) and node.store is store:
-                forwarded = rows.with_columns(_partition=pl.lit(0, pl.Int32()), _offset=pl.lit(0, pl.Int64()),
-                                              _deleted=pl.lit(False))
+                forwarded = rows.with_columns(
+                    _partition=pl.lit(0, pl.Int32()), _offset=pl.lit(0, pl.Int64()), _deleted=pl.lit(False)
+                )
                 made[node] = node.fold.finish(forwarded) if isinstance(node, AggregateNode) else forwarded
             elif node.parent is None or node.parent not in made:
                 continue

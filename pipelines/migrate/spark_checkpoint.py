@@ -95,6 +95,7 @@ def _source_offsets(file: Path, number: int, line: str) -> dict[TopicPartition, 
     found = {(topic, partition): offset for topic, offsets in by_topic.items() for partition, offset in offsets.items()}
     for (topic, partition), offset in found.items():
         if offset < 0:
-            raise OffsetFileError(str(file), number, f"the offset {offset} of topic {topic!r}, partition {partition}, "
-                                                     "is negative")
+            raise OffsetFileError(
+                str(file), number, f"the offset {offset} of topic {topic!r}, partition {partition}, is negative"
+            )
     return found

@@ -61,8 +61,7 @@ class Aggregate:
 
     def _needs(self, ok: bool, name: str, dtype: pl.DataType, what: str) -> None:
         if not ok:
-            raise TopologyError(f"{name}={type(self).__name__}(...) is over a column of type {dtype}; "
-                                f"it needs {what}")
+            raise TopologyError(f"{name}={type(self).__name__}(...) is over a column of type {dtype}; it needs {what}")
 
 
 class Count:
@@ -71,10 +70,15 @@ class Count:
     def bind(self, name: str, schema: pl.Schema) -> Accumulator:
         """The accumulator; any schema fits."""
         return Accumulator(
-            name=name, state=pl.Schema({name: pl.Int64()}), output=pl.Int64(), finish=pl.col(name),
+            name=name,
+            state=pl.Schema({name: pl.Int64()}),
+            output=pl.Int64(),
+            finish=pl.col(name),
             partial=[pl.len().cast(pl.Int64).alias(name)],
-            lift=[pl.lit(1, dtype=pl.Int64).alias(name)], scan=[pl.col(name).cum_sum()],
-            merge=[_plus(name)])
+            lift=[pl.lit(1, dtype=pl.Int64).alias(name)],
+            scan=[pl.col(name).cum_sum()],
+            merge=[_plus(name)],
+        )
 
 
 class Sum(Aggregate):
@@ -85,9 +89,15 @@ class Sum(Aggregate):
         total = pl.Float64() if dtype.is_float() else pl.Int64()
         value = value.cast(total)
         return Accumulator(
-            name=name, state=pl.Schema({name: total}), output=total, finish=pl.col(name),
-            partial=[value.sum().alias(name)], lift=[value.fill_null(0).alias(name)], scan=[pl.col(name).cum_sum()],
-            merge=[_plus(name)])
+            name=name,
+            state=pl.Schema({name: total}),
+            output=total,
+            finish=pl.col(name),
+            partial=[value.sum().alias(name)],
+            lift=[value.fill_null(0).alias(name)],
+            scan=[pl.col(name).cum_sum()],
+            merge=[_plus(name)],
+        )
 
 
 class Mean(Aggregate):
@@ -99,12 +109,15 @@ class Mean(Aggregate):
         value = value.cast(total)
         sums, counts = f"{name}__sum", f"{name}__count"
         return Accumulator(
-            name=name, state=pl.Schema({sums: total, counts: pl.Int64()}), output=pl.Float64(),
+            name=name,
+            state=pl.Schema({sums: total, counts: pl.Int64()}),
+            output=pl.Float64(),
             finish=pl.when(pl.col(counts) > 0).then(pl.col(sums) / pl.col(counts)).alias(name),
             partial=[value.sum().alias(sums), value.count().cast(pl.Int64).alias(counts)],
             lift=[value.fill_null(0).alias(sums), value.is_not_null().cast(pl.Int64).alias(counts)],
             scan=[pl.col(sums).cum_sum(), pl.col(counts).cum_sum()],
-            merge=[_plus(sums), _plus(counts)])
+            merge=[_plus(sums), _plus(counts)],
+        )
 
 
 class Min(Aggregate):
@@ -112,8 +125,14 @@ class Min(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(name, dtype, value, value.min(), pl.col(name).cum_min().forward_fill(),
-                     pl.min_horizontal(name, name + STORED))
+        return _kept(
+            name,
+            dtype,
+            value,
+            value.min(),
+            pl.col(name).cum_min().forward_fill(),
+            pl.min_horizontal(name, name + STORED),
+        )
 
 
 class Max(Aggregate):
@@ -121,8 +140,14 @@ class Max(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
-        return _kept(name, dtype, value, value.max(), pl.col(name).cum_max().forward_fill(),
-                     pl.max_horizontal(name, name + STORED))
+        return _kept(
+            name,
+            dtype,
+            value,
+            value.max(),
+            pl.col(name).cum_max().forward_fill(),
+            pl.max_horizontal(name, name + STORED),
+        )
 
 
 class First(Aggregate):
@@ -130,28 +155,42 @@ class First(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         kept = pl.col(name)
-        return _kept(name, dtype, value, value.drop_nulls().first(),
-                     pl.when(kept.forward_fill().is_not_null()).then(kept.drop_nulls().first()),
-                     pl.coalesce(name + STORED, name))
+        return _kept(
+            name,
+            dtype,
+            value,
+            value.drop_nulls().first(),
+            pl.when(kept.forward_fill().is_not_null()).then(kept.drop_nulls().first()),
+            pl.coalesce(name + STORED, name),
+        )
 
 
 class Last(Aggregate):
     """The value that arrived last (not: with the greatest timestamp), nulls ignored, null of nothing."""
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        return _kept(name, dtype, value, value.drop_nulls().last(), pl.col(name).forward_fill(),
-                     pl.coalesce(name, name + STORED))
+        return _kept(
+            name, dtype, value, value.drop_nulls().last(), pl.col(name).forward_fill(), pl.coalesce(name, name + STORED)
+        )
 
 
 def _plus(column: str) -> pl.Expr:
     return (pl.col(column) + pl.col(column + STORED).fill_null(0)).alias(column)
 
 
-def _kept(name: str, dtype: pl.DataType, value: pl.Expr, partial: pl.Expr, scan: pl.Expr,
-          merge: pl.Expr) -> Accumulator:
-    return Accumulator(name=name, state=pl.Schema({name: dtype}), output=dtype, finish=pl.col(name),
-                       partial=[partial.alias(name)], lift=[value.alias(name)], scan=[scan.alias(name)],
-                       merge=[merge.alias(name)])
+def _kept(
+    name: str, dtype: pl.DataType, value: pl.Expr, partial: pl.Expr, scan: pl.Expr, merge: pl.Expr
+) -> Accumulator:
+    return Accumulator(
+        name=name,
+        state=pl.Schema({name: dtype}),
+        output=dtype,
+        finish=pl.col(name),
+        partial=[partial.alias(name)],
+        lift=[value.alias(name)],
+        scan=[scan.alias(name)],
+        merge=[merge.alias(name)],
+    )
 
 
 def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.DataType:
@@ -164,8 +203,10 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
     if unknown:
         raise TopologyError(f"{name} uses the column {unknown[0]!r}; the columns here are {', '.join(schema)}")
     if not _stays_in_its_row(expression):
-        raise TopologyError(f"{name} may look beyond its own record; use an expression of one record's columns, "
-                            "a plain function instead of map_elements, and an aggregation for what spans records")
+        raise TopologyError(
+            f"{name} may look beyond its own record; use an expression of one record's columns, "
+            "a plain function instead of map_elements, and an aggregation for what spans records"
+        )
     try:
         selected = pl.DataFrame(schema=schema).clear(1).with_columns(expression.alias("_"))
     except pl.exceptions.PolarsError as error:

@@ -39,12 +39,12 @@ class BatchSession:
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._session.get_many(store, keys)
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         return self._session.scan(store, lower, upper, reverse=reverse)
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> Row | None:
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
         return self._session.first(store, lower, upper, reverse=reverse)
 
     def count(self, store: str) -> int:
@@ -76,14 +76,14 @@ class _Before:
         found = dict(zip(others, self._session.get_many(store, others), strict=True))
         return [held[key] if key in held else found[key] for key in keys]
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         rows = self._session.scan(store, lower, upper, reverse=reverse)
         held = self._held.get(store)
         return rows if held is None else overlaid(rows, held.between(lower, upper, reverse), reverse)
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> Row | None:
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
         held = self._held.get(store)
         if held is None:
             return self._session.first(store, lower, upper, reverse=reverse)

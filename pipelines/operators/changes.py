@@ -51,15 +51,21 @@ class SelectChanges:
         if self.newest is not None:
             rows = self.newest.process(rows, epoch)
         before = previous(rows, self.table_key, self.table, epoch)
-        old = pl.DataFrame([*rows.select(self.table_key).get_columns(),
-                            *(column for column in before.get_columns() if not column.name.startswith("_")),
-                            *reserved(rows, before.get_column("_deleted"))])
+        old = pl.DataFrame(
+            [
+                *rows.select(self.table_key).get_columns(),
+                *(column for column in before.get_columns() if not column.name.startswith("_")),
+                *reserved(rows, before.get_column("_deleted")),
+            ]
+        )
         gone, come = (self._selected(part.with_row_index("_update"), epoch) for part in (old, rows.select(old.columns)))
         key = list(self.selector.result.columns)
         same = gone.join(come, on=["_update", *key], how="semi", nulls_equal=True).get_column("_update")
         change = pl.when(pl.col("_update").is_in(same.implode())).then(REPLACED).otherwise(REMOVED)
-        parts = [gone.with_columns(change.cast(pl.Int8).alias(CHANGE)),
-                 come.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE))]
+        parts = [
+            gone.with_columns(change.cast(pl.Int8).alias(CHANGE)),
+            come.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
+        ]
         return epoch.sent(pl.concat(parts).sort("_update", maintain_order=True).drop("_update"), self.clock)
 
     def _selected(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -77,8 +83,10 @@ class ChangeAggregation:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.session)
-        rows = rows.with_columns(pl.when(pl.col(CHANGE) == ADDED).then(1).otherwise(-1).alias(SIGN),
-                                 (pl.col(CHANGE) == REPLACED).alias(BEGINS))
+        rows = rows.with_columns(
+            pl.when(pl.col(CHANGE) == ADDED).then(1).otherwise(-1).alias(SIGN),
+            (pl.col(CHANGE) == REPLACED).alias(BEGINS),
+        )
         if isinstance(self.fold, ColumnFold):
             rows = self._of_known_groups(rows, store)
             if rows.is_empty():
@@ -102,11 +110,14 @@ def bind_signed(aggregate: Aggregate | Count, name: str, schema: pl.Schema) -> A
         TopologyError: What the aggregate keeps does not tell what it was before a row came.
     """
     if not isinstance(aggregate, (Count, Sum, Mean)):
-        raise TopologyError(f"{name}={type(aggregate).__name__}(...) cannot take a row out again that has changed in "
-                            "the table; use Count(), Sum(...), Mean(...), or aggregate(...) with a subtractor")
+        raise TopologyError(
+            f"{name}={type(aggregate).__name__}(...) cannot take a row out again that has changed in "
+            "the table; use Count(), Sum(...), Mean(...), or aggregate(...) with a subtractor"
+        )
     plain = aggregate.bind(name, schema)
-    signed = {column: (single * pl.col(SIGN)).alias(column)
-              for column, single in zip(plain.state, plain.lift, strict=True)}
+    signed = {
+        column: (single * pl.col(SIGN)).alias(column) for column, single in zip(plain.state, plain.lift, strict=True)
+    }
     return replace(plain, lift=list(signed.values()), partial=[single.sum() for single in signed.values()])
 
 
@@ -118,9 +129,11 @@ class ChangedRows(RowType):
         return list(zip(goes, super().to_objects(frame, absent), strict=True))
 
 
-def adding_and_subtracting(add: Callable[[Any, Any, Any], Any],
-                           subtract: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def adding_and_subtracting(
+    add: Callable[[Any, Any, Any], Any], subtract: Callable[[Any, Any, Any], Any]
+) -> Callable[[Any, Any, Any], Any]:
     """A fold's step of ``(key, value, state)`` functions; ``subtract`` is called only where there is a state."""
+
     def step(key: Any, change: Any, state: Any) -> Any:
         goes, value = change
         if not goes:

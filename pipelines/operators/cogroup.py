@@ -48,8 +48,9 @@ class CogroupedValues(RowType):
 
     @classmethod
     def of(cls, inputs: Sequence[RowType]) -> CogroupedValues:
-        columns = {beside(index, name): dtype for index, values in enumerate(inputs)
-                   for name, dtype in values.columns.items()}
+        columns = {
+            beside(index, name): dtype for index, values in enumerate(inputs) for name, dtype in values.columns.items()
+        }
         return cls(pl.Schema({**columns, INPUT: pl.Int8()}), inputs=tuple(inputs))
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:

@@ -149,8 +149,9 @@ class DataWindowedAggregation:
         frames = [frame for frame in updates or [*tombstones, *puts] if frame.height]
         return self.fold.finish(pl.concat(frames)) if frames else rows.clear()
 
-    def _write(self, store: SessionStore, puts: list[pl.DataFrame], found: pl.DataFrame,
-               stream_time_ms: int) -> list[pl.DataFrame]:
+    def _write(
+        self, store: SessionStore, puts: list[pl.DataFrame], found: pl.DataFrame, stream_time_ms: int
+    ) -> list[pl.DataFrame]:
         """Put windows into the store, but for those that came and went within the batch, which are returned."""
         over = []
         is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (store.spec.retention_ms or 0)
@@ -164,38 +165,57 @@ class DataWindowedAggregation:
                     store.delete_rows(stale)
         return over
 
-    def _batch(self, rows: pl.DataFrame, stream_time: pl.Series, store: SessionStore, unseen: SessionStore | None,
-               by: list[str], epoch: Epoch) -> Batch:
+    def _batch(
+        self,
+        rows: pl.DataFrame,
+        stream_time: pl.Series,
+        store: SessionStore,
+        unseen: SessionStore | None,
+        by: list[str],
+        epoch: Epoch,
+    ) -> Batch:
         before, after = self.windows.reach_ms()
         times = pl.col("_ts")
         keys = rows.group_by(by, maintain_order=True).agg(
-            (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms"))
+            (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms")
+        )
         numbers = keys.select(by).with_row_index("_key")
         found = store.find_rows(keys)
         if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
             found = pl.concat([found, unseen.find_rows(keys)])
         found = found.rename({"_asked": "_key"})
-        return Batch(rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),
-                     stream_time=stream_time, found=found)
+        return Batch(
+            rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),
+            stream_time=stream_time,
+            found=found,
+        )
 
     def _rows(self, rows: pl.DataFrame, windows: Sequence[tuple[int, int, int, int | None]]) -> pl.DataFrame:
         """The record of each, with the window's bounds."""
-        bounds = [pl.Series(name, [each[place] for each in windows], dtype=pl.Int64).cast(TIME)
-                  for name, place in (("window_start", 1), ("window_end", 2))]
+        bounds = [
+            pl.Series(name, [each[place] for each in windows], dtype=pl.Int64).cast(TIME)
+            for name, place in (("window_start", 1), ("window_end", 2))
+        ]
         return rows[[each[0] for each in windows]].drop("_key").hstack(bounds)
 
-    def _states(self, rows: pl.DataFrame, states: States,
-                windows: Sequence[tuple[int, int, int, int | None]]) -> pl.DataFrame:
+    def _states(
+        self, rows: pl.DataFrame, states: States, windows: Sequence[tuple[int, int, int, int | None]]
+    ) -> pl.DataFrame:
         """The windows with their states: key columns, window bounds, state columns, ``_ts``, place, ``_deleted``."""
         numbers = [None if state is None or states.is_gone(state) else state for _, _, _, state in windows]
         framed = self._rows(rows, windows)
         found = states.frame(numbers)
         ends = framed.get_column("window_end").dt.timestamp("ms")
         times = ends if self.windows.ends_are_times else found.get_column("_ts").fill_null(ends)
-        return pl.DataFrame([
-            *framed.select(*self.store.key).get_columns(), *found.select(*self.fold.state).get_columns(),
-            times.alias("_ts"), *framed.select(PLACE).get_columns(),
-            pl.Series("_deleted", [number is None for number in numbers], dtype=pl.Boolean())])
+        return pl.DataFrame(
+            [
+                *framed.select(*self.store.key).get_columns(),
+                *found.select(*self.fold.state).get_columns(),
+                times.alias("_ts"),
+                *framed.select(PLACE).get_columns(),
+                pl.Series("_deleted", [number is None for number in numbers], dtype=pl.Boolean()),
+            ]
+        )
 
     @property
     def clock(self) -> str:
@@ -211,11 +231,18 @@ class DataWindowedAggregation:
         """The windows that time has closed, if they are forwarded then; the store drops them by itself."""
         if not self.is_final:
             return None
-        return self._closed(SessionStore(self.store, epoch.session), before_ms,
-                            pl.Series([epoch.clocks[self.store.name]]), NOWHERE, [])
+        return self._closed(
+            SessionStore(self.store, epoch.session), before_ms, pl.Series([epoch.clocks[self.store.name]]), NOWHERE, []
+        )
 
-    def _closed(self, store: SessionStore, before_ms: int | None, stream_time: pl.Series,
-                places: pl.DataFrame, over: list[pl.DataFrame]) -> pl.DataFrame | None:
+    def _closed(
+        self,
+        store: SessionStore,
+        before_ms: int | None,
+        stream_time: pl.Series,
+        places: pl.DataFrame,
+        over: list[pl.DataFrame],
+    ) -> pl.DataFrame | None:
         """The windows that have closed since ``before_ms``, ``over`` among them; None where there are none."""
         columns = [*self.store.key, *self.fold.state, "_ts"]
         delay_ms = self.windows.closes_after_ms
@@ -226,8 +253,7 @@ class DataWindowedAggregation:
             return None
         closed = closed.sort("window_end", *list(self.store.key)[:-2], nulls_last=False)
         closers = stream_time.search_sorted(closed.get_column("window_end").dt.timestamp("ms") + delay_ms, side="left")
-        return self.fold.finish(closed.hstack(
-            places[closers]).with_columns(pl.lit(False).alias("_deleted")))
+        return self.fold.finish(closed.hstack(places[closers]).with_columns(pl.lit(False).alias("_deleted")))
 
 
 def _net(windows: Mapping[Window, tuple[int, int | None]]) -> list[tuple[int, int, int, int | None]]:

@@ -58,8 +58,10 @@ class Epoch:
         partition, and how many it sent before, counted in ``clock``."""
         first = self.clocks.get(clock, 0)
         self.clocks[clock] = first + rows.height
-        return rows.with_columns(pl.lit(self.partition, pl.Int32).alias("_partition"),
-                                 pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("_offset"))
+        return rows.with_columns(
+            pl.lit(self.partition, pl.Int32).alias("_partition"),
+            pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("_offset"),
+        )
 
 
 class Operator(Protocol):

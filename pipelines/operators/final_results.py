@@ -55,10 +55,10 @@ class FinalResults:
             keys = store.encode(still_open.select(by))
             stored = pl.concat([store.fetch(keys), self._stored(closing, closed, by)])
             states = self.fold.merge(pl.concat([still_open, closing]), stored, rows)
-            write_states(store, self.fold, keys, states[:len(keys)])
+            write_states(store, self.fold, keys, states[: len(keys)])
             if keeps:
-                write_states(store, self.fold, store.encode(closing.select(by)), states[len(keys):])
-            parts.append(states[len(keys):].filter(~pl.col("_deleted")))
+                write_states(store, self.fold, store.encode(closing.select(by)), states[len(keys) :])
+            parts.append(states[len(keys) :].filter(~pl.col("_deleted")))
             if closed.height:
                 closed = closed.join(closing, on=by, how="anti", nulls_equal=True)
         if closed.height:
@@ -98,10 +98,11 @@ class FinalResults:
         columns = [*self.fold.state, "_ts"]
         if "window_start" not in closed.columns:
             return closed.select(columns).clear(closing.height).with_columns(_found=pl.lit(False))
-        return (closing.select(by)
-                .join(closed.with_columns(_found=pl.lit(True)), on=by, how="left", nulls_equal=True,
-                      maintain_order="left")
-                .select(*columns, pl.col("_found").fill_null(False)))
+        return (
+            closing.select(by)
+            .join(closed.with_columns(_found=pl.lit(True)), on=by, how="left", nulls_equal=True, maintain_order="left")
+            .select(*columns, pl.col("_found").fill_null(False))
+        )
 
     def _results(self, parts: list[pl.DataFrame], stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
         by = list(self.store.key)

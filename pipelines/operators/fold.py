@@ -46,8 +46,9 @@ class Fold(Protocol):
         """States aligned with ``groups``. ``stored`` too: state columns, ``_ts``, ``_found``, null where none."""
         ...
 
-    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
-                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def running(
+        self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The state after each row, in the order of ``rows``, and the states as ``merge`` gives them."""
         ...
 
@@ -74,8 +75,11 @@ class ColumnFold:
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         partials = [partial for accumulator in self.accumulators for partial in accumulator.partial]
         groups = rows.group_by(by).agg(*partials, pl.col("_ts").max(), pl.col(PLACE).last())
-        packed = [accumulator.pack(groups.get_column(accumulator.name)).alias(accumulator.name)
-                  for accumulator in self.accumulators if accumulator.pack]
+        packed = [
+            accumulator.pack(groups.get_column(accumulator.name)).alias(accumulator.name)
+            for accumulator in self.accumulators
+            if accumulator.pack
+        ]
         return groups.with_columns(packed) if packed else groups
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -85,17 +89,25 @@ class ColumnFold:
         met = groups.hstack(_as_stored(stored))
         return met.with_columns(*self._merges(), deleted).drop(pl.selectors.ends_with(STORED))
 
-    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
-                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def running(
+        self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
         known = groups.select(by).hstack(_as_stored(stored)).with_row_index("_group")
         met = rows.join(known, on=list(by), how="left", nulls_equal=True, maintain_order="left")
         running = [scan.over("_group") for accumulator in self.accumulators for scan in accumulator.scan]
         updates = (
-            met.select(*by, *(column for column in known.columns if column.endswith(STORED)), "_group",
-                       *self.lifts(), pl.col("_ts").cum_max().over("_group"), *PLACE)
+            met.select(
+                *by,
+                *(column for column in known.columns if column.endswith(STORED)),
+                "_group",
+                *self.lifts(),
+                pl.col("_ts").cum_max().over("_group"),
+                *PLACE,
+            )
             .with_columns(running)
             .with_columns(*self._merges(), pl.lit(False).alias("_deleted"))
-            .drop(pl.selectors.ends_with(STORED)))
+            .drop(pl.selectors.ends_with(STORED))
+        )
         states = updates.group_by("_group").last().sort("_group")
         return updates.drop("_group"), states.drop("_group")
 
@@ -124,8 +136,9 @@ def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) ->
     at = states.columns.index(state[0])
     before = [name for name in states.columns[:at] if name not in state]
     behind = [name for name in states.columns[at:] if name not in state]
-    return states.select(*before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators),
-                         *behind)
+    return states.select(
+        *before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *behind
+    )
 
 
 def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:
@@ -169,27 +182,35 @@ class FunctionFold:
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         return self._fold(groups, stored, rows)[1]
 
-    def running(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame,
-                by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def running(
+        self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
         updates, states = self._fold(groups, stored, rows)
         at = [index for group in groups.get_column("_rows").to_list() for index in group]
         order = sorted(range(len(at)), key=at.__getitem__)
-        after = self._frame(rows, [updates[index][0] for index in order], [updates[index][1] for index in order],
-                            range(len(order)))
+        after = self._frame(
+            rows, [updates[index][0] for index in order], [updates[index][1] for index in order], range(len(order))
+        )
         return pl.concat([rows.select(*by), after, rows.select(PLACE)], how="horizontal"), states
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
         return FunctionStates(
-            keys=self.key.to_objects(rows), values=self.value.to_objects(rows, rows.get_column("_deleted")),
-            times=rows.get_column("_ts").to_list(), stored=self.state_type.to_objects(stored),
-            stored_times=stored.get_column("_ts").to_list(), step=partial(self._call, rows, self.step),
-            merger=partial(self._call, rows, self.merger or self.step), frame=partial(self._frame, rows))
+            keys=self.key.to_objects(rows),
+            values=self.value.to_objects(rows, rows.get_column("_deleted")),
+            times=rows.get_column("_ts").to_list(),
+            stored=self.state_type.to_objects(stored),
+            stored_times=stored.get_column("_ts").to_list(),
+            step=partial(self._call, rows, self.step),
+            merger=partial(self._call, rows, self.merger or self.step),
+            frame=partial(self._frame, rows),
+        )
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
         return states
 
-    def _fold(self, groups: pl.DataFrame, stored: pl.DataFrame,
-              rows: pl.DataFrame) -> tuple[list[tuple[Any, int]], pl.DataFrame]:
+    def _fold(
+        self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame
+    ) -> tuple[list[tuple[Any, int]], pl.DataFrame]:
         """State and timestamp after each record, group by group, and the states by group."""
         keys = self.key.to_objects(groups)
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
@@ -207,12 +228,15 @@ class FunctionFold:
                 updates.append((state, time))
             states[group], state_times[group] = state, time
         last = [indices[-1] for indices in members]
-        after = pl.concat([groups.drop("_rows"), self._frame(rows, states, state_times, last),
-                           rows.select(PLACE)[last]], how="horizontal")
+        after = pl.concat(
+            [groups.drop("_rows"), self._frame(rows, states, state_times, last), rows.select(PLACE)[last]],
+            how="horizontal",
+        )
         return updates, after
 
-    def _call(self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any,
-              other: Any) -> Any:
+    def _call(
+        self, rows: pl.DataFrame, function: Callable[[Any, Any, Any], Any], index: int, key: Any, one: Any, other: Any
+    ) -> Any:
         """What ``function`` returns for the record at ``index`` of ``rows``."""
         try:
             return function(key, one, other)
@@ -222,5 +246,10 @@ class FunctionFold:
     def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
         """Of states that records of ``rows`` have made, each given by its index."""
         columns = self._named.columns(self.state_type, states, self._records(rows, made_by))
-        return pl.DataFrame([*columns, pl.Series("_ts", times, dtype=pl.Int64()),
-                             pl.Series("_deleted", [state is None for state in states], dtype=pl.Boolean())])
+        return pl.DataFrame(
+            [
+                *columns,
+                pl.Series("_ts", times, dtype=pl.Int64()),
+                pl.Series("_deleted", [state is None for state in states], dtype=pl.Boolean()),
+            ]
+        )

@@ -89,9 +89,14 @@ class SubscriptionSend:
         asks = was | now if self.naming.is_left else has
         if not self.naming.is_left and (without := int((now & ~has).sum())):
             epoch.counts["null_keys"] += without
-        rest = pl.DataFrame([*(newest.get_column(name).alias(known) for name, known in self.key.items()),
-                             self.naming.hashes(newest, now if self.naming.is_left else has), newest.get_column("_ts"),
-                             pl.int_range(newest.height, eager=True).alias("_update")])
+        rest = pl.DataFrame(
+            [
+                *(newest.get_column(name).alias(known) for name, known in self.key.items()),
+                self.naming.hashes(newest, now if self.naming.is_left else has),
+                newest.get_column("_ts"),
+                pl.int_range(newest.height, eager=True).alias("_update"),
+            ]
+        )
         gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS))
         come = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
         messages = pl.concat([gone.filter(leaves), come.filter(asks)]).sort("_update", maintain_order=True)
@@ -123,19 +128,27 @@ class SubscriptionJoin:
         names = [*foreign, *primary, HASH, SENDER, "_ts", KEEPS]
         subscribed = store.get_prefixed(updates.select(foreign).unique(maintain_order=True))
         subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
-        asked = pl.concat([newest.filter(ASKS).select(names).with_columns(_is_update=pl.lit(False)),
-                           subscribed.with_columns(pl.lit(True).alias(KEEPS)).select(names)
-                           .with_columns(_is_update=pl.lit(True))])
+        asked = pl.concat(
+            [
+                newest.filter(ASKS).select(names).with_columns(_is_update=pl.lit(False)),
+                subscribed.with_columns(pl.lit(True).alias(KEEPS)).select(names).with_columns(_is_update=pl.lit(True)),
+            ]
+        )
         keys = asked.select(*foreign, pl.lit(AFTER_ALL_TURNS, pl.Int64).alias("_offset"))
         met = look_up(keys, self.right.table, updates, epoch, is_written_first=True)
         gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)
         times = pl.DataFrame([asked.get_column("_ts"), met.get_column("_ts").alias("_other")])
         is_told = ~met.get_column("_deleted") | asked.get_column("_is_update")
-        answers = pl.DataFrame([
-            *(asked.get_column(known).alias(name) for name, known in self.key.items()),
-            *renamed(met, keys, self.right_names), asked.get_column(HASH), asked.get_column(SENDER),
-            times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
-            gone.alias("_deleted")])
+        answers = pl.DataFrame(
+            [
+                *(asked.get_column(known).alias(name) for name, known in self.key.items()),
+                *renamed(met, keys, self.right_names),
+                asked.get_column(HASH),
+                asked.get_column(SENDER),
+                times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
+                gone.alias("_deleted"),
+            ]
+        )
         return epoch.sent(answers, self.clock)
 
 
@@ -164,9 +177,11 @@ class ResponseJoin:
         is_one = ~rows.get_column("_deleted") if self.naming.is_left else _is_key(self.naming.foreign_keys(rows, epoch))
         is_current = answers.get_column(HASH).eq_missing(self.naming.hashes(rows, is_one))
         pairs = answers.drop(HASH, SENDER).hstack(
-            [column for column in met.get_columns() if not column.name.startswith("_")])
-        pairs = pairs.with_columns(met.get_column("_deleted").alias("_left_gone"),
-                                   answers.get_column("_deleted").alias("_right_gone")).filter(is_current)
+            [column for column in met.get_columns() if not column.name.startswith("_")]
+        )
+        pairs = pairs.with_columns(
+            met.get_column("_deleted").alias("_left_gone"), answers.get_column("_deleted").alias("_right_gone")
+        ).filter(is_current)
         results = self.joiner.join(with_tombstones_of(self.kind, pairs))
         return results if self.standing is None else self._with_due_tombstones(results, self.standing, epoch)
 
@@ -178,7 +193,7 @@ class ResponseJoin:
         stood = store.fetch(held).get_column("_found")
         told = results.select(*by, "_ts", (~pl.col("_deleted")).alias("_stands"))
         history = pl.concat([keys.with_columns(stood.alias("_stands")), told.drop("_ts")])
-        before = history.select(pl.col("_stands").shift(1).over(by)).to_series()[keys.height:]
+        before = history.select(pl.col("_stands").shift(1).over(by)).to_series()[keys.height :]
         newest = keys.join(told.unique(by, keep="last"), on=by, how="left", nulls_equal=True, maintain_order="left")
         stands = newest.get_column("_stands")
         come, gone = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())

@@ -61,8 +61,11 @@ class Records:
     def at(self, index: int) -> RecordPlace:
         rows = self.rows.slice(index if self.order is None else self.order[index], 1)
         return RecordPlace(
-            partition=rows["_partition"].item(), offset=rows["_offset"].item(), time_ms=rows["_ts"].item(),
-            key={name: as_datetimes(rows[name]).item() for name in self.key if name in rows.columns})
+            partition=rows["_partition"].item(),
+            offset=rows["_offset"].item(),
+            time_ms=rows["_ts"].item(),
+            key={name: as_datetimes(rows[name]).item() for name in self.key if name in rows.columns},
+        )
 
 
 @dataclass(frozen=True)

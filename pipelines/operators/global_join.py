@@ -36,7 +36,8 @@ class GlobalTableJoin:
         rows = has_value(rows, epoch)
         names = list(self.selector.result.columns)
         keys = self.selector.process(rows, epoch).select(
-            pl.col(name).alias(known) for name, known in zip(names, self.store.key, strict=True))
+            pl.col(name).alias(known) for name, known in zip(names, self.store.key, strict=True)
+        )
         if not self.is_left:
             found = has_key(keys.with_row_index("_row"), list(self.store.key), epoch)
             rows, keys = rows[found.get_column("_row")], found.drop("_row")

@@ -40,8 +40,9 @@ class JoinBuffer:
         first = epoch.clocks.get(count, 0)
         epoch.clocks[count] = first + come.height
         stream_time = epoch.advance(self.store.name, come.get_column("_ts"))
-        come = come.with_columns(pl.col("_ts").cast(TIME).alias("_at"),
-                                 _seq=first + pl.int_range(pl.len(), dtype=pl.Int64))
+        come = come.with_columns(
+            pl.col("_ts").cast(TIME).alias("_at"), _seq=first + pl.int_range(pl.len(), dtype=pl.Int64)
+        )
         in_time = come.get_column("_ts") >= stream_time - self.grace_ms
         store = TypedStore(self.store, epoch.session)
         due = self._take_due(store, int(stream_time[-1])).with_columns(_turn=pl.lit(-1, pl.Int64))
@@ -77,8 +78,11 @@ class JoinBuffer:
             return None
         key = self.store.key.names()[1:-1]
         due = due.sort("_at", *key, "_seq")  # long keys are not in order in the store
-        return due.select(*key, *self.store.value, "_ts").hstack(
-            NOWHERE[[0] * due.height]).with_columns(_deleted=pl.lit(False))
+        return (
+            due.select(*key, *self.store.value, "_ts")
+            .hstack(NOWHERE[[0] * due.height])
+            .with_columns(_deleted=pl.lit(False))
+        )
 
     def _take_due(self, store: TypedStore, stream_time_ms: int) -> pl.DataFrame:
         """Take out what has waited for long enough, in the order in which it goes."""

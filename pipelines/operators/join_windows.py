@@ -47,6 +47,8 @@ class JoinWindows:
 
     def _checked(self) -> JoinWindows:
         if self.before_ms + self.after_ms < 0:
-            raise TopologyError(f"join windows from {self.before_ms} ms before to {self.after_ms} ms after end before "
-                                "they begin; make one of the two larger")
+            raise TopologyError(
+                f"join windows from {self.before_ms} ms before to {self.after_ms} ms after end before "
+                "they begin; make one of the two larger"
+            )
         return self

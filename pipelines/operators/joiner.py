@@ -34,8 +34,9 @@ class Joiner:
     def pair_values(self) -> pl.Schema:
         """The value columns of a pair that are not key columns."""
         right = {self.right_names[name]: dtype for name, dtype in self.right.columns.items()}
-        return pl.Schema({name: dtype for name, dtype in {**self.left.columns, **right}.items()
-                          if name not in self.key_columns})
+        return pl.Schema(
+            {name: dtype for name, dtype in {**self.left.columns, **right}.items() if name not in self.key_columns}
+        )
 
     def join(self, pairs: pl.DataFrame) -> pl.DataFrame:
         """One result a pair, with the pair's reserved columns but the two that tell which side is missing.
@@ -51,19 +52,24 @@ class Joiner:
         is_asked = ~deleted
         asked = pairs.filter(is_asked)
         right = pl.DataFrame([asked.get_column(self.right_names[name]).alias(name) for name in self.right.columns])
-        arguments = [self.left.to_objects(asked, left_gone.filter(is_asked)),
-                     self.right.to_objects(right, right_gone.filter(is_asked))]
+        arguments = [
+            self.left.to_objects(asked, left_gone.filter(is_asked)),
+            self.right.to_objects(right, right_gone.filter(is_asked)),
+        ]
         if self.takes_key:
             arguments.insert(0, self.key.to_objects(asked))
         answers = iter(self.function.over(zip(*arguments, strict=True), Records(asked, self.key_columns)))
         objects = [next(answers) if is_given else None for is_given in is_asked.to_list()]
         columns = self.function.columns(self.result, objects, Records(pairs, self.key_columns))
-        return pl.DataFrame([*key, *columns,
-                             *reserved(pairs, pl.Series([item is None for item in objects], dtype=pl.Boolean()))])
+        return pl.DataFrame(
+            [*key, *columns, *reserved(pairs, pl.Series([item is None for item in objects], dtype=pl.Boolean()))]
+        )
 
 
 def renamed(rows: pl.DataFrame, keys: pl.DataFrame, names: Mapping[str, str]) -> list[pl.Series]:
     """The columns of the right side of pairs; one that is a key column of that side too is among ``keys``."""
     gone = rows.get_column("_deleted")
-    return [(rows.get_column(name) if name in rows.columns else keys.get_column(name).set(gone, None)).alias(pair_name)
-            for name, pair_name in names.items()]
+    return [
+        (rows.get_column(name) if name in rows.columns else keys.get_column(name).set(gone, None)).alias(pair_name)
+        for name, pair_name in names.items()
+    ]

@@ -1,5 +1,5 @@
-"""Mappers that choose a key anew or give any number of records; those that give one value a value are in ``stateless``.
-"""
+"""Mappers that choose a key anew or give any number of records; those that give one value a value are in
+``stateless``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class MapColumns:
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         values = {name: expression for name, expression in self.mapper.value.items() if name not in self.key.columns}
-        mapped = pl.DataFrame([*computed(rows, self.mapper.key, self.key), *computed(rows, values, self.result),
-                               *reserved(rows)])
+        mapped = pl.DataFrame(
+            [*computed(rows, self.mapper.key, self.key), *computed(rows, values, self.result), *reserved(rows)]
+        )
         return with_tombstones(mapped, self.result, self.key.columns, mapped.get_column("_deleted"))
 
 
@@ -51,8 +52,11 @@ class MapPairs:
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         values = self.value.to_objects(rows, rows.get_column("_deleted"))
         arguments, records = zip(self.key.to_objects(rows), values, strict=True), Records(rows, self.key.names)
-        answers = (self.mapper.over_each(arguments, records) if self.is_flat
-                   else [[pair] for pair in self.mapper.over(arguments, records)])
+        answers = (
+            self.mapper.over_each(arguments, records)
+            if self.is_flat
+            else [[pair] for pair in self.mapper.over(arguments, records)]
+        )
         pairs = [pair for several in answers for pair in several]
         rows = rows[_repeats(answers)]
         records = Records(rows, self.key.names)
@@ -61,10 +65,13 @@ class MapPairs:
                 kind = "None" if pair is None else f"a {type(pair).__name__}"
                 raise self.mapper.failed(f"it gave {kind}, which is not a pair of key and value", records, index)
         new_values = [value for _, value in pairs]
-        return pl.DataFrame([
-            *self.mapper.columns(self.key_result, [key for key, _ in pairs], records),
-            *self.mapper.columns(self.result, new_values, records),
-            *reserved(rows, _is_none(new_values))])
+        return pl.DataFrame(
+            [
+                *self.mapper.columns(self.key_result, [key for key, _ in pairs], records),
+                *self.mapper.columns(self.result, new_values, records),
+                *reserved(rows, _is_none(new_values)),
+            ]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from weir.pipelines.operators.fold import PLACE, ColumnFold
 from weir.pipelines.serdes.row_type import TIME
 
 
-def merged_sessions(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold,
-                    gap_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def merged_sessions(
+    rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold, gap_ms: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The sessions that ``rows`` end up in, and the stored ones that those replace under other bounds.
 
     ``rows`` have ``_key``, the number of their key; ``found`` are stored sessions with it. Both results: the store's
@@ -22,15 +23,27 @@ def merged_sessions(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold,
     key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key")]
     columns = [*key_columns, *fold.state, "_ts", *PLACE, "_deleted"]
     start, end = pl.col("window_start").dt.timestamp("ms"), pl.col("window_end").dt.timestamp("ms")
-    points = pl.concat([
-        rows.select("_key", pl.col("_ts").alias("_start"), pl.col("_ts").alias("_end"),
-                    pl.int_range(pl.len(), dtype=pl.Int64).alias("_row")),
-        found.select("_key", start.alias("_start"), end.alias("_end"),
-                     (-1 - pl.int_range(pl.len(), dtype=pl.Int64)).alias("_row"))]).sort("_key", "_start")
+    points = pl.concat(
+        [
+            rows.select(
+                "_key",
+                pl.col("_ts").alias("_start"),
+                pl.col("_ts").alias("_end"),
+                pl.int_range(pl.len(), dtype=pl.Int64).alias("_row"),
+            ),
+            found.select(
+                "_key",
+                start.alias("_start"),
+                end.alias("_end"),
+                (-1 - pl.int_range(pl.len(), dtype=pl.Int64)).alias("_row"),
+            ),
+        ]
+    ).sort("_key", "_start")
     reached = pl.col("_end").cum_max().shift(1).over("_key") + gap_ms
     points = points.with_columns((pl.col("_start") > reached).fill_null(True).cum_sum().alias("_session"))
     bounds = points.group_by("_session").agg(
-        pl.col("_start").min(), pl.col("_end").max(), (pl.col("_row") >= 0).any().alias("_is_met"))
+        pl.col("_start").min(), pl.col("_end").max(), (pl.col("_row") >= 0).any().alias("_is_met")
+    )
     of_rows = points.filter(pl.col("_row") >= 0).sort("_row").get_column("_session")
     rows = rows.with_columns(of_rows)
     groups = fold.group(rows, ["_session"])
@@ -39,18 +52,26 @@ def merged_sessions(rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold,
     sessions_of = points.filter(pl.col("_row") < 0).sort("_row", descending=True).get_column("_session")
     replaced = found.with_columns(sessions_of).join(bounds.filter("_is_met"), on="_session", maintain_order="left")
     states = fold.merge(groups, _stored(replaced, groups, fold), rows).with_columns(
-        pl.col("_start").cast(TIME).alias("window_start"), pl.col("_ts").cast(TIME).alias("window_end"))
+        pl.col("_start").cast(TIME).alias("window_start"), pl.col("_ts").cast(TIME).alias("window_end")
+    )
     others = replaced.filter((start != pl.col("_start")) | (end != pl.col("_end")))
     gone = others.join(groups.select("_session", *PLACE), on="_session", maintain_order="left").with_columns(
-        *(pl.lit(None, dtype).alias(name) for name, dtype in fold.state.items()), end.alias("_ts"),
-        pl.lit(True).alias("_deleted"))
+        *(pl.lit(None, dtype).alias(name) for name, dtype in fold.state.items()),
+        end.alias("_ts"),
+        pl.lit(True).alias("_deleted"),
+    )
     return states.select(columns), gone.select(columns)
 
 
 def _stored(replaced: pl.DataFrame, groups: pl.DataFrame, fold: ColumnFold) -> pl.DataFrame:
     """The stored states that flow into each of ``groups``, merged by window end: state columns, ``_ts``, ``_found``."""
-    merged = replaced.select("_session", *(scan.over("_session") for scan in fold.scans()), "_ts").group_by(
-        "_session").last()
-    return (groups.select("_session").join(merged.with_columns(pl.lit(True).alias("_found")), on="_session",
-                                           how="left", maintain_order="left")
-            .select(*fold.state, "_ts", pl.col("_found").fill_null(False)))
+    merged = (
+        replaced.select("_session", *(scan.over("_session") for scan in fold.scans()), "_ts")
+        .group_by("_session")
+        .last()
+    )
+    return (
+        groups.select("_session")
+        .join(merged.with_columns(pl.lit(True).alias("_found")), on="_session", how="left", maintain_order="left")
+        .select(*fold.state, "_ts", pl.col("_found").fill_null(False))
+    )

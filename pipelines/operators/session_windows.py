@@ -82,23 +82,43 @@ class SessionWindows:
         walked = rows.get_column("_key").is_in(rows.get_column("_key").filter(~in_time).unique().implode())
         found_walked = batch.found.get_column("_key").is_in(rows.get_column("_key").filter(walked).unique().implode())
         put, gone = merged_sessions(rows.filter(~walked), batch.found.filter(~found_walked), fold, self.gap_ms)
-        return put, gone, Batch(rows=rows.filter(walked), stream_time=batch.stream_time.filter(walked),
-                                found=batch.found.filter(found_walked))
+        return (
+            put,
+            gone,
+            Batch(
+                rows=rows.filter(walked),
+                stream_time=batch.stream_time.filter(walked),
+                found=batch.found.filter(found_walked),
+            ),
+        )
 
     def trace(self, batch: Batch, states: States) -> Trace:
         trace, gap_ms = Trace(), self.gap_ms
         sessions: dict[int, list[tuple[int, int, int]]] = {}
-        for row, (key, start, end) in enumerate(zip(
-                batch.found.get_column("_key").to_list(), batch.found.get_column("window_start").dt.timestamp("ms"),
-                batch.found.get_column("window_end").dt.timestamp("ms"), strict=True)):
+        for row, (key, start, end) in enumerate(
+            zip(
+                batch.found.get_column("_key").to_list(),
+                batch.found.get_column("window_start").dt.timestamp("ms"),
+                batch.found.get_column("window_end").dt.timestamp("ms"),
+                strict=True,
+            )
+        ):
             insort(sessions.setdefault(key, []), (end, start, states.stored(row)))
-        for record, (key, time, stream_time) in enumerate(zip(
-                batch.rows.get_column("_key").to_list(), batch.rows.get_column("_ts").to_list(),
-                batch.stream_time.to_list(), strict=True)):
+        for record, (key, time, stream_time) in enumerate(
+            zip(
+                batch.rows.get_column("_key").to_list(),
+                batch.rows.get_column("_ts").to_list(),
+                batch.stream_time.to_list(),
+                strict=True,
+            )
+        ):
             open_from = stream_time - self.grace_ms - gap_ms
             of_key = sessions.setdefault(key, [])
-            met = [session for session in of_key
-                   if session[0] >= max(time - gap_ms, open_from) and session[1] <= time + gap_ms]
+            met = [
+                session
+                for session in of_key
+                if session[0] >= max(time - gap_ms, open_from) and session[1] <= time + gap_ms
+            ]
             start = min([time, *(session[1] for session in met)])
             end = max([time, *(session[0] for session in met)])
             if end < open_from:

@@ -53,8 +53,9 @@ class ApproxQuantiles(Aggregate):
             found = kll_doubles_sketch.deserialize(sketch)
             return None if found.is_empty() else list(found.get_quantiles(at))
 
-        return _of_sketches(name, value.cast(pl.Float64), pl.List(pl.Float64), make=_quantiles, merge=_merged,
-                            finish=finish)
+        return _of_sketches(
+            name, value.cast(pl.Float64), pl.List(pl.Float64), make=_quantiles, merge=_merged, finish=finish
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,20 +74,31 @@ class Collect(Aggregate):
             held: list[Any] = []
             states = []
             for items in lists.to_list():
-                held = (held + items)[:self.limit]
+                held = (held + items)[: self.limit]
                 states.append(held)
             return pl.Series(states, dtype=kept)
 
         return Accumulator(
-            name=name, state=pl.Schema({name: kept}), output=kept, finish=pl.col(name),
+            name=name,
+            state=pl.Schema({name: kept}),
+            output=kept,
+            finish=pl.col(name),
             partial=[value.drop_nulls().head(self.limit).alias(name)],
             lift=[pl.when(value.is_null()).then(nothing).otherwise(pl.concat_list(value)).alias(name)],
             scan=[pl.col(name).map_batches(scan, return_dtype=kept)],
-            merge=[pl.concat_list(pl.col(name + STORED).fill_null(nothing), name).list.head(self.limit).alias(name)])
+            merge=[pl.concat_list(pl.col(name + STORED).fill_null(nothing), name).list.head(self.limit).alias(name)],
+        )
 
 
-def _of_sketches(name: str, value: pl.Expr, output: pl.DataType, *, make: Callable[[Iterable[Any]], bytes],
-                 merge: Callable[[Sequence[bytes]], bytes], finish: Callable[[bytes], Any]) -> Accumulator:
+def _of_sketches(
+    name: str,
+    value: pl.Expr,
+    output: pl.DataType,
+    *,
+    make: Callable[[Iterable[Any]], bytes],
+    merge: Callable[[Sequence[bytes]], bytes],
+    finish: Callable[[bytes], Any],
+) -> Accumulator:
     binary = pl.Binary()
 
     def pack(values: pl.Series) -> pl.Series:
@@ -103,19 +115,25 @@ def _of_sketches(name: str, value: pl.Expr, output: pl.DataType, *, make: Callab
 
     def merged(pairs: pl.Series) -> pl.Series:
         new, stored = (pairs.struct.field(column).to_list() for column in (name, name + STORED))
-        return pl.Series([one if other is None else merge([other, one])
-                          for one, other in zip(new, stored, strict=True)], dtype=binary)
+        return pl.Series(
+            [one if other is None else merge([other, one]) for one, other in zip(new, stored, strict=True)],
+            dtype=binary,
+        )
 
     def finished(sketches: pl.Series) -> pl.Series:
         return pl.Series([None if each is None else finish(each) for each in sketches.to_list()], dtype=output)
 
     return Accumulator(
-        name=name, state=pl.Schema({name: binary}), output=output,
-        partial=[value.drop_nulls().alias(name)], pack=pack,
+        name=name,
+        state=pl.Schema({name: binary}),
+        output=output,
+        partial=[value.drop_nulls().alias(name)],
+        pack=pack,
         lift=[value.map_batches(lift, return_dtype=binary).alias(name)],
         scan=[pl.col(name).map_batches(scan, return_dtype=binary)],
         merge=[pl.struct(name, name + STORED).map_batches(merged, return_dtype=binary).alias(name)],
-        finish=pl.col(name).map_batches(finished, return_dtype=output))
+        finish=pl.col(name).map_batches(finished, return_dtype=output),
+    )
 
 
 def _distinct(values: Iterable[Any]) -> bytes:

@@ -94,14 +94,23 @@ class SlidingWindows:
     def trace(self, batch: Batch, states: States) -> Trace:
         walk = _Walk(self.difference_ms, states)
         windows: dict[int, _KeyWindows] = {}
-        for row, (key, start, newest) in enumerate(zip(
+        for row, (key, start, newest) in enumerate(
+            zip(
                 batch.found.get_column("_key").to_list(),
                 batch.found.get_column("window_start").dt.timestamp("ms").to_list(),
-                batch.found.get_column("_ts").to_list(), strict=True)):
+                batch.found.get_column("_ts").to_list(),
+                strict=True,
+            )
+        ):
             windows.setdefault(key, _KeyWindows()).put(start, states.stored(row), newest)
-        for record, (key, time, stream_time) in enumerate(zip(
-                batch.rows.get_column("_key").to_list(), batch.rows.get_column("_ts").to_list(),
-                batch.stream_time.to_list(), strict=True)):
+        for record, (key, time, stream_time) in enumerate(
+            zip(
+                batch.rows.get_column("_key").to_list(),
+                batch.rows.get_column("_ts").to_list(),
+                batch.stream_time.to_list(),
+                strict=True,
+            )
+        ):
             walk.open_from = stream_time - self.grace_ms - self.difference_ms
             if time < walk.open_from:
                 start = max(0, time - self.difference_ms)
@@ -130,23 +139,26 @@ class _Walk:
         difference, is_early = self.difference_ms, time < self.difference_ms
         own_start = max(0, time - difference)
         lower = bisect_left(windows.starts, max(0, time - 2 * difference, kept_from))
-        near = windows.starts[lower:bisect_right(windows.starts, time + 1)]
-        left: int | None = None          # the newest state of the records before this one
+        near = windows.starts[lower : bisect_right(windows.starts, time + 1)]
+        left: int | None = None  # the newest state of the records before this one
         right: tuple[int, int] | None = None  # a state with the records behind this one, and its newest time
-        previous: int | None = None      # the time of the record before this one
+        previous: int | None = None  # the time of the record before this one
         for start in near:
             state, newest = windows.held[start]
             if start <= own_start and newest < time:
                 left, previous = state, newest
             elif start <= time:
                 right = state, newest
-        over = near[bisect_left(near, own_start):bisect_right(near, time)]
+        over = near[bisect_left(near, own_start) : bisect_right(near, time)]
         has_own = bool(over) and over[0] == own_start
         meets = previous is not None and own_start <= previous
         behind = previous + 1 if previous is not None and meets and previous + 1 not in windows.held else own_start
         if own_start < self.open_from:
-            self.trace.late += [(record, start, start + difference)
-                                for start in (over if has_own else [own_start, *over]) if start < self.open_from]
+            self.trace.late += [
+                (record, start, start + difference)
+                for start in (over if has_own else [own_start, *over])
+                if start < self.open_from
+            ]
             if max([behind, *over[-1:]]) < self.open_from:
                 return
         for start in over[1:] if is_early and has_own else over:
@@ -162,15 +174,17 @@ class _Walk:
         if not is_early:
             self._open_right(record, key, windows, time, right)
 
-    def _open_right(self, record: int, key: int, windows: _KeyWindows, time: int,
-                    right: tuple[int, int] | None) -> None:
+    def _open_right(
+        self, record: int, key: int, windows: _KeyWindows, time: int, right: tuple[int, int] | None
+    ) -> None:
         """The window of the records behind this one, if there are any and it is not there already."""
         if right is not None and right[1] > time and time + 1 not in windows.held:
             windows.put(time + 1, *right)
             self.trace.put(record, (key, time + 1, time + 1 + self.difference_ms), right[0])
 
-    def _fold(self, record: int, key: int, windows: _KeyWindows, start: int, state: int | None, newest: int,
-              time: int) -> None:
+    def _fold(
+        self, record: int, key: int, windows: _KeyWindows, start: int, state: int | None, newest: int, time: int
+    ) -> None:
         window = (key, start, start + self.difference_ms)
         folded = self.states.fold(state, record)
         if start >= self.open_from:

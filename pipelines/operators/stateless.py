@@ -39,7 +39,8 @@ class Filter:
             passes = self._passes(rows)
         else:
             passes = pl.Series(values=[False] * rows.height, dtype=pl.Boolean()).scatter(
-                (~deleted).arg_true(), self._passes(rows.filter(~deleted)))
+                (~deleted).arg_true(), self._passes(rows.filter(~deleted))
+            )
         return with_tombstones(rows, self.value, self.key.row_type.columns, deleted | ~passes)
 
     def _passes(self, rows: pl.DataFrame) -> pl.Series:
@@ -121,11 +122,13 @@ def reserved(rows: pl.DataFrame, deleted: pl.Series | None = None) -> list[pl.Se
     return [deleted.alias("_deleted") if column.name == "_deleted" else column for column in columns]
 
 
-def with_tombstones(rows: pl.DataFrame, value: RowType, key_columns: Container[str],
-                    deleted: pl.Series) -> pl.DataFrame:
+def with_tombstones(
+    rows: pl.DataFrame, value: RowType, key_columns: Container[str], deleted: pl.Series
+) -> pl.DataFrame:
     """``rows`` with ``_deleted`` as given, and no value where it is true; a column that is also key stays."""
     if not deleted.any():
         return rows
-    cleared = [pl.when(~pl.col("_deleted")).then(pl.col(name)).alias(name)
-               for name in value.columns if name not in key_columns]
+    cleared = [
+        pl.when(~pl.col("_deleted")).then(pl.col(name)).alias(name) for name in value.columns if name not in key_columns
+    ]
     return rows.with_columns(deleted.alias("_deleted")).with_columns(cleared)

@@ -77,10 +77,16 @@ class ColumnStates:
         for number, length in lengths.items():
             starts[number], total = total, total + length
         order = list(chain.from_iterable(self._chains[number][:length] for number, length in lengths.items()))
-        numbers = pl.Series(list(lengths), dtype=pl.UInt32).repeat_by(pl.Series(list(lengths.values()),
-                                                                                dtype=pl.UInt32)).explode()
-        scanned = (self._parts[order].with_columns(numbers.alias("_chain"))
-                   .select(*(scan.over("_chain") for scan in self._scans), pl.col("_ts").cum_max().over("_chain")))
+        numbers = (
+            pl.Series(list(lengths), dtype=pl.UInt32)
+            .repeat_by(pl.Series(list(lengths.values()), dtype=pl.UInt32))
+            .explode()
+        )
+        scanned = (
+            self._parts[order]
+            .with_columns(numbers.alias("_chain"))
+            .select(*(scan.over("_chain") for scan in self._scans), pl.col("_ts").cum_max().over("_chain"))
+        )
         at = [None if state is None else starts[self._ends[state][0]] + self._ends[state][1] - 1 for state in states]
         return scanned.select(pl.all().gather(pl.Series(at, dtype=pl.UInt32)))
 
@@ -97,10 +103,18 @@ class ColumnStates:
 class FunctionStates:
     """Calls the functions as the states are asked for, each for a record, given by its row."""
 
-    def __init__(self, *, keys: list[Any], values: list[Any], times: list[int], stored: list[Any],
-                 stored_times: list[int], step: Callable[[int, Any, Any, Any], Any],
-                 merger: Callable[[int, Any, Any, Any], Any],
-                 frame: Callable[[list[Any], list[int], list[int]], pl.DataFrame]) -> None:
+    def __init__(
+        self,
+        *,
+        keys: list[Any],
+        values: list[Any],
+        times: list[int],
+        stored: list[Any],
+        stored_times: list[int],
+        step: Callable[[int, Any, Any, Any], Any],
+        merger: Callable[[int, Any, Any, Any], Any],
+        frame: Callable[[list[Any], list[int], list[int]], pl.DataFrame],
+    ) -> None:
         self._keys, self._values, self._times = keys, values, times
         self._stored, self._stored_times = stored, stored_times
         self._step, self._merger, self._frame = step, merger, frame
@@ -112,8 +126,9 @@ class FunctionStates:
 
     def fold(self, state: int | None, record: int) -> int:
         held, time, _ = (None, self._times[record], 0) if state is None else self._made[state]
-        return self._make(self._step(record, self._keys[record], self._values[record], held),
-                          max(time, self._times[record]), record)
+        return self._make(
+            self._step(record, self._keys[record], self._values[record], held), max(time, self._times[record]), record
+        )
 
     def merge(self, state: int | None, other: int, record: int) -> int:
         one, one_time, _ = (None, self._made[other][1], 0) if state is None else self._made[state]
@@ -125,8 +140,9 @@ class FunctionStates:
 
     def frame(self, states: Sequence[int | None]) -> pl.DataFrame:
         made = [(None, 0, 0) if state is None else self._made[state] for state in states]
-        return self._frame([state for state, _, _ in made], [time for _, time, _ in made],
-                           [record for _, _, record in made]).drop("_deleted")
+        return self._frame(
+            [state for state, _, _ in made], [time for _, time, _ in made], [record for _, _, record in made]
+        ).drop("_deleted")
 
     def _make(self, state: Any, time: int, record: int) -> int:
         self._made.append((state, time, record))

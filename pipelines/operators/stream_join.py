@@ -132,8 +132,17 @@ class StreamJoin:
         return self._joined(out.with_columns(_left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left")))
 
     def _joined(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        return self.joiner.join(pairs.select(*self.joiner.key_columns, *self.joiner.pair_values, "_ts", *PLACE,
-                                             pl.lit(False).alias("_deleted"), "_left_gone", "_right_gone"))
+        return self.joiner.join(
+            pairs.select(
+                *self.joiner.key_columns,
+                *self.joiner.pair_values,
+                "_ts",
+                *PLACE,
+                pl.lit(False).alias("_deleted"),
+                "_left_gone",
+                "_right_gone",
+            )
+        )
 
     def _arrivals(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> list[pl.DataFrame]:
         """Both sides in pair columns, with ``_pos``, ``_seq``, ``_stream_time``, and whether they can meet anything."""
@@ -158,13 +167,20 @@ class StreamJoin:
             end = start + rows.height
             has_key = pl.any_horizontal(pl.col(key).is_not_null())
             rows = rows.with_columns(
-                pl.Series("_pos", positions[start:end]), stream_time[start:end].alias("_stream_time"),
-                _seq=first + pl.int_range(pl.len(), dtype=pl.Int64), _is_met=has_key & ~pl.col("_deleted"),
-                _is_alone=~has_key & ~pl.col("_deleted") & pl.lit(side.is_outer))
+                pl.Series("_pos", positions[start:end]),
+                stream_time[start:end].alias("_stream_time"),
+                _seq=first + pl.int_range(pl.len(), dtype=pl.Int64),
+                _is_met=has_key & ~pl.col("_deleted"),
+                _is_alone=~has_key & ~pl.col("_deleted") & pl.lit(side.is_outer),
+            )
             null_values = int(rows.get_column("_deleted").sum())
             epoch.counts["null_values"] += null_values
-            epoch.counts["null_keys"] += (rows.height - null_values - int(rows.get_column("_is_met").sum())
-                                          - int(rows.get_column("_is_alone").sum()))
+            epoch.counts["null_keys"] += (
+                rows.height
+                - null_values
+                - int(rows.get_column("_is_met").sum())
+                - int(rows.get_column("_is_alone").sum())
+            )
             found.append(rows)
             start = end
         return found
@@ -174,9 +190,12 @@ class StreamJoin:
         key, time = list(self.joiner.key_columns), StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms)
         store = KeyValueStore(side.store, epoch.session, time)
         wanted = others.group_by(key, maintain_order=True).agg(
-            (pl.col("_ts").min() - side.on_ms).alias("_from"), (pl.col("_ts").max() + side.back_ms).alias("_to"))
-        bounds = [wanted.with_columns(_at=bound.cast(TIME), _seq=pl.lit(BEFORE_ALL, pl.Int64))
-                  for bound in (pl.col("_from"), pl.col("_to") + 1)]
+            (pl.col("_ts").min() - side.on_ms).alias("_from"), (pl.col("_ts").max() + side.back_ms).alias("_to")
+        )
+        bounds = [
+            wanted.with_columns(_at=bound.cast(TIME), _seq=pl.lit(BEFORE_ALL, pl.Int64))
+            for bound in (pl.col("_from"), pl.col("_to") + 1)
+        ]
         kept = store.get_ranges(*bounds)
         values = [name for name in side.names.values() if name not in key]
         columns = [*key, *values, "_ts", "_seq", "_pos"]
@@ -190,26 +209,37 @@ class StreamJoin:
         """Rows ``_l`` and ``_r`` of the two sides that meet, and the place of the later one, ``_pos``."""
         key, windows = list(self.joiner.key_columns), self.windows
         width = windows.before_ms + windows.after_ms + 1
-        ours, theirs = (side.rows.with_row_index(index).select(*key, index, "_ts", "_pos")
-                        for side, index in ((left, "_l"), (right, "_r")))
-        ours = pl.concat([
-            ours.with_columns(_bucket=(pl.col("_ts") - windows.before_ms) // width),
-            ours.with_columns(_bucket=(pl.col("_ts") + windows.after_ms) // width).filter(
-                pl.col("_bucket") != (pl.col("_ts") - windows.before_ms) // width)])
+        ours, theirs = (
+            side.rows.with_row_index(index).select(*key, index, "_ts", "_pos")
+            for side, index in ((left, "_l"), (right, "_r"))
+        )
+        ours = pl.concat(
+            [
+                ours.with_columns(_bucket=(pl.col("_ts") - windows.before_ms) // width),
+                ours.with_columns(_bucket=(pl.col("_ts") + windows.after_ms) // width).filter(
+                    pl.col("_bucket") != (pl.col("_ts") - windows.before_ms) // width
+                ),
+            ]
+        )
         theirs = theirs.with_columns(_bucket=pl.col("_ts") // width)
         is_new = pl.col("_pos") >= 0
         distance = pl.col("_ts_right") - pl.col("_ts")
-        met = pl.concat([
-            one.join(other, on=[*key, "_bucket"], nulls_equal=True).filter(
-                distance.is_between(-windows.before_ms, windows.after_ms))
-            for one, other in ((ours.filter(is_new), theirs), (ours.filter(~is_new), theirs.filter(is_new)))])
+        met = pl.concat(
+            [
+                one.join(other, on=[*key, "_bucket"], nulls_equal=True).filter(
+                    distance.is_between(-windows.before_ms, windows.after_ms)
+                )
+                for one, other in ((ours.filter(is_new), theirs), (ours.filter(~is_new), theirs.filter(is_new)))
+            ]
+        )
         is_left_later = pl.col("_pos") > pl.col("_pos_right")
         met = met.with_columns(pl.max_horizontal("_pos", "_pos_right").alias("_pos"), _is_left_later=is_left_later)
         later = met.get_column("_pos").to_numpy()
         earlier_time = met.select(pl.when("_is_left_later").then("_ts_right").otherwise("_ts")).to_series().to_numpy()
         clock = np.where(met.get_column("_is_left_later").to_numpy(), right.clock_at(later), left.clock_at(later))
         return met.select("_l", "_r", "_pos", "_is_left_later").filter(
-            pl.Series(earlier_time > clock - windows.retention_ms))
+            pl.Series(earlier_time > clock - windows.retention_ms)
+        )
 
     def _paired(self, left: _Side, right: _Side, met: pl.DataFrame) -> pl.DataFrame:
         """What goes out for records that meet, by the older ones' times and numbers."""
@@ -217,20 +247,33 @@ class StreamJoin:
         theirs = theirs.rename({"_ts": "_other_ts", "_seq": "_other_seq"})
         key = list(self.joiner.key_columns)
         is_left_later = met.get_column("_is_left_later")
-        other = pl.DataFrame([*ours.select("_ts", "_seq").get_columns(), is_left_later,
-                              *theirs.select("_other_ts", "_other_seq").get_columns()])
+        other = pl.DataFrame(
+            [
+                *ours.select("_ts", "_seq").get_columns(),
+                is_left_later,
+                *theirs.select("_other_ts", "_other_seq").get_columns(),
+            ]
+        )
         order = other.select(
             pl.max_horizontal("_ts", "_other_ts").alias("_ts"),
             pl.when("_is_left_later").then("_other_ts").otherwise("_ts").alias("_time"),
-            pl.when("_is_left_later").then("_other_seq").otherwise("_seq").alias("_seq"))
-        values = [column for column in (*ours.get_columns(), *theirs.drop(key).get_columns())
-                  if not column.name.startswith("_")]
+            pl.when("_is_left_later").then("_other_seq").otherwise("_seq").alias("_seq"),
+        )
+        values = [
+            column
+            for column in (*ours.get_columns(), *theirs.drop(key).get_columns())
+            if not column.name.startswith("_")
+        ]
         pairs = pl.DataFrame([*values, *order.get_columns(), met.get_column("_pos")])
-        return self._part(pairs.with_columns(_phase=pl.lit(1), _is_left=pl.lit(False), _left_gone=pl.lit(False),
-                                             _right_gone=pl.lit(False)))
+        return self._part(
+            pairs.with_columns(
+                _phase=pl.lit(1), _is_left=pl.lit(False), _left_gone=pl.lit(False), _right_gone=pl.lit(False)
+            )
+        )
 
-    def _unmatched(self, arrivals: list[pl.DataFrame], sides: list[_Side], met: pl.DataFrame, spec: StoreSpec,
-                   epoch: Epoch) -> list[pl.DataFrame]:
+    def _unmatched(
+        self, arrivals: list[pl.DataFrame], sides: list[_Side], met: pl.DataFrame, spec: StoreSpec, epoch: Epoch
+    ) -> list[pl.DataFrame]:
         """What goes out without a match; the others wait in the store ``spec``."""
         at_once, waiting, matched = [], [], []
         for is_left, side, rows, part in zip((True, False), (self.left, self.right), arrivals, sides, strict=True):
@@ -238,8 +281,11 @@ class StreamJoin:
                 continue
             index = "_l" if is_left else "_r"
             on_arrival = met.filter(pl.col("_is_left_later") == is_left).get_column(index)
-            afterwards = (met.filter(pl.col("_is_left_later") != is_left)
-                          .group_by(index).agg(pl.col("_pos").min().alias("_matched")))
+            afterwards = (
+                met.filter(pl.col("_is_left_later") != is_left)
+                .group_by(index)
+                .agg(pl.col("_pos").min().alias("_matched"))
+            )
             known = part.rows.with_row_index(index).join(afterwards, on=index, how="left", maintain_order="left")
             new = known.filter((pl.col("_pos") >= 0) & ~pl.col(index).is_in(on_arrival.implode()))
             new = new.join(rows.select("_pos", "_stream_time"), on="_pos", how="left", maintain_order="left")
@@ -247,14 +293,22 @@ class StreamJoin:
             at_once += [self._alone(new.filter(is_over), is_left), self._alone(rows.filter("_is_alone"), is_left)]
             waiting.append(self._alone(new.filter(~is_over), is_left))
             matched.append(self._alone(known.filter((pl.col("_pos") < 0) & pl.col("_matched").is_not_null()), is_left))
-        flushes = pl.concat([rows.filter(pl.col("_is_met") & (pl.col("_ts") == pl.col("_stream_time")))
-                             .select("_pos", "_stream_time") for rows in arrivals]).sort("_pos")
+        flushes = pl.concat(
+            [
+                rows.filter(pl.col("_is_met") & (pl.col("_ts") == pl.col("_stream_time"))).select(
+                    "_pos", "_stream_time"
+                )
+                for rows in arrivals
+            ]
+        ).sort("_pos")
         store = TypedStore(spec, epoch.session)
         gone = pl.concat(matched)
         every = pl.concat([self._due(spec, flushes, gone, epoch), *waiting])
         last_ms = self._last_ms(every)
-        flush = np.maximum(np.searchsorted(flushes.get_column("_stream_time"), last_ms, side="right"),
-                           np.searchsorted(flushes.get_column("_pos"), every.get_column("_pos"), side="right"))
+        flush = np.maximum(
+            np.searchsorted(flushes.get_column("_stream_time"), last_ms, side="right"),
+            np.searchsorted(flushes.get_column("_pos"), every.get_column("_pos"), side="right"),
+        )
         places = np.append(flushes.get_column("_pos").to_numpy(), NEVER)[flush]
         flushed = pl.Series(places)
         is_out = (flushed < NEVER) & (flushed <= every.get_column("_matched").fill_null(NEVER))
@@ -264,16 +318,30 @@ class StreamJoin:
         store.write(store.encode(stays), stays)
         parts = [part.with_columns(_phase=pl.lit(1)) for part in at_once]
         parts.append(out.with_columns(pl.col("_place").alias("_pos"), _phase=pl.lit(0)))
-        return [self._part(part.with_columns(_time=pl.col("_ts"), _left_gone=~pl.col("_is_left"),
-                                             _right_gone=pl.col("_is_left"))) for part in parts]
+        return [
+            self._part(
+                part.with_columns(_time=pl.col("_ts"), _left_gone=~pl.col("_is_left"), _right_gone=pl.col("_is_left"))
+            )
+            for part in parts
+        ]
 
     def _alone(self, rows: pl.DataFrame, is_left: bool) -> pl.DataFrame:
         """Records of one side as the store of those that wait has them, with ``_pos`` and ``_matched``."""
-        values = [pl.col(name) if name in rows.columns else pl.lit(None, dtype).alias(name)
-                  for name, dtype in self.joiner.pair_values.items()]
+        values = [
+            pl.col(name) if name in rows.columns else pl.lit(None, dtype).alias(name)
+            for name, dtype in self.joiner.pair_values.items()
+        ]
         matched = pl.col("_matched") if "_matched" in rows.columns else pl.lit(None, pl.Int64).alias("_matched")
-        return rows.select(pl.col("_ts").cast(TIME).alias("_at"), pl.lit(is_left).alias("_is_left"),
-                           *self.joiner.key_columns, "_seq", *values, "_ts", "_pos", matched)
+        return rows.select(
+            pl.col("_ts").cast(TIME).alias("_at"),
+            pl.lit(is_left).alias("_is_left"),
+            *self.joiner.key_columns,
+            "_seq",
+            *values,
+            "_ts",
+            "_pos",
+            matched,
+        )
 
     def _last_ms(self, rows: pl.DataFrame) -> pl.Series:
         """The last stream time at which each of ``rows``, as ``_alone`` gives them, may wait."""
@@ -297,5 +365,15 @@ class StreamJoin:
         return found.select(matched.columns)
 
     def _part(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.select(*self.joiner.key_columns, *self.joiner.pair_values, "_ts", "_pos", "_phase", "_time",
-                           "_is_left", "_seq", "_left_gone", "_right_gone")
+        return rows.select(
+            *self.joiner.key_columns,
+            *self.joiner.pair_values,
+            "_ts",
+            "_pos",
+            "_phase",
+            "_time",
+            "_is_left",
+            "_seq",
+            "_left_gone",
+            "_right_gone",
+        )

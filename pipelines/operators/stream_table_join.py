@@ -36,13 +36,17 @@ class StreamTableJoin:
         rows = has_value(rows, epoch)
         if not self.is_left:
             rows = has_key(rows, list(self.joiner.key_columns), epoch)
-        asked = rows.select(*(pl.col(name).alias(known) for name, known
-                              in zip(self.joiner.key_columns, self.table_key, strict=True)), "_ts", "_offset")
+        asked = rows.select(
+            *(pl.col(name).alias(known) for name, known in zip(self.joiner.key_columns, self.table_key, strict=True)),
+            "_ts",
+            "_offset",
+        )
         if self.versions is None:
             found = look_up(asked.drop("_ts"), self.table, updates, epoch, is_written_first=self.is_written_first)
         else:
-            found = look_up_as_of(asked, self.table, self.versions, updates, epoch,
-                                  is_written_first=self.is_written_first)
+            found = look_up_as_of(
+                asked, self.table, self.versions, updates, epoch, is_written_first=self.is_written_first
+            )
         gone = found.get_column("_deleted")
         pairs = rows.hstack([*renamed(found, asked, self.joiner.right_names), gone.alias("_right_gone")])
         pairs = pairs.with_columns(_left_gone=pl.lit(False))

@@ -54,14 +54,18 @@ class Suppression:
             return self._closed(rows, stream_time, buffer)
         keys = buffer.store.encode(rows)
         walk = buffer.walk(rows, keys, self.limits)
-        walk.run(keys, _ms(rows.get_column(SINCE)), buffer.ties(rows), buffer.sizes(keys, rows),
-                 (stream_time - self.delay_ms).to_list())
+        walk.run(
+            keys,
+            _ms(rows.get_column(SINCE)),
+            buffer.ties(rows),
+            buffer.sizes(keys, rows),
+            (stream_time - self.delay_ms).to_list(),
+        )
         buffer.settle(walk)
         if not walk.left:
             return self._forwarded(rows.clear())
         left = buffer.candidates()[[ref for _, ref in walk.left]]
-        return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]],
-                                         how="horizontal"))
+        return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]], how="horizontal"))
 
     def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
         """Without limits the order of records does not matter: put the newest, take what has closed."""
@@ -108,8 +112,9 @@ class _Buffer:
         self.tie = tie
         self.store, self._index = TypedStore(spec, epoch.session), ExpiryIndex(spec, epoch.session)
         self._spec, self._epoch, self._clock = spec, epoch, HELD_BYTES + spec.name
-        self._sizes = RowCodec(pl.Schema({name: dtype for name, dtype in spec.value.items()
-                                          if name not in BOOKKEEPING}))
+        self._sizes = RowCodec(
+            pl.Schema({name: dtype for name, dtype in spec.value.items() if name not in BOOKKEEPING})
+        )
         self._columns = [*spec.key, *spec.value, "_ts"]
         self._candidates: list[pl.DataFrame] = []
         self._seen = 0
@@ -127,9 +132,14 @@ class _Buffer:
         self._remember(rows.select(self._columns))
         known = list(dict.fromkeys(keys))
         self._before = {held.key: held for held in self._held(known)}
-        return Walk(name=self._spec.name, limits=limits, count=self.store.count(),
-                    size=self._epoch.clocks.get(self._clock, 0), held=dict(self._before),
-                    others=self._others(set(known)))
+        return Walk(
+            name=self._spec.name,
+            limits=limits,
+            count=self.store.count(),
+            size=self._epoch.clocks.get(self._clock, 0),
+            held=dict(self._before),
+            others=self._others(set(known)),
+        )
 
     def candidates(self) -> pl.DataFrame:
         return pl.concat(self._candidates)
@@ -154,8 +164,11 @@ class _Buffer:
         before = self._held(keys)
         size = self._epoch.clocks.get(self._clock, 0) - sum(held.size for held in before)
         is_gone = newest.get_column(GONE).to_list()
-        kept = [(key, place) for key, place, gone in zip(keys, _ms(newest.get_column(SINCE)), is_gone, strict=True)
-                if not gone]
+        kept = [
+            (key, place)
+            for key, place, gone in zip(keys, _ms(newest.get_column(SINCE)), is_gone, strict=True)
+            if not gone
+        ]
         rows = newest.filter(~pl.col(GONE))
         names = [key for key, _ in kept]
         gone = {key for key, is_tombstone in zip(keys, is_gone, strict=True) if is_tombstone}
@@ -190,8 +203,17 @@ class _Buffer:
             return []
         rows = pl.concat([self.store.decode(keys), found.filter("_found")], how="horizontal").select(self._columns)
         first = self._remember(rows)
-        return [Held(*parts) for parts in zip(_ms(rows.get_column(SINCE)), self.ties(rows), keys,
-                                              self.sizes(keys, rows), range(first, first + len(keys)), strict=True)]
+        return [
+            Held(*parts)
+            for parts in zip(
+                _ms(rows.get_column(SINCE)),
+                self.ties(rows),
+                keys,
+                self.sizes(keys, rows),
+                range(first, first + len(keys)),
+                strict=True,
+            )
+        ]
 
     def _rows(self, keys: list[bytes]) -> pl.DataFrame:
         return pl.concat([self.store.decode(keys), self.store.fetch(keys)], how="horizontal").select(self._columns)

@@ -53,8 +53,14 @@ class Walk:
     """What left the buffer: the record that made it leave, and the row."""
     others_left: list[Held] = field(default_factory=list)
 
-    def run(self, keys: Sequence[bytes], places: Sequence[int], times: Sequence[int], sizes: Sequence[int],
-            due: Sequence[int]) -> None:
+    def run(
+        self,
+        keys: Sequence[bytes],
+        places: Sequence[int],
+        times: Sequence[int],
+        sizes: Sequence[int],
+        due: Sequence[int],
+    ) -> None:
         """Put records in, each in its turn; rows with places up to ``due`` leave.
 
         Raises:
@@ -71,8 +77,11 @@ class Walk:
             held[key] = Held(place, ts, key, size, turn)
             if before is None or before[:2] != (place, ts):
                 heappush(queue, (place, ts, key))
-            while ((is_full := self._is_full()) or (queue and queue[0][0] <= due_ms)
-                   or (other is not None and other.place_ms <= due_ms)):
+            while (
+                (is_full := self._is_full())
+                or (queue and queue[0][0] <= due_ms)
+                or (other is not None and other.place_ms <= due_ms)
+            ):
                 if queue and (other is None or queue[0] < other[:3]):
                     oldest = held.get(queue[0][2])
                     if oldest is None or oldest[:3] != queue[0]:  # updated or gone since it was queued

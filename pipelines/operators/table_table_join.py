@@ -62,9 +62,13 @@ class TableTableJoin:
         keys = _keys(rows, self.left.key, self.right.key)
         met = look_up(keys, self.right.table, others, epoch, is_written_first=self.right.is_written_first)
         is_sent = _is_sent(self.left, rows, met, epoch, needs_partner=self.kind == "inner")
-        pairs = rows.hstack([rows.get_column("_deleted").alias("_left_gone"),
-                             met.get_column("_deleted").alias("_right_gone"),
-                             *renamed(met, keys, self.joiner.right_names)])
+        pairs = rows.hstack(
+            [
+                rows.get_column("_deleted").alias("_left_gone"),
+                met.get_column("_deleted").alias("_right_gone"),
+                *renamed(met, keys, self.joiner.right_names),
+            ]
+        )
         return self._results(pairs.with_columns(_later(rows, met)).filter(is_sent))
 
     def _of_right(self, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -73,10 +77,18 @@ class TableTableJoin:
         is_sent = _is_sent(self.right, rows, met, epoch, needs_partner=self.kind != "outer")
         right = rows.select(self.right.key)
         own = [column for column in met.get_columns() if not column.name.startswith("_")]
-        pairs = rows.select(pl.col("^_.*$")).hstack([
-            *(right.get_column(name).alias(known) for name, known in zip(self.right.key, self.left.key, strict=True)),
-            *own, *renamed(rows, right, self.joiner.right_names),
-            met.get_column("_deleted").alias("_left_gone"), rows.get_column("_deleted").alias("_right_gone")])
+        pairs = rows.select(pl.col("^_.*$")).hstack(
+            [
+                *(
+                    right.get_column(name).alias(known)
+                    for name, known in zip(self.right.key, self.left.key, strict=True)
+                ),
+                *own,
+                *renamed(rows, right, self.joiner.right_names),
+                met.get_column("_deleted").alias("_left_gone"),
+                rows.get_column("_deleted").alias("_right_gone"),
+            ]
+        )
         return self._results(pairs.with_columns(_later(rows, met)).filter(is_sent))
 
     def _results(self, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -96,9 +108,13 @@ class JoinedTable:
         left = self.left.table.before(keys, epoch)
         theirs = keys.rename(dict(zip(self.left.key, self.right.key, strict=True)))
         right = self.right.table.before(theirs, epoch)
-        pairs = left.hstack([left.get_column("_deleted").alias("_left_gone"),
-                             right.get_column("_deleted").alias("_right_gone"),
-                             *renamed(right, theirs, self.joiner.right_names)])
+        pairs = left.hstack(
+            [
+                left.get_column("_deleted").alias("_left_gone"),
+                right.get_column("_deleted").alias("_right_gone"),
+                *renamed(right, theirs, self.joiner.right_names),
+            ]
+        )
         return self.joiner.join(with_tombstones_of(self.kind, pairs.with_columns(_later(left, right))))
 
 
@@ -110,8 +126,9 @@ def with_tombstones_of(kind: JoinKind, pairs: pl.DataFrame) -> pl.DataFrame:
     return pairs.with_columns(gone.alias("_left_gone"), (gone | pl.col("_right_gone")).alias("_right_gone"))
 
 
-def _is_sent(side: JoinedSide, rows: pl.DataFrame, met: pl.DataFrame, epoch: Epoch, *,
-             needs_partner: bool) -> pl.Series:
+def _is_sent(
+    side: JoinedSide, rows: pl.DataFrame, met: pl.DataFrame, epoch: Epoch, *, needs_partner: bool
+) -> pl.Series:
     """For which updates anything goes out: those that meet a row, and else those that bring or take one."""
     has_partner = ~met.get_column("_deleted")
     if needs_partner or (has_partner.all() and not side.keeps_silent):

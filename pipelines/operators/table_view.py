@@ -42,8 +42,9 @@ class StoredTable:
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.before)
         rows = keys.hstack(store.fetch(store.encode(keys)))
-        rows = rows.with_columns(_partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64),
-                                 _deleted=~pl.col("_found")).drop("_found")
+        rows = rows.with_columns(
+            _partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64), _deleted=~pl.col("_found")
+        ).drop("_found")
         return self.finish(rows) if self.finish else rows
 
 
@@ -58,8 +59,9 @@ class DerivedTable:
         return self.operator.process(self.table.before(keys, epoch), epoch)
 
 
-def look_up(asked: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch: Epoch, *,
-            is_written_first: bool) -> pl.DataFrame:
+def look_up(
+    asked: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch: Epoch, *, is_written_first: bool
+) -> pl.DataFrame:
     """The table's row for each row of ``asked`` at its own turn: value columns, ``_ts``, ``_deleted``.
 
     ``asked`` has the table's key columns, under its names, and ``_offset``, by which it is ordered; ``updates`` are
@@ -71,15 +73,21 @@ def look_up(asked: pl.DataFrame, table: TableView, updates: pl.DataFrame, epoch:
     numbered = distinct.with_row_index("_id")
     ids = numbers_of(asked.select(keys), numbered)
     rows = table.before(distinct, epoch)
-    found = rows.columns[len(keys):]
+    found = rows.columns[len(keys) :]
     if updates.is_empty():
         return rows.select(pl.col(found).gather(ids)).with_columns(pl.col("_deleted").fill_null(True))
     names = [*keys, *found]
     history = pl.concat([rows.select(names), updates.select(names)])
     history = history.with_columns(numbers_of(history.select(keys), numbered)).filter(pl.col("_id").is_not_null())
     turns = pl.DataFrame([asked.get_column("_offset"), ids])
-    met = turns.join_asof(history.drop(keys).sort("_offset", maintain_order=True), on="_offset", by="_id",
-                          strategy="backward", allow_exact_matches=is_written_first, check_sortedness=False)
+    met = turns.join_asof(
+        history.drop(keys).sort("_offset", maintain_order=True),
+        on="_offset",
+        by="_id",
+        strategy="backward",
+        allow_exact_matches=is_written_first,
+        check_sortedness=False,
+    )
     return met.drop("_id").with_columns(pl.col("_deleted").fill_null(True))
 
 
@@ -88,10 +96,9 @@ def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Ep
     before = table.before(rows.select(key).unique(maintain_order=True), epoch)
     values = [name for name in before.columns if name not in key]
     stacked = pl.concat([before, rows.select(before.columns)])
-    return stacked.select(pl.col(values).shift(1).over(key))[before.height:]
+    return stacked.select(pl.col(values).shift(1).over(key))[before.height :]
 
 
 def numbers_of(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
     """The number of each key, its ``_id`` in ``numbered``; null for one that has none."""
-    return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True,
-                     maintain_order="left").get_column("_id")
+    return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True, maintain_order="left").get_column("_id")

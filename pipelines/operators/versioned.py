@@ -32,9 +32,15 @@ class VersionedTable:
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = VersionedStore(self.store, epoch.before).versions_at(keys)
-        return keys.select(pl.exclude(AS_OF)).hstack(rows.drop(GONE)).with_columns(
-            _partition=pl.lit(0, pl.Int32), _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64),
-            _deleted=rows.get_column(GONE).fill_null(True))
+        return (
+            keys.select(pl.exclude(AS_OF))
+            .hstack(rows.drop(GONE))
+            .with_columns(
+                _partition=pl.lit(0, pl.Int32),
+                _offset=pl.lit(BEFORE_ALL_TURNS, pl.Int64),
+                _deleted=rows.get_column(GONE).fill_null(True),
+            )
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +57,19 @@ class NewestRows:
         key = list(self.key)
         before = self.table.before(rows.select(key).unique(maintain_order=True), epoch)
         times = pl.concat([each.select(*key, "_ts") for each in (before, rows)])
-        newest = times.select(pl.col("_ts").cum_max().over(key)).to_series()[before.height:]
+        newest = times.select(pl.col("_ts").cum_max().over(key)).to_series()[before.height :]
         return rows.filter(rows.get_column("_ts") >= newest)
 
 
-def look_up_as_of(asked: pl.DataFrame, table: TableView, store: StoreSpec, updates: pl.DataFrame, epoch: Epoch, *,
-                  is_written_first: bool) -> pl.DataFrame:
+def look_up_as_of(
+    asked: pl.DataFrame,
+    table: TableView,
+    store: StoreSpec,
+    updates: pl.DataFrame,
+    epoch: Epoch,
+    *,
+    is_written_first: bool,
+) -> pl.DataFrame:
     """The row of a versioned table for each row of ``asked``, as of its time and at its own turn: value columns,
     ``_ts``, ``_deleted``.
 
@@ -79,20 +92,31 @@ def look_up_as_of(asked: pl.DataFrame, table: TableView, store: StoreSpec, updat
     asks = asks.with_columns(pl.coalesce("_place", "_id").cast(pl.Int64).alias("_place"))
     found = pl.concat([newest, then, updates.select(newest.columns)])
     if updates.height:
-        asks = _at_their_turns(asks, found.get_column("_ts"), newest.height + then.height,
-                               updates.get_column("_offset"), numbers_of(updates.select(keys), numbered),
-                               is_written_first=is_written_first)
-    clock = _clock_at(asks.get_column("_offset"), updates, epoch.clocks_before.get(store.name, BEFORE_ALL_TIMES),
-                      is_written_first=is_written_first)
+        asks = _at_their_turns(
+            asks,
+            found.get_column("_ts"),
+            newest.height + then.height,
+            updates.get_column("_offset"),
+            numbers_of(updates.select(keys), numbered),
+            is_written_first=is_written_first,
+        )
+    clock = _clock_at(
+        asks.get_column("_offset"),
+        updates,
+        epoch.clocks_before.get(store.name, BEFORE_ALL_TIMES),
+        is_written_first=is_written_first,
+    )
     places = asks.get_column("_place")
     is_forgotten = (asks.get_column(AS_OF) < clock - store.retention_ms) & (
-        found.get_column("_ts").gather(places) < asks.get_column("_newest"))
+        found.get_column("_ts").gather(places) < asks.get_column("_newest")
+    )
     met = found.drop(keys).select(pl.all().gather(places.set(is_forgotten.fill_null(False), None)))
     return met.with_columns(pl.col("_deleted").fill_null(True))
 
 
-def _at_their_turns(asks: pl.DataFrame, times: pl.Series, first: int, turns: pl.Series, ids: pl.Series, *,
-                    is_written_first: bool) -> pl.DataFrame:
+def _at_their_turns(
+    asks: pl.DataFrame, times: pl.Series, first: int, turns: pl.Series, ids: pl.Series, *, is_written_first: bool
+) -> pl.DataFrame:
     """``asks`` with ``_place`` and ``_newest`` moved to the updates that have come by their turns.
 
     ``times`` are those of the rows that places are of; updates are the rows from ``first`` on, with ``turns`` and the
@@ -123,6 +147,7 @@ def _at_their_turns(asks: pl.DataFrame, times: pl.Series, first: int, turns: pl.
 def _clock_at(turns: pl.Series, updates: pl.DataFrame, before_ms: int, *, is_written_first: bool) -> pl.Series:
     """The table's stream time at ``turns``; it was ``before_ms`` when the batch began."""
     stream_time = np.maximum.accumulate(np.append(before_ms, updates.get_column("_ts").to_numpy()))
-    done = np.searchsorted(updates.get_column("_offset").to_numpy(), turns.to_numpy(),
-                           side="right" if is_written_first else "left")
+    done = np.searchsorted(
+        updates.get_column("_offset").to_numpy(), turns.to_numpy(), side="right" if is_written_first else "left"
+    )
     return pl.Series(stream_time[done])

@@ -23,8 +23,10 @@ NO_END_MS = LAST_TIME_MS
 def window_ms(duration: timedelta, name: str) -> int:
     """As ``positive_ms``; raises ``TopologyError`` when no window of that length ends within the year 9999."""
     if (found := positive_ms(duration, name)) > LAST_TIME_MS:
-        raise TopologyError(f"{name} is {duration_text(duration)}; each such window would end behind the year 9999; "
-                            "make it shorter, or take UnlimitedWindows")
+        raise TopologyError(
+            f"{name} is {duration_text(duration)}; each such window would end behind the year 9999; "
+            "make it shorter, or take UnlimitedWindows"
+        )
     return found
 
 
@@ -55,8 +57,10 @@ class TimeWindows:
         """Hopping windows: a new window begins every ``advance``, at most one size apart."""
         advance_ms = to_ms(advance, "advance")
         if not 0 < advance_ms <= self.size_ms:
-            raise TopologyError(f"windows advance by {duration_text(advance)}; it must be above zero and at most the "
-                                f"window size, {timedelta(milliseconds=self.size_ms)}")
+            raise TopologyError(
+                f"windows advance by {duration_text(advance)}; it must be above zero and at most the "
+                f"window size, {timedelta(milliseconds=self.size_ms)}"
+            )
         return TimeWindows(size_ms=self.size_ms, grace_ms=self.grace_ms, advance_ms=advance_ms)
 
     @property
@@ -94,8 +98,9 @@ class TimeWindows:
             repeats = pl.int_range(rows.height, eager=True).repeat_by(offsets.list.len()).explode()
             rows, oldest_open, starts = rows[repeats], oldest_open[repeats], offsets.explode()
         is_open = starts >= oldest_open
-        rows = rows.with_columns(starts.cast(TIME).alias("window_start"),
-                                 (starts + self.size_ms).cast(TIME).alias("window_end"))
+        rows = rows.with_columns(
+            starts.cast(TIME).alias("window_start"), (starts + self.size_ms).cast(TIME).alias("window_end")
+        )
         return (rows, rows.clear()) if is_open.all() else (rows.filter(is_open), rows.filter(~is_open))
 
 
@@ -116,8 +121,9 @@ class UnlimitedWindows:
         if not isinstance(start, datetime):
             raise TopologyError(f"the window starts at {start!r}; pass a datetime with tzinfo=UTC")
         if start.tzinfo is None:
-            raise TopologyError(f"the window starts at {start!r}, which has no time zone; pass a datetime with "
-                                "tzinfo=UTC")
+            raise TopologyError(
+                f"the window starts at {start!r}, which has no time zone; pass a datetime with tzinfo=UTC"
+            )
         start_ms = to_ms(start - datetime(1970, 1, 1, tzinfo=UTC), "window start")
         if start_ms < 0:
             raise TopologyError(f"the window starts at {start}; it must not start before 1970")
@@ -142,6 +148,7 @@ class UnlimitedWindows:
     def assign(self, rows: pl.DataFrame, stream_time: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         """As for ``TimeWindows``; nothing is late."""
         inside = rows.filter(pl.col("_ts") >= self.start_ms)
-        inside = inside.with_columns(pl.lit(self.start_ms).cast(TIME).alias("window_start"),
-                                     pl.lit(NO_END_MS).cast(TIME).alias("window_end"))
+        inside = inside.with_columns(
+            pl.lit(self.start_ms).cast(TIME).alias("window_start"), pl.lit(NO_END_MS).cast(TIME).alias("window_end")
+        )
         return inside, inside.clear()

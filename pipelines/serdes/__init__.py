@@ -9,5 +9,21 @@ from weir.pipelines.serdes.registry import SchemaRegistryError
 from weir.pipelines.serdes.scalar import Boolean, Bytes, Float32, Float64, Int32, Int64, String, Uuid
 from weir.pipelines.serdes.windowed import SessionWindowed, TimeWindowed
 
-__all__ = ["Avro", "Boolean", "Bytes", "Delimited", "Float32", "Float64", "Int32", "Int64", "Json", "Msgpack",
-           "Protobuf", "SchemaRegistryError", "SessionWindowed", "String", "TimeWindowed", "Uuid"]
+__all__ = [
+    "Avro",
+    "Boolean",
+    "Bytes",
+    "Delimited",
+    "Float32",
+    "Float64",
+    "Int32",
+    "Int64",
+    "Json",
+    "Msgpack",
+    "Protobuf",
+    "SchemaRegistryError",
+    "SessionWindowed",
+    "String",
+    "TimeWindowed",
+    "Uuid",
+]

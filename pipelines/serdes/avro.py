@@ -20,8 +20,14 @@ from weir.pipelines.serdes.row_type import RowType, field_types, row_type_of, sc
 from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
 
 _TYPES: dict[Any, Any] = {
-    int: "long", float: "double", str: "string", bool: "boolean", bytes: "bytes",
-    datetime: {"type": "long", "logicalType": "timestamp-millis"}, date: {"type": "int", "logicalType": "date"}}
+    int: "long",
+    float: "double",
+    str: "string",
+    bool: "boolean",
+    bytes: "bytes",
+    datetime: {"type": "long", "logicalType": "timestamp-millis"},
+    date: {"type": "int", "logicalType": "date"},
+}
 
 
 class Avro(RegistrySerde):
@@ -35,8 +41,11 @@ class Avro(RegistrySerde):
         fields = field_types(self.cls)
         self.subject = subject or self.cls.__name__
         self._row_type = row_type_of(self.cls, "")
-        self._schema = {"type": "record", "name": self.cls.__name__, "fields": [
-            _field(name, annotation) for name, annotation in fields.items()]}
+        self._schema = {
+            "type": "record",
+            "name": self.cls.__name__,
+            "fields": [_field(name, annotation) for name, annotation in fields.items()],
+        }
         self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
         self._header: bytes | None = None
 
@@ -61,8 +70,9 @@ class Avro(RegistrySerde):
         if self._header is None:
             self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
         written = io.BytesIO()
-        fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema),
-                                   fields_of(self, item, self._row_type.annotations))
+        fastavro.schemaless_writer(
+            written, fastavro.parse_schema(self._schema), fields_of(self, item, self._row_type.annotations)
+        )
         return self._header + written.getvalue()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
@@ -86,8 +96,9 @@ class Avro(RegistrySerde):
         try:
             return read(io.BytesIO(item[HEADER_BYTES:]))
         except Exception as error:  # bytes of another form make fastavro stumble over anything
-            raise ValueError(f"not a record of schema {schema_id} that fits {self.cls.__name__}: "
-                             f"{type(error).__name__}: {error}") from None
+            raise ValueError(
+                f"not a record of schema {schema_id} that fits {self.cls.__name__}: {type(error).__name__}: {error}"
+            ) from None
 
     def _reader(self, schema_id: int) -> Callable[[io.BytesIO], Any]:
         import fastavro
@@ -113,5 +124,7 @@ def _field(name: str, annotation: Any) -> dict[str, Any]:
 
 
 def _columns(row_type: RowType, records: list[Any]) -> list[pl.Series]:
-    return [pl.Series(name, [None if record is None else record[name] for record in records], dtype=dtype)
-            for name, dtype in row_type.columns.items()]
+    return [
+        pl.Series(name, [None if record is None else record[name] for record in records], dtype=dtype)
+        for name, dtype in row_type.columns.items()
+    ]

@@ -20,8 +20,10 @@ class Delimited:
             raise TopologyError(f"Delimited({cls.__name__}) has an empty separator; give at least one character")
         for name, annotation in field_types(cls).items():
             if annotation not in (str, int):
-                raise TopologyError(f"{cls.__name__}.{name} is annotated {annotation!r}; a delimited part is "
-                                    "str or int, use Json for other types")
+                raise TopologyError(
+                    f"{cls.__name__}.{name} is annotated {annotation!r}; a delimited part is "
+                    "str or int, use Json for other types"
+                )
         self.cls, self.sep = cls, sep
         self._row_type = row_type_of(cls, "")
 
@@ -44,8 +46,10 @@ class Delimited:
         names = list(row_type.columns)
         wrong = (text.str.count_matches(self.sep, literal=True) != len(names) - 1).fill_null(False)
         if wrong.any():
-            bad |= {index: f"expected {len(names)} parts separated by {self.sep!r}, found {text[index]!r}"
-                    for index in wrong.arg_true().to_list()}
+            bad |= {
+                index: f"expected {len(names)} parts separated by {self.sep!r}, found {text[index]!r}"
+                for index in wrong.arg_true().to_list()
+            }
             text = text.set(wrong, None)
         parts = text.str.split_exact(self.sep, len(names) - 1).struct.unnest()
         columns = []
@@ -54,7 +58,9 @@ class Delimited:
             if row_type.columns[name] == pl.Int64():
                 column = column.cast(pl.Int64(), strict=False)
                 unread = column.is_null() & part.is_not_null()
-                bad |= {index: f"part {name!r} is not a 64-bit integer: {part[index]!r}"
-                        for index in unread.arg_true().to_list()}
+                bad |= {
+                    index: f"part {name!r} is not a 64-bit integer: {part[index]!r}"
+                    for index in unread.arg_true().to_list()
+                }
             columns.append(column)
         return DecodedColumns(columns, absent, bad)

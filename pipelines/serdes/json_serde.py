@@ -59,7 +59,7 @@ class Json(StructSerde):
         try:
             texts = values.cast(pl.String())
             for start in range(0, len(texts), TOGETHER):
-                part = texts[start:start + TOGETHER]
+                part = texts[start : start + TOGETHER]
                 lines = part.str.join("\n").item().encode()
                 if np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_END) != len(part) - 1:
                     return None

@@ -27,12 +27,12 @@ def _murmur2_of_length(table: np.ndarray, length: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         h = np.full(len(table), np.uint32(_SEED ^ length), dtype=np.uint32)
         whole = length // 4
-        words = np.ascontiguousarray(table[:, :whole * 4]).view("<u4")
+        words = np.ascontiguousarray(table[:, : whole * 4]).view("<u4")
         for column in range(whole):
             k = words[:, column] * _M
             k ^= k >> np.uint32(24)
             h = h * _M ^ k * _M
-        rest = table[:, whole * 4:].astype(np.uint32)
+        rest = table[:, whole * 4 :].astype(np.uint32)
         for byte in range(rest.shape[1]):
             h ^= rest[:, byte] << np.uint32(8 * byte)
         if rest.shape[1]:
@@ -53,13 +53,17 @@ def key_bytes(keys: pl.DataFrame) -> list[bytes]:
             return column.to_list()
         if column.dtype == pl.Int64():
             packed = column.to_numpy().astype(">i8").tobytes()
-            return [packed[at:at + 8] for at in range(0, len(packed), 8)]
+            return [packed[at : at + 8] for at in range(0, len(packed), 8)]
     encode = msgspec.json.Encoder().encode
     return [encode(row) for row in keys.rows()]
 
 
-def partition_of(frame: pl.DataFrame, key_columns: Sequence[str], count: int,
-                 bytes_of: Callable[[pl.DataFrame], Sequence[bytes]] = key_bytes) -> pl.Series:
+def partition_of(
+    frame: pl.DataFrame,
+    key_columns: Sequence[str],
+    count: int,
+    bytes_of: Callable[[pl.DataFrame], Sequence[bytes]] = key_bytes,
+) -> pl.Series:
     """The target partition of each row, Int32 in ``[0, count)``, by the key's bytes; hashes distinct keys only."""
     keys = frame.select(key_columns)
     distinct = keys.unique(maintain_order=True)

@@ -32,14 +32,18 @@ class Protobuf(RegistrySerde):
 
     def __init__(self, message: Any, *, subject: str | None = None) -> None:
         if not hasattr(message, "DESCRIPTOR"):
-            raise TopologyError(f"Protobuf got {message!r}, which is no message class; pass one that protoc made, as "
-                                "Protobuf(orders_pb2.Order)")
+            raise TopologyError(
+                f"Protobuf got {message!r}, which is no message class; pass one that protoc made, as "
+                "Protobuf(orders_pb2.Order)"
+            )
         self.message, self._descriptor = message, message.DESCRIPTOR
         self.subject = subject or self._descriptor.name
         self._readers = {field.name: _reader(field) for field in self._descriptor.fields}
         self._row_type = RowType(pl.Schema({field.name: _dtype(field) for field in self._descriptor.fields}))
-        self._taken = {field.name: None if field.enum_type else self._row_type.annotations[field.name]
-                       for field in self._descriptor.fields}
+        self._taken = {
+            field.name: None if field.enum_type else self._row_type.annotations[field.name]
+            for field in self._descriptor.fields
+        }
         if not self._readers:
             raise TopologyError(f"the message {self._descriptor.name} has no fields; give it at least one")
         self._index = _message_index(self._descriptor)
@@ -69,8 +73,12 @@ class Protobuf(RegistrySerde):
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         messages, absent, bad = decode_one_by_one(items, self._decode_one)
-        columns = [pl.Series(name, [None if message is None else read(message) for message in messages],
-                             dtype=row_type.columns[name]) for name, read in self._readers.items()]
+        columns = [
+            pl.Series(
+                name, [None if message is None else read(message) for message in messages], dtype=row_type.columns[name]
+            )
+            for name, read in self._readers.items()
+        ]
         return DecodedColumns(columns, absent, bad)
 
     def _decode_one(self, item: bytes) -> Any:
@@ -78,7 +86,7 @@ class Protobuf(RegistrySerde):
         if not item.startswith(self._index, HEADER_BYTES):
             raise ValueError(f"another message of its file than {self._descriptor.name}")
         try:
-            message = self.message.FromString(item[HEADER_BYTES + len(self._index):])
+            message = self.message.FromString(item[HEADER_BYTES + len(self._index) :])
         except Exception as error:  # DecodeError, which is no ValueError
             raise ValueError(f"not a {self._descriptor.name}: {error}") from None
         for name in self._unsigned:
@@ -93,13 +101,22 @@ def _beyond(value: Any) -> bool:
 
 def _dtype(field: Any) -> pl.DataType:
     kinds = {
-        field.CPPTYPE_INT32: pl.Int64(), field.CPPTYPE_INT64: pl.Int64(), field.CPPTYPE_UINT32: pl.Int64(),
-        field.CPPTYPE_UINT64: pl.Int64(), field.CPPTYPE_DOUBLE: pl.Float64(), field.CPPTYPE_FLOAT: pl.Float64(),
-        field.CPPTYPE_BOOL: pl.Boolean(), field.CPPTYPE_ENUM: pl.String(), field.CPPTYPE_STRING: pl.String()}
+        field.CPPTYPE_INT32: pl.Int64(),
+        field.CPPTYPE_INT64: pl.Int64(),
+        field.CPPTYPE_UINT32: pl.Int64(),
+        field.CPPTYPE_UINT64: pl.Int64(),
+        field.CPPTYPE_DOUBLE: pl.Float64(),
+        field.CPPTYPE_FLOAT: pl.Float64(),
+        field.CPPTYPE_BOOL: pl.Boolean(),
+        field.CPPTYPE_ENUM: pl.String(),
+        field.CPPTYPE_STRING: pl.String(),
+    }
     if field.cpp_type == field.CPPTYPE_MESSAGE:
         if field.message_type.full_name != _TIMESTAMP or field.is_repeated:
-            raise TopologyError(f"the field {field.full_name} is a message of its own, which has no column type; "
-                                "flatten it where it is written")
+            raise TopologyError(
+                f"the field {field.full_name} is a message of its own, which has no column type; "
+                "flatten it where it is written"
+            )
         return TIME
     dtype = pl.Binary() if field.type == field.TYPE_BYTES else kinds[field.cpp_type]
     return pl.List(dtype) if field.is_repeated else dtype
@@ -134,8 +151,11 @@ def _message_index(descriptor: Any) -> bytes:
     """Where the message stands in its file, as the serializers write it: a count and places as zigzag varints, or 0."""
     path: list[int] = []
     while descriptor is not None:
-        siblings = (descriptor.containing_type.nested_types if descriptor.containing_type
-                    else list(descriptor.file.message_types_by_name.values()))
+        siblings = (
+            descriptor.containing_type.nested_types
+            if descriptor.containing_type
+            else list(descriptor.file.message_types_by_name.values())
+        )
         path.insert(0, [each.full_name for each in siblings].index(descriptor.full_name))
         descriptor = descriptor.containing_type
     return b"\x00" if path == [0] else b"".join(map(_zigzag, [len(path), *path]))

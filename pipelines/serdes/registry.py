@@ -13,8 +13,9 @@ from typing import Any
 from weir.pipelines.serdes.windowed import WindowedSerde
 
 HEADER_BYTES = 5
-NUMBERS = frozenset({"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms",
-                     "retries.max.wait.ms"})
+NUMBERS = frozenset(
+    {"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
+)
 """Properties of the client that are numbers; settings come as text."""
 
 
@@ -36,18 +37,24 @@ class SchemaRegistry:
             SchemaRegistryError: There is no URL, or the client is not installed.
         """
         if not properties.get("url"):
-            raise SchemaRegistryError("the program reads Avro or Protobuf, and no schema registry is configured; give "
-                                      "--set schema_registry.url=http://host:port")
+            raise SchemaRegistryError(
+                "the program reads Avro or Protobuf, and no schema registry is configured; give "
+                "--set schema_registry.url=http://host:port"
+            )
         try:
             from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
         except ImportError as error:
-            raise SchemaRegistryError(f"the schema registry's client needs {error.name!r}, which is not installed; "
-                                      "install weir[registry]") from None
+            raise SchemaRegistryError(
+                f"the schema registry's client needs {error.name!r}, which is not installed; install weir[registry]"
+            ) from None
         self._url, self._make_schema = properties["url"], Schema
         try:
             self._client = SchemaRegistryClient.new_client(
-                {name: int(value) if name in NUMBERS and value.isdigit() else value
-                 for name, value in properties.items()})
+                {
+                    name: int(value) if name in NUMBERS and value.isdigit() else value
+                    for name, value in properties.items()
+                }
+            )
         except (TypeError, ValueError) as error:
             raise SchemaRegistryError(f"schema_registry.* cannot be used: {error}") from None
 
@@ -73,8 +80,10 @@ class SchemaRegistry:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> SchemaRegistryError:
-        return SchemaRegistryError(f"the schema registry at {self._url} does not answer as it should: {error}; see "
-                                   "that it runs and that schema_registry.* is right")
+        return SchemaRegistryError(
+            f"the schema registry at {self._url} does not answer as it should: {error}; see "
+            "that it runs and that schema_registry.* is right"
+        )
 
 
 class RegistrySerde:
@@ -112,4 +121,3 @@ def schema_id_of(item: bytes) -> int:
     if len(item) < HEADER_BYTES or item[0] != 0:
         raise ValueError(f"expected a zero byte and a schema id of four bytes, found {item[:HEADER_BYTES]!r}")
     return int.from_bytes(item[1:HEADER_BYTES], "big")
-

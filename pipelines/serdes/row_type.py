@@ -25,12 +25,22 @@ LAST_TIME_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, as far as a datetime goes."""
 
 _DTYPES: dict[Any, pl.DataType] = {
-    int: pl.Int64(), float: pl.Float64(), str: pl.String(), bool: pl.Boolean(), bytes: pl.Binary(),
-    datetime: TIME, date: pl.Date(),
+    int: pl.Int64(),
+    float: pl.Float64(),
+    str: pl.String(),
+    bool: pl.Boolean(),
+    bytes: pl.Binary(),
+    datetime: TIME,
+    date: pl.Date(),
 }
 _ACCEPTED: dict[Any, tuple[type, ...]] = {
-    int: (int, np.integer), float: (float, int, np.floating, np.integer), str: (str,), bool: (bool, np.bool),
-    bytes: (bytes,), datetime: (datetime,), date: (date,),
+    int: (int, np.integer),
+    float: (float, int, np.floating, np.integer),
+    str: (str,),
+    bool: (bool, np.bool),
+    bytes: (bytes,),
+    datetime: (datetime,),
+    date: (date,),
 }
 _ANNOTATIONS = {dtype: annotation for annotation, dtype in _DTYPES.items()}
 
@@ -72,10 +82,12 @@ class RowType:
             TypeError: An object does not fit the declared columns.
         """
         if self.is_scalar:
-            (name, dtype), = self.columns.items()
+            ((name, dtype),) = self.columns.items()
             return [_series(name, dtype, list(objects))]
-        return [_series(name, dtype, [None if item is None else getattr(item, name) for item in objects])
-                for name, dtype in self.columns.items()]
+        return [
+            _series(name, dtype, [None if item is None else getattr(item, name) for item in objects])
+            for name, dtype in self.columns.items()
+        ]
 
     def misfit(self, objects: Sequence[Any]) -> tuple[int, str] | None:
         """Which of ``objects`` is the first that does not fit the declared columns, and why; None where all do."""
@@ -87,8 +99,10 @@ class RowType:
                 try:
                     _series(name, dtype, [value])
                 except (AttributeError, TypeError, OverflowError):
-                    return index, (f"the column {name!r} is declared {_name(self.annotations[name])}, and it returned "
-                                   f"{_kind(value)}")
+                    return index, (
+                        f"the column {name!r} is declared {_name(self.annotations[name])}, and it returned "
+                        f"{_kind(value)}"
+                    )
         return None
 
     def _constructor(self) -> Callable[..., Any]:
@@ -105,6 +119,7 @@ class RowType:
 @cache
 def _row_class(fields: tuple[tuple[str, Any], ...]) -> type:
     """The frozen dataclass of fields and annotations: one a process, so that equal rows are equal; they pickle."""
+
     def reduced(row: Any) -> tuple[Any, ...]:
         return _row, (fields, *(getattr(row, name) for name, _ in fields))
 
@@ -133,15 +148,19 @@ def key_frame(columns: Mapping[str, pl.DataType], key: Any) -> pl.DataFrame:
         item = dict(zip(columns, item, strict=True))
     kinds = {name: annotation_of(normal_dtype(dtype, name)) for name, dtype in columns.items()}
     try:
-        if isinstance(item, Mapping) and item.keys() == kinds.keys() and all(
-                item[name] is None or fits(kind, item[name]) for name, kind in kinds.items()):
+        if (
+            isinstance(item, Mapping)
+            and item.keys() == kinds.keys()
+            and all(item[name] is None or fits(kind, item[name]) for name, kind in kinds.items())
+        ):
             return pl.DataFrame([_series(name, dtype, [item[name]]) for name, dtype in columns.items()])
     except (TypeError, OverflowError):  # a naive time, or a number that is too large: refused below
         pass
     named = ", ".join(f"{name} ({_name(kind)})" for name, kind in kinds.items())
     ways = "a tuple in their order, a dictionary, or an object with these fields" if len(columns) > 1 else "its value"
-    raise TypeError(f"{key!r} does not fit the key, which has the column{'s' * (len(columns) > 1)} {named}; "
-                    f"pass {ways}")
+    raise TypeError(
+        f"{key!r} does not fit the key, which has the column{'s' * (len(columns) > 1)} {named}; pass {ways}"
+    )
 
 
 def _name(annotation: Any) -> str:
@@ -226,8 +245,10 @@ def dtype_of(annotation: Any, where: str) -> pl.DataType:
         return _DTYPES[annotation]
     except (KeyError, TypeError):
         known = ", ".join(kind.__name__ for kind in _DTYPES)
-        raise TopologyError(f"{where} is annotated {annotation!r}, which has no column type; use one of {known}, "
-                            "a list of one, or X | None") from None
+        raise TopologyError(
+            f"{where} is annotated {annotation!r}, which has no column type; use one of {known}, "
+            "a list of one, or X | None"
+        ) from None
 
 
 def fits(annotation: Any, value: Any) -> bool:
@@ -252,8 +273,10 @@ def normal_dtype(dtype: pl.DataType, where: str) -> pl.DataType:
         return pl.List(normal_dtype(dtype.inner, where))  # type: ignore[arg-type]
     if dtype in _ANNOTATIONS:
         return dtype
-    raise TopologyError(f"{where} has type {dtype}, which cannot be kept; cast it to an integer, float, string, "
-                        "boolean, binary, date or datetime")
+    raise TopologyError(
+        f"{where} has type {dtype}, which cannot be kept; cast it to an integer, float, string, "
+        "boolean, binary, date or datetime"
+    )
 
 
 def schema_class(schema: Any) -> Any:

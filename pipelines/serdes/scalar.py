@@ -88,8 +88,7 @@ class _Number(_Scalar):
         wrong = (items.bin.size() != width).fill_null(False)
         bad = {index: f"expected {width} bytes, found {len(items[index])}" for index in wrong.arg_true().to_list()}
         numbers = (items.set(wrong, None) if bad else items).bin.reinterpret(dtype=self.read, endianness="big")
-        return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))],
-                              absent_rows(items), bad)
+        return DecodedColumns([numbers.cast(self.dtype).alias(next(iter(row_type.columns)))], absent_rows(items), bad)
 
 
 class Int64(_Number):
@@ -133,9 +132,15 @@ class Boolean(_Scalar):
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         known = {None: None, b"\x00": False, b"\x01": True}
         column = pl.Series(next(iter(row_type.columns)), [known.get(item) for item in items], dtype=pl.Boolean())
-        return DecodedColumns([column], [index for index, item in enumerate(items) if item is None],
-                              {index: f"expected one byte, 0 or 1, found {item!r}" for index, item in enumerate(items)
-                               if item not in known})
+        return DecodedColumns(
+            [column],
+            [index for index, item in enumerate(items) if item is None],
+            {
+                index: f"expected one byte, 0 or 1, found {item!r}"
+                for index, item in enumerate(items)
+                if item not in known
+            },
+        )
 
 
 class Uuid(_Scalar):

@@ -54,13 +54,17 @@ def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[s
         fields = {name: getattr(item, name) for name in annotations}
     except AttributeError:
         missing = [name for name in annotations if not hasattr(item, name)]
-        raise TypeError(f"{serde!r} takes objects with {', '.join(annotations)}; {item!r} ({type(item).__name__}) has "
-                        f"no {', '.join(missing)}") from None
+        raise TypeError(
+            f"{serde!r} takes objects with {', '.join(annotations)}; {item!r} ({type(item).__name__}) has "
+            f"no {', '.join(missing)}"
+        ) from None
     for name, value in fields.items():
         annotation = annotations[name]
         if annotation is not None and value is not None and not fits(annotation, value):
-            raise TypeError(f"{serde!r} takes {inspect.formatannotation(annotation)} for {name}, found {value!r} "
-                            f"({type(value).__name__})")
+            raise TypeError(
+                f"{serde!r} takes {inspect.formatannotation(annotation)} for {name}, found {value!r} "
+                f"({type(value).__name__})"
+            )
     return fields
 
 

@@ -68,13 +68,16 @@ def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms
     value = source.value_serde.decode(raw.frame["value"], source.value)
     deleted = np.zeros(rows, dtype=bool)
     deleted[value.absent] = True
-    frame = pl.DataFrame([
-        *key.columns, *value.columns,
-        raw.frame["timestamp_ms"].alias("_ts"),
-        pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
-        raw.frame["offset"].alias("_offset"),
-        pl.Series("_deleted", deleted, dtype=pl.Boolean()),
-    ])
+    frame = pl.DataFrame(
+        [
+            *key.columns,
+            *value.columns,
+            raw.frame["timestamp_ms"].alias("_ts"),
+            pl.repeat(raw.partition, rows, dtype=pl.Int32(), eager=True).alias("_partition"),
+            raw.frame["offset"].alias("_offset"),
+            pl.Series("_deleted", deleted, dtype=pl.Boolean()),
+        ]
+    )
     reasons = {index: f"value: {reason}" for index, reason in value.bad.items()}
     reasons |= {index: f"key: {reason}" for index, reason in key.bad.items()}
     event_times = source.timestamp.extract(frame, reasons.keys(), partition_time_ms, now_ms)
@@ -94,5 +97,6 @@ def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
 
 def source_schema(columns: pl.Schema) -> pl.Schema:
     """What sources and repartition edges deliver of records with these columns."""
-    return pl.Schema({**columns, "_ts": pl.Int64(), "_partition": pl.Int32(),
-                      "_offset": pl.Int64(), "_deleted": pl.Boolean()})
+    return pl.Schema(
+        {**columns, "_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()}
+    )

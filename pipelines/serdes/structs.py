@@ -56,10 +56,13 @@ def columns_of(row_type: RowType, objects: list[Any], without: Sequence[int]) ->
         OverflowError, TypeError: An integer does not fit into 64 bits.
     """
     if without:
-        return [pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
-                for name, dtype in row_type.columns.items()]
-    return [pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype)
-            for name, dtype in row_type.columns.items()]
+        return [
+            pl.Series(name, [None if item is None else getattr(item, name) for item in objects], dtype=dtype)
+            for name, dtype in row_type.columns.items()
+        ]
+    return [
+        pl.Series(name, list(map(attrgetter(name), objects)), dtype=dtype) for name, dtype in row_type.columns.items()
+    ]
 
 
 def check_integers(row_type: RowType, value: Any) -> None:

@@ -42,8 +42,9 @@ class TimestampExtractor:
         """Whether times are those that the broker gives."""
         return self.of is None
 
-    def extract(self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int,
-                now_ms: int) -> EventTimes:
+    def extract(
+        self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int, now_ms: int
+    ) -> EventTimes:
         """The times of ``frame``, decoded records of one partition in offset order with ``_ts`` as the broker has it.
 
         ``partition_time_ms`` is the greatest time of earlier records of the partition, ``UNKNOWN_MS`` before any;
@@ -100,8 +101,12 @@ class UsePartitionTimeOnInvalidTimestamp(TimestampExtractor):
         newest = times.set(invalid, None).cum_max().forward_fill().fill_null(UNKNOWN_MS)
         filled = times.zip_with(~invalid, newest.clip(lower_bound=partition_time_ms))
         unknown = (invalid & (filled < 0).fill_null(False)).arg_true().to_list()
-        return EventTimes(filled, bad={row: f"{self._reason(times[row])}, and no record before it in its partition "
-                                            "has one" for row in unknown})
+        return EventTimes(
+            filled,
+            bad={
+                row: f"{self._reason(times[row])}, and no record before it in its partition has one" for row in unknown
+            },
+        )
 
 
 class WallclockTimestampExtractor(TimestampExtractor):
@@ -114,6 +119,7 @@ class WallclockTimestampExtractor(TimestampExtractor):
     def is_records_own(self) -> bool:
         return False
 
-    def extract(self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int,
-                now_ms: int) -> EventTimes:
+    def extract(
+        self, frame: pl.DataFrame, unreadable: Collection[int], partition_time_ms: int, now_ms: int
+    ) -> EventTimes:
         return EventTimes(pl.repeat(now_ms, frame.height, dtype=pl.Int64(), eager=True).alias("_ts"))

@@ -36,18 +36,28 @@ class WindowedSerde:
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         behind = self.times * TIME_BYTES
         short = (items.bin.size() < behind).fill_null(False)
-        bad = {index: f"expected a key and {behind} bytes of its window, found {len(items[index])} bytes"
-               for index in short.arg_true().to_list()}
+        bad = {
+            index: f"expected a key and {behind} bytes of its window, found {len(items[index])} bytes"
+            for index in short.arg_true().to_list()
+        }
         keys = items.set(short, None) if bad else items
         frame = pl.DataFrame([keys.alias("key")])
         inner = self.key.decode(
-            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series(), row_type)
-        times = [keys.bin.tail((self.times - index) * TIME_BYTES).bin.head(TIME_BYTES).bin.reinterpret(
-            dtype=pl.Int64(), endianness="big") for index in range(self.times)]
-        bounds = [bound.cast(TIME).alias(name) for bound, name in
-                  zip(self._bounds(times), ("window_start", "window_end"), strict=True)]
-        return DecodedColumns([*inner.columns, *bounds], [index for index in inner.absent if index not in bad],
-                              {**inner.bad, **bad})
+            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series(), row_type
+        )
+        times = [
+            keys.bin.tail((self.times - index) * TIME_BYTES)
+            .bin.head(TIME_BYTES)
+            .bin.reinterpret(dtype=pl.Int64(), endianness="big")
+            for index in range(self.times)
+        ]
+        bounds = [
+            bound.cast(TIME).alias(name)
+            for bound, name in zip(self._bounds(times), ("window_start", "window_end"), strict=True)
+        ]
+        return DecodedColumns(
+            [*inner.columns, *bounds], [index for index in inner.absent if index not in bad], {**inner.bad, **bad}
+        )
 
     def encode(self, item: Any) -> bytes | None:
         """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot say."""
@@ -57,8 +67,10 @@ class WindowedSerde:
         key = self.key.encode(parts["key"])
         if key is None:
             raise ValueError("a windowed key needs a key beside its window")
-        return key + b"".join(time.to_bytes(TIME_BYTES, "big", signed=True)
-                              for time in self._times(_ms(parts["window_start"]), _ms(parts["window_end"])))
+        return key + b"".join(
+            time.to_bytes(TIME_BYTES, "big", signed=True)
+            for time in self._times(_ms(parts["window_start"]), _ms(parts["window_end"]))
+        )
 
     def _bounds(self, times: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
         raise NotImplementedError

@@ -14,8 +14,13 @@ from weir.state.commit.tables import require_fit
 from weir.state.types import Positions
 
 
-def admit(application: Application, app_folder: Path, committed: CommitRecord | None,
-          source_counts: Mapping[str, int], accept_state_loss: bool) -> TopologyChange | None:
+def admit(
+    application: Application,
+    app_folder: Path,
+    committed: CommitRecord | None,
+    source_counts: Mapping[str, int],
+    accept_state_loss: bool,
+) -> TopologyChange | None:
     """What a start changes, given the partitions of each source topic; None before the first commit.
 
     Raises:
@@ -43,5 +48,9 @@ def admit(application: Application, app_folder: Path, committed: CommitRecord | 
 def committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
     """Where a commit stands in a partition of ``topics``, whichever task read it."""
     wanted = set(topics)
-    return {topic: {partition: offsets[partition]} for task in record.tasks.values()
-            for topic, offsets in task.positions.items() if topic in wanted and partition in offsets}
+    return {
+        topic: {partition: offsets[partition]}
+        for task in record.tasks.values()
+        for topic, offsets in task.positions.items()
+        if topic in wanted and partition in offsets
+    }

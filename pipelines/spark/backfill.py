@@ -46,20 +46,34 @@ class FixedRanges:
         return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
 
 
-def write_slices(spark_context: SparkContext, reference: str, folder: Path, counts: Mapping[str, int],
-                 files: SourceFiles, schema_registry: Mapping[str, str]) -> Ranges:
+def write_slices(
+    spark_context: SparkContext,
+    reference: str,
+    folder: Path,
+    counts: Mapping[str, int],
+    files: SourceFiles,
+    schema_registry: Mapping[str, str],
+) -> Ranges:
     """Write the slices of ``files``, a Spark task each; returns what there is to read. ``counts`` are partitions."""
     wanted = [(topic, partition, count) for topic, count in sorted(counts.items()) for partition in range(count)]
-    slices = spark_context.parallelize(wanted, len(wanted)).mapPartitions(
-        partial(_run_slices, reference, folder, files, schema_registry)).collect()
+    slices = (
+        spark_context.parallelize(wanted, len(wanted))
+        .mapPartitions(partial(_run_slices, reference, folder, files, schema_registry))
+        .collect()
+    )
     ranges: Ranges = {}
     for topic, partition, rows in slices:
         ranges.setdefault(topic, {})[partition] = (0, rows)
     return ranges
 
 
-def _run_slices(reference: str, folder: Path, files: SourceFiles, schema_registry: Mapping[str, str],
-                wanted: Iterable[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+def _run_slices(
+    reference: str,
+    folder: Path,
+    files: SourceFiles,
+    schema_registry: Mapping[str, str],
+    wanted: Iterable[tuple[str, int, int]],
+) -> Iterator[tuple[str, int, int]]:
     """Inside a Spark task: topic, partition and number of records of each slice that was written."""
     topology = load_application(reference).topology
     connect_serdes(topology.serdes(), schema_registry)
@@ -67,9 +81,19 @@ def _run_slices(reference: str, folder: Path, files: SourceFiles, schema_registr
         yield topic, partition, write_slice(folder, topology.source(topic), partition, count, files)
 
 
-def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_servers: str, owner: str, stop: Event,
-               ranges: Ranges | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
-               on_step: str | None = None, spark: SparkContext | None = None) -> Completion | None:
+def run_shadow(
+    reference: str,
+    settings: Settings,
+    shadow: Shadow,
+    *,
+    bootstrap_servers: str,
+    owner: str,
+    stop: Event,
+    ranges: Ranges | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_step: str | None = None,
+    spark: SparkContext | None = None,
+) -> Completion | None:
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
     Blocks. ``ranges`` are for one of everything that reads on from where it stands; the other arguments are those of
@@ -89,24 +113,37 @@ def run_shadow(reference: str, settings: Settings, shadow: Shadow, *, bootstrap_
     with lease(control), ExitStack() as stack:
         context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
-            ranges = write_slices(context, reference, shadow.slices, counts, backfill.files,
-                                  settings.schema_registry)
+            ranges = write_slices(context, reference, shadow.slices, counts, backfill.files, settings.schema_registry)
         worker = WorkerSettings(
-            reference=reference, kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
-            schema_registry=settings.schema_registry, on_step=on_step,
-            slices=None if backfill.files is None else str(shadow.slices), tasks=TaskSettings(
-                application_folder=str(shadow.folder), state_folder=str(shadow.state_folder),
-                partition_counts=application.topology.partition_counts(counts), on_error=application.on_error))
+            reference=reference,
+            kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
+            schema_registry=settings.schema_registry,
+            on_step=on_step,
+            slices=None if backfill.files is None else str(shadow.slices),
+            tasks=TaskSettings(
+                application_folder=str(shadow.folder),
+                state_folder=str(shadow.state_folder),
+                partition_counts=application.topology.partition_counts(counts),
+                on_error=application.on_error,
+            ),
+        )
         driver = started_driver(
-            stack, application, settings.model_copy(update={"snapshot_rows": 0}), warehouse=shadow.warehouse,
-            worker=worker, source=FixedRanges(ranges), counts=counts, control=control, context=context,
-            on_progress=on_progress)
+            stack,
+            application,
+            settings.model_copy(update={"snapshot_rows": 0}),
+            warehouse=shadow.warehouse,
+            worker=worker,
+            source=FixedRanges(ranges),
+            counts=counts,
+            control=control,
+            context=context,
+            on_progress=on_progress,
+        )
         summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
     if summary.reason != "caught_up":
         return None
     before = shadow.completion or Completion(records_in=0, seconds=0.0)
-    completion = Completion(records_in=before.records_in + summary.records_in,
-                            seconds=before.seconds + summary.seconds)
+    completion = Completion(records_in=before.records_in + summary.records_in, seconds=before.seconds + summary.seconds)
     load_step_hook(on_step)("shadow made")
     shadow.complete(completion)
     log.info("backfill %s of %r is complete: %s records", shadow.id, shadow.application, summary.records_in)

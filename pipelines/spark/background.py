@@ -32,8 +32,9 @@ class BackgroundJobs(Generic[Answer]):
         """Whose jobs have not been taken up yet."""
         return {task for tasks in self._running for task in tasks}
 
-    def start(self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]],
-              slot: int | None = None) -> None:
+    def start(
+        self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]], slot: int | None = None
+    ) -> None:
         """Begin, in the worker of ``slot`` or one apart; ``finished`` tells when it is done.
 
         Called from the driver's thread, which binds the job.

@@ -34,24 +34,40 @@ class ControlPanel:
         self._control.heartbeat(state, progress.generation)
         self._control.report(
             [self._row(task, ends, is_paused=state == "paused") for task in tasks],
-            MetricRow(epoch=progress.epoch, committed_epoch=progress.committed_epoch, records_in=progress.records_in,
-                      records_per_s=progress.records_per_s, lag=progress.lag, commit_ms=progress.commit_ms,
-                      commit_ms_avg=progress.commit_ms_avg, commit_ms_max=progress.commit_ms_max,
-                      commits_per_s=progress.commits_per_s),
-            [asdict(reading) for reading in progress.readings], is_last=progress.state in LAST_STATES)
+            MetricRow(
+                epoch=progress.epoch,
+                committed_epoch=progress.committed_epoch,
+                records_in=progress.records_in,
+                records_per_s=progress.records_per_s,
+                lag=progress.lag,
+                commit_ms=progress.commit_ms,
+                commit_ms_avg=progress.commit_ms_avg,
+                commit_ms_max=progress.commit_ms_max,
+                commits_per_s=progress.commits_per_s,
+            ),
+            [asdict(reading) for reading in progress.readings],
+            is_last=progress.state in LAST_STATES,
+        )
 
     def _row(self, task: Task, ends: Mapping[TopicPartition, int], *, is_paused: bool) -> TaskStatusRow:
         is_uncommitted = task.current != task.committed
         return TaskStatusRow(
-            task=str(task.id), slot=self._assignment[task.id], state=str(task.current) if task.current else None,
+            task=str(task.id),
+            slot=self._assignment[task.id],
+            state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
-            positions=task.positions, lag=total_lag([task], ends),
-            stream_time_ms=max((time_ms for name, time_ms in task.clocks.items() if not name.startswith("_")),
-                               default=None),
+            positions=task.positions,
+            lag=total_lag([task], ends),
+            stream_time_ms=max(
+                (time_ms for name, time_ms in task.clocks.items() if not name.startswith("_")), default=None
+            ),
             uncommitted_bytes=task.gauges.get("uncommitted_bytes", 0) if is_uncommitted else 0,
             uncommitted_records=task.gauges.get("uncommitted_records", 0) if is_uncommitted else 0,
-            open_windows=task.gauges.get("open_windows", 0), late_records=task.totals.get("late_records", 0),
-            records_in=task.totals.get("records_in", 0), reason="; ".join(filter(None, (task.progress, task.reason))))
+            open_windows=task.gauges.get("open_windows", 0),
+            late_records=task.totals.get("late_records", 0),
+            records_in=task.totals.get("records_in", 0),
+            reason="; ".join(filter(None, (task.progress, task.reason))),
+        )
 
 
 @contextmanager

@@ -74,8 +74,14 @@ class EpochResult:
 class Coordinator:
     """One generation of one application."""
 
-    def __init__(self, application: Application, warehouse: Path, committer: Committer, slots: Slots,
-                 on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        warehouse: Path,
+        committer: Committer,
+        slots: Slots,
+        on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
+    ) -> None:
         """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
@@ -89,10 +95,14 @@ class Coordinator:
         self.has_uncommitted = False
         self._stages = _stages(application)
 
-    def start(self, source_counts: Mapping[str, int],
-              start_offsets: Offsets, *,
-              beginning_offsets: Offsets | None = None,
-              accept_state_loss: bool = False) -> None:
+    def start(
+        self,
+        source_counts: Mapping[str, int],
+        start_offsets: Offsets,
+        *,
+        beginning_offsets: Offsets | None = None,
+        accept_state_loss: bool = False,
+    ) -> None:
         """Claim a generation, redo what a dead driver left, and take the tasks up where the log has them.
 
         ``start_offsets`` says where to begin with topic partitions that no commit knows, ``beginning_offsets`` where
@@ -120,18 +130,26 @@ class Coordinator:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
-            topics_read = tuple(source.topic for source in sub_topology.sources
-                                if task_id.partition < source_counts[source.topic])
+            topics_read = tuple(
+                source.topic for source in sub_topology.sources if task_id.partition < source_counts[source.topic]
+            )
             if record is None or change is None:
                 known = TaskCommit(state=None, instance=FIRST_INSTANCE)
             elif sub_topology.stored_name in change.going_on:
                 known = record.tasks[topology.task_name(task_id)]
             else:
-                known = TaskCommit(state=None, instance=new_instance(),
-                                   positions=committed_positions(record, topics_read, task_id.partition))
+                known = TaskCommit(
+                    state=None,
+                    instance=new_instance(),
+                    positions=committed_positions(record, topics_read, task_id.partition),
+                )
             self.tasks[task_id] = _task(task_id, topics_read, known)
-        unknown = [(topic, task.id.partition) for task in self.tasks.values() for topic in task.topics
-                   if task.id.partition not in task.positions.get(topic, {})]
+        unknown = [
+            (topic, task.id.partition)
+            for task in self.tasks.values()
+            for topic in task.topics
+            if task.id.partition not in task.positions.get(topic, {})
+        ]
         for (topic, partition), offset in (start_offsets(unknown) if unknown else {}).items():
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
@@ -143,15 +161,29 @@ class Coordinator:
             self.tasks[topology.task_of(blob.target)].pending.append(blob)
         orphans = remove_orphans(self._blobs, pending)
         remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
-        log.info("generation %s of %r starts after epoch %s with %s tasks%s", self.generation, application.id,
-                 self.epoch, len(self.tasks), f"; removed {orphans} orphaned blobs" if orphans else "")
+        log.info(
+            "generation %s of %r starts after epoch %s with %s tasks%s",
+            self.generation,
+            application.id,
+            self.epoch,
+            len(self.tasks),
+            f"; removed {orphans} orphaned blobs" if orphans else "",
+        )
         if change is not None and change.ended_tasks:
             self.epoch += 1
-            self.commit("another topology" if change.is_other_topology else "other partition counts",
-                        forget_tasks(folder, change.ended_tasks, self.epoch))
+            self.commit(
+                "another topology" if change.is_other_topology else "other partition counts",
+                forget_tasks(folder, change.ended_tasks, self.epoch),
+            )
 
-    def run_epoch(self, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
-                  is_live: bool = False, end_time_ms: int | None = None) -> EpochResult | None:
+    def run_epoch(
+        self,
+        ends: Mapping[TopicPartition, int],
+        limits: Limits,
+        now_ms: int,
+        is_live: bool = False,
+        end_time_ms: int | None = None,
+    ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has.
 
         ``is_live``: whether topics that have no more records are silent, for operators to which that means something.
@@ -165,13 +197,25 @@ class Coordinator:
         for stage in self._stages:
             blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
             ready = [task for task in running if task.id.sub_topology in stage - blocked]
-            plan = partial(plan_task, state=state, ends=ends, limits=limits, now_ms=now_ms, until_time_ms=until_ms,
-                           is_live=is_live, is_all_read=is_all_read, end_time_ms=end_time_ms)
+            plan = partial(
+                plan_task,
+                state=state,
+                ends=ends,
+                limits=limits,
+                now_ms=now_ms,
+                until_time_ms=until_ms,
+                is_live=is_live,
+                is_all_read=is_all_read,
+                end_time_ms=end_time_ms,
+            )
             plans = [planned for task in ready if (planned := plan(task))]
             if plans:
                 busy = {planned.task for planned in plans}
-                plans += [planned for task in ready if task.id not in busy and task.owes_settling
-                          and (planned := plan(task, is_visit=True))]
+                plans += [
+                    planned
+                    for task in ready
+                    if task.id not in busy and task.owes_settling and (planned := plan(task, is_visit=True))
+                ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
                 plans = self._with_global_tables(self._bounded(plans), ends)
@@ -192,12 +236,18 @@ class Coordinator:
         if self.epoch == self.committed_id.epoch:
             self.epoch += 1  # every commit has a number of its own
         record = CommitRecord(
-            kind="commit", generation=self.generation, epoch=self.epoch, at_ms=time.time_ns() // 1_000_000,
-            fingerprint=self.application.topology.fingerprint, reason=reason,
+            kind="commit",
+            generation=self.generation,
+            epoch=self.epoch,
+            at_ms=time.time_ns() // 1_000_000,
+            fingerprint=self.application.topology.fingerprint,
+            reason=reason,
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
-            files=(*files, *(file for task in self.tasks.values() for file in task.files)), swaps=tuple(swaps),
+            files=(*files, *(file for task in self.tasks.values() for file in task.files)),
+            swaps=tuple(swaps),
             topology=self.application.topology.committed_form,
-            pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending))
+            pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
+        )
         try:
             sync_blobs(self._blobs, record.pending_blobs)
         except FileNotFoundError:  # a newer driver's start removes what no commit names
@@ -210,8 +260,14 @@ class Coordinator:
         remove_snapshots(self._blobs.parent, replaced)
         self.committed_id, self.has_uncommitted = record.state_id, False
         self.commits += 1
-        self._on_commit({(topic, partition): offset for task in self.tasks.values()
-                         for topic, offsets in task.positions.items() for partition, offset in offsets.items()})
+        self._on_commit(
+            {
+                (topic, partition): offset
+                for task in self.tasks.values()
+                for topic, offsets in task.positions.items()
+                for partition, offset in offsets.items()
+            }
+        )
 
     def swap(self, backfill: str) -> str:
         """Commit, and with it swap a prepared backfill in; its shadow is gone afterwards (docs/backfill.md).
@@ -240,11 +296,16 @@ class Coordinator:
 
         A task that cannot is visited by the next epoch, whose receipt says what is wrong.
         """
-        requests = [SettleRequest(task=task.id, instance=task.instance, generation=self.generation,
-                                  committed=task.committed, close=close)
-                    for task in self.tasks.values()
-                    if task.committed is not None and task.committed == task.current
-                    and task.state is TaskState.RUNNING and (task.has_undo or close)]
+        requests = [
+            SettleRequest(
+                task=task.id, instance=task.instance, generation=self.generation, committed=task.committed, close=close
+            )
+            for task in self.tasks.values()
+            if task.committed is not None
+            and task.committed == task.current
+            and task.state is TaskState.RUNNING
+            and (task.has_undo or close)
+        ]
         for task_id, settled in self._job(self.slots.settle, requests) if requests else ():
             self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
 
@@ -265,8 +326,9 @@ class Coordinator:
     @property
     def uncommitted_bytes(self) -> int:
         """What a rollback would undo, in bytes over all tasks."""
-        return sum(task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values()
-                   if task.current != task.committed)
+        return sum(
+            task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values() if task.current != task.committed
+        )
 
     def totals(self) -> dict[str, int]:
         """Counts over all tasks since the application began; ``open_windows`` as of now."""
@@ -286,8 +348,11 @@ class Coordinator:
             except Exception as error:
                 if attempt == JOB_ATTEMPTS:
                     raise
-                log.warning("epoch %s: Spark lost the job (%s); it runs again as it was", self.epoch,
-                            (str(error).splitlines() or [type(error).__name__])[0])
+                log.warning(
+                    "epoch %s: Spark lost the job (%s); it runs again as it was",
+                    self.epoch,
+                    (str(error).splitlines() or [type(error).__name__])[0],
+                )
         raise AssertionError("unreachable")
 
     def _bounded(self, plans: list[TaskPlan]) -> list[TaskPlan]:
@@ -298,27 +363,49 @@ class Coordinator:
         share = max(1, (limit - self.uncommitted_bytes) // reading)
         return [replace(plan, max_uncommitted_bytes=share) if plan.ranges else plan for plan in plans]
 
-    def _beginnings(self, source_counts: Mapping[str, int],
-                    beginning_offsets: Offsets | None) -> dict[TopicPartition, int]:
+    def _beginnings(
+        self, source_counts: Mapping[str, int], beginning_offsets: Offsets | None
+    ) -> dict[TopicPartition, int]:
         tables = self.application.topology.global_tables
         assert beginning_offsets is not None, "backfills refuse global tables as they begin"
-        return dict(beginning_offsets([(table.source.topic, partition) for table in tables
-                                       for partition in range(source_counts[table.source.topic])]))
+        return dict(
+            beginning_offsets(
+                [
+                    (table.source.topic, partition)
+                    for table in tables
+                    for partition in range(source_counts[table.source.topic])
+                ]
+            )
+        )
 
     def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
         """The plans of tasks that join with global tables say how far these are to be read."""
         if not self.global_beginnings:
             return plans
-        ranges = {table: tuple(OffsetRange(topic=topic, partition=partition, start=start,
-                                           end=ends.get((topic, partition), start))
-                               for (topic, partition), start in self.global_beginnings.items()
-                               if topic == table.source.topic)
-                  for table in self.application.topology.global_tables}
-        joined = {sub_topology.index: {node.table for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)}
-                  for sub_topology in self.application.topology.sub_topologies}
-        return [replace(plan, global_ranges=tuple(
-            each for table, of_table in ranges.items() if table in joined[plan.task.sub_topology] for each in of_table))
-            for plan in plans]
+        ranges = {
+            table: tuple(
+                OffsetRange(topic=topic, partition=partition, start=start, end=ends.get((topic, partition), start))
+                for (topic, partition), start in self.global_beginnings.items()
+                if topic == table.source.topic
+            )
+            for table in self.application.topology.global_tables
+        }
+        joined = {
+            sub_topology.index: {node.table for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)}
+            for sub_topology in self.application.topology.sub_topologies
+        }
+        return [
+            replace(
+                plan,
+                global_ranges=tuple(
+                    each
+                    for table, of_table in ranges.items()
+                    if table in joined[plan.task.sub_topology]
+                    for each in of_table
+                ),
+            )
+            for plan in plans
+        ]
 
     def _accept(self, receipt: Receipt, result: EpochResult) -> None:
         task = self.tasks[receipt.task]
@@ -343,17 +430,31 @@ class Coordinator:
         which may wait for this one."""
         edges = self.application.topology.sub_topologies[index].edges_out
         targets = {edge.target for edge in edges if edge.target > index}
-        return any(sum(blob.size_bytes for blob in task.pending) > limit
-                   for task in self.tasks.values() if task.id.sub_topology in targets)
+        return any(
+            sum(blob.size_bytes for blob in task.pending) > limit
+            for task in self.tasks.values()
+            if task.id.sub_topology in targets
+        )
 
 
 def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:
     totals = {name: count for name, count in known.totals.items() if name != "open_windows"}
     gauges = {"open_windows": known.totals.get("open_windows", 0)}
-    return Task(id=task_id, instance=known.instance, topics=topics, current=known.state, committed=known.state,
-                positions={topic: dict(offsets) for topic, offsets in known.positions.items()}, clocks=known.clocks,
-                totals=totals, gauges=gauges, next_punctuation_ms=known.next_punctuation_ms,
-                snapshot=known.snapshot, listed_snapshot=known.snapshot, rows_since_snapshot=known.rows_since_snapshot)
+    return Task(
+        id=task_id,
+        instance=known.instance,
+        topics=topics,
+        current=known.state,
+        committed=known.state,
+        positions={topic: dict(offsets) for topic, offsets in known.positions.items()},
+        clocks=known.clocks,
+        totals=totals,
+        gauges=gauges,
+        next_punctuation_ms=known.next_punctuation_ms,
+        snapshot=known.snapshot,
+        listed_snapshot=known.snapshot,
+        rows_since_snapshot=known.rows_since_snapshot,
+    )
 
 
 def _stages(application: Application) -> list[set[int]]:

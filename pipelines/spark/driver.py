@@ -99,9 +99,18 @@ class _Clock:
 class Driver:
     """Runs one generation of an application until it is told to stop or has caught up."""
 
-    def __init__(self, coordinator: Coordinator, source: Source, control: Control, restores: Restores,
-                 snapshots: Snapshots, limits: Limits, on_progress: Callable[[Progress], None], *,
-                 snapshot_rows: int = 0) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        source: Source,
+        control: Control,
+        restores: Restores,
+        snapshots: Snapshots,
+        limits: Limits,
+        on_progress: Callable[[Progress], None],
+        *,
+        snapshot_rows: int = 0,
+    ) -> None:
         """``snapshot_rows`` is how many rows a task's changelogs grow by until a snapshot is due; 0 for never."""
         self._coordinator, self._source, self._control, self._restores = coordinator, source, control, restores
         self._limits, self._on_progress = limits, on_progress
@@ -157,8 +166,9 @@ class Driver:
         coordinator = self._coordinator
         while not stop.is_set():
             self._take_up_restored()
-            result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000,
-                                           end_time_ms=end_time_ms)
+            result = coordinator.run_epoch(
+                self._ends, self._limits, time.time_ns() // 1_000_000, end_time_ms=end_time_ms
+            )
             if result is not None:
                 self._react(result, stop)
             newest = StateId(coordinator.generation, coordinator.epoch)
@@ -185,8 +195,9 @@ class Driver:
                     task.snapshot = None  # the changelog may know better
                 elif task.is_restored:
                     self._commit("failure")
-                    raise RestoreFailedError(application, str(receipt.task),
-                                             f"the restored state is no better: {receipt.error}")
+                    raise RestoreFailedError(
+                        application, str(receipt.task), f"the restored state is no better: {receipt.error}"
+                    )
             self._restore(result.to_restore)
         if result.bad_record is not None:
             self._commit("bad record")
@@ -221,18 +232,26 @@ class Driver:
             if not from_snapshots:
                 task.snapshot = None
             instance = new_instance()
-            log.warning("task %s: %s; it restores into instance %s, the others go on",
-                        task.id, receipt.error, instance)
-            requests.append(RestoreRequest(
-                task=task.id, instance=instance, commit=task.to_commit(), through=coordinator.committed_id,
-                generation=coordinator.generation, reason=receipt.error, take_snapshot=self._snapshot_rows > 0))
+            log.warning("task %s: %s; it restores into instance %s, the others go on", task.id, receipt.error, instance)
+            requests.append(
+                RestoreRequest(
+                    task=task.id,
+                    instance=instance,
+                    commit=task.to_commit(),
+                    through=coordinator.committed_id,
+                    generation=coordinator.generation,
+                    reason=receipt.error,
+                    take_snapshot=self._snapshot_rows > 0,
+                )
+            )
         self._restores.start(requests, beside_epochs=are_others_running)
         self._report("running", now=True)
 
     def _waits_for_restores(self) -> bool:
         """Where all tasks restore, in the slots' workers, the first to be done would take those from the others."""
         return time.monotonic() < self._clock.hold_until and any(
-            task.state is TaskState.RESTORING for task in self._coordinator.tasks.values())
+            task.state is TaskState.RESTORING for task in self._coordinator.tasks.values()
+        )
 
     def _take_up_restored(self) -> None:
         for restored in self._restores.finished():
@@ -241,17 +260,26 @@ class Driver:
                 if self._coordinator.has_uncommitted:
                     self._commit("failure")
                 raise RestoreFailedError(self._coordinator.application.id, str(task.id), restored.error)
-            task.restored(restored.request.instance, from_snapshot=restored.from_snapshot,
-                          is_snapshot_gone=restored.is_snapshot_gone)
+            task.restored(
+                restored.request.instance,
+                from_snapshot=restored.from_snapshot,
+                is_snapshot_gone=restored.is_snapshot_gone,
+            )
             self._coordinator.metrics.restored(str(task.id), restored.rows)
             self._coordinator.has_uncommitted = True  # which instance holds its state
-            log.info("task %s: restored %s rows in %.2f s from its %s", task.id, restored.rows, restored.seconds,
-                     restored.source)
+            log.info(
+                "task %s: restored %s rows in %.2f s from its %s",
+                task.id,
+                restored.rows,
+                restored.seconds,
+                restored.source,
+            )
 
     def _start_snapshots(self, wanted: Callable[[Task], bool]) -> int:
         """Begin a snapshot of each task that is wanted and has none under way; returns how many."""
-        tasks = [task for task in self._coordinator.tasks.values()
-                 if task.id not in self._snapshots.tasks and wanted(task)]
+        tasks = [
+            task for task in self._coordinator.tasks.values() if task.id not in self._snapshots.tasks and wanted(task)
+        ]
         for task in tasks:
             self._snapshots.start(request_for(task))
         return len(tasks)
@@ -265,8 +293,13 @@ class Driver:
             elif snapshot and task.state is TaskState.RUNNING and task.instance == published.request.instance:
                 task.published(snapshot, published.request.rows_since)
                 self._coordinator.has_uncommitted = True
-                log.info("task %s: snapshot of %s, %s rows in %.2f s", task.id, snapshot.state, snapshot.rows,
-                         published.seconds)
+                log.info(
+                    "task %s: snapshot of %s, %s rows in %.2f s",
+                    task.id,
+                    snapshot.state,
+                    snapshot.rows,
+                    published.seconds,
+                )
 
     def _is_snapshot_due(self, task: Task) -> bool:
         return is_due(task, self._snapshot_rows, self._coordinator.stores(task.id))
@@ -286,8 +319,13 @@ class Driver:
         self._coordinator.commit(reason)
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
         self._coordinator.metrics.commit(self._clock.commit - started)
-        log.info("commit of epoch %s (%s): %.0f ms, lag %s", self._coordinator.committed_epoch, reason,
-                 self._coordinator.metrics.commits.last, self._lag())
+        log.info(
+            "commit of epoch %s (%s): %.0f ms, lag %s",
+            self._coordinator.committed_epoch,
+            reason,
+            self._coordinator.metrics.commits.last,
+            self._lag(),
+        )
         if self._snapshot_rows:
             self._start_snapshots(self._is_snapshot_due)
 
@@ -326,9 +364,13 @@ class Driver:
             case "swap":
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "snapshot":
-                count = self._start_snapshots(lambda task: (
-                    task.state is TaskState.RUNNING and task.committed is not None
-                    and has_snapshots(coordinator.stores(task.id))))
+                count = self._start_snapshots(
+                    lambda task: (
+                        task.state is TaskState.RUNNING
+                        and task.committed is not None
+                        and has_snapshots(coordinator.stores(task.id))
+                    )
+                )
                 return f"publishing snapshots of {count} of {len(coordinator.tasks)} tasks"
             case _:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
@@ -336,19 +378,30 @@ class Driver:
     def _restore_on_request(self, request: RequestRow) -> str:
         wanted = request.arguments.get("task", "")
         name_of = self._coordinator.application.topology.task_name
-        task = next((task for task in self._coordinator.tasks.values()
-                     if wanted in (str(task.id), name_of(task.id))), None)
+        task = next(
+            (task for task in self._coordinator.tasks.values() if wanted in (str(task.id), name_of(task.id))), None
+        )
         if task is None:
-            raise RunError(f"there is no task {wanted!r}; tasks are "
-                           + ", ".join(str(task_id) for task_id in self._coordinator.tasks))
+            raise RunError(
+                f"there is no task {wanted!r}; tasks are "
+                + ", ".join(str(task_id) for task_id in self._coordinator.tasks)
+            )
         if task.state is TaskState.RESTORING:
             return f"task {wanted} restores already"
         if task.committed is None and not self._coordinator.has_uncommitted:
             raise RunError(f"task {wanted} has no committed state to restore from yet")
         why = f": {request.reason}" if request.reason else ""
-        self._restore([Receipt(task=task.id, plan_hash="", status=ReceiptStatus.NEEDS_RESTORE,
-                               error=f"asked for by {request.requested_by}{why}")],
-                      from_snapshots=request.arguments.get("source") != "changelog")
+        self._restore(
+            [
+                Receipt(
+                    task=task.id,
+                    plan_hash="",
+                    status=ReceiptStatus.NEEDS_RESTORE,
+                    error=f"asked for by {request.requested_by}{why}",
+                )
+            ],
+            from_snapshots=request.arguments.get("source") != "changelog",
+        )
         return f"task {wanted} restores"
 
     def _refresh_ends(self, stop: Event) -> None:
@@ -409,16 +462,25 @@ class Driver:
         self._finish_snapshots()
         self._report(reason, now=True)
         return RunSummary(
-            application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
-            commits=coordinator.commits, records_in=self._pace.records_in, reason=reason, totals=coordinator.totals(),
-            seconds=last_commit_end - first if first is not None else 0.0)
+            application=coordinator.application.id,
+            generation=coordinator.generation,
+            epoch=coordinator.epoch,
+            commits=coordinator.commits,
+            records_in=self._pace.records_in,
+            reason=reason,
+            totals=coordinator.totals(),
+            seconds=last_commit_end - first if first is not None else 0.0,
+        )
 
     def _drain(self) -> None:
         """Let the tasks take the rows that are on their way between them, so that another program can go on from here
         (PROTOCOL 26). What is left after some seconds, or while a task cannot go on, stands in the commit."""
         coordinator, until = self._coordinator, time.monotonic() + DRAIN_S
-        while not self._is_paused and time.monotonic() < until and any(
-                task.pending and task.state is TaskState.RUNNING for task in coordinator.tasks.values()):
+        while (
+            not self._is_paused
+            and time.monotonic() < until
+            and any(task.pending and task.state is TaskState.RUNNING for task in coordinator.tasks.values())
+        ):
             result = coordinator.run_epoch({}, self._limits, time.time_ns() // 1_000_000)
             if result is None or result.failures or result.to_restore:
                 return
@@ -448,10 +510,20 @@ class Driver:
             coordinator.metrics.restoring(str(task), restoring.rows, restoring.rows_left)
         commits = coordinator.metrics.commits
         progress = Progress(
-            application=coordinator.application.id, generation=coordinator.generation, epoch=coordinator.epoch,
-            committed_epoch=coordinator.committed_epoch, records_in=self._pace.records_in, lag=self._lag(),
-            records_per_s=self._pace.records_per_s, commit_ms=commits.last, commits_per_s=commits.count_rate,
-            commit_ms_avg=commits.average, commit_ms_max=commits.maximum, state=state, message=self._message,
-            readings=coordinator.metrics.readings())
+            application=coordinator.application.id,
+            generation=coordinator.generation,
+            epoch=coordinator.epoch,
+            committed_epoch=coordinator.committed_epoch,
+            records_in=self._pace.records_in,
+            lag=self._lag(),
+            records_per_s=self._pace.records_per_s,
+            commit_ms=commits.last,
+            commits_per_s=commits.count_rate,
+            commit_ms_avg=commits.average,
+            commit_ms_max=commits.maximum,
+            state=state,
+            message=self._message,
+            readings=coordinator.metrics.readings(),
+        )
         self._control.report(progress, coordinator.tasks.values(), self._ends)
         self._on_progress(progress)

@@ -18,9 +18,11 @@ class BadRecordError(RunError):
 
     def __str__(self) -> str:
         record = self.record
-        return (f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-                f"offset {record.offset}: {record.reason}; all records before it are committed. Mend the producer "
-                'and start with on_error="dead_letter" to keep such records in the table _dead_letters and go on')
+        return (
+            f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
+            f"offset {record.offset}: {record.reason}; all records before it are committed. Mend the producer "
+            'and start with on_error="dead_letter" to keep such records in the table _dead_letters and go on'
+        )
 
 
 class TaskFailedError(RunError):
@@ -31,8 +33,10 @@ class TaskFailedError(RunError):
         self.application, self.task, self.reason = application, task, reason
 
     def __str__(self) -> str:
-        return (f"application {self.application!r}, task {self.task}: {self.reason}; "
-                "all epochs before are committed, and a new start repeats this one")
+        return (
+            f"application {self.application!r}, task {self.task}: {self.reason}; "
+            "all epochs before are committed, and a new start repeats this one"
+        )
 
 
 class RestoreFailedError(RunError):
@@ -43,8 +47,10 @@ class RestoreFailedError(RunError):
         self.application, self.task, self.reason = application, task, reason
 
     def __str__(self) -> str:
-        return (f"application {self.application!r}, task {self.task} could not be restored from its changelog: "
-                f"{self.reason}; all epochs of the other tasks are committed, and a new start restores it again")
+        return (
+            f"application {self.application!r}, task {self.task} could not be restored from its changelog: "
+            f"{self.reason}; all epochs of the other tasks are committed, and a new start restores it again"
+        )
 
 
 class OffsetsLostError(RunError):
@@ -56,9 +62,11 @@ class OffsetsLostError(RunError):
         self.position, self.end = position, end
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} goes on from offset {self.position} of topic {self.topic!r}, "
-                f"partition {self.partition}, which ends at {self.end}: it was made anew or has lost records; bring "
-                f"the old topic back, or start over with `weir reset {self.application}`")
+        return (
+            f"application {self.application!r} goes on from offset {self.position} of topic {self.topic!r}, "
+            f"partition {self.partition}, which ends at {self.end}: it was made anew or has lost records; bring "
+            f"the old topic back, or start over with `weir reset {self.application}`"
+        )
 
 
 class TopologyChangedError(RunError):
@@ -69,10 +77,12 @@ class TopologyChangedError(RunError):
         self.application, self.loss = application, loss
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
-                "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-                "give it another id to read everything anew, start over with `weir reset "
-                f"{self.application}`, or accept the loss with `weir run --accept-state-loss`")
+        return (
+            f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
+            "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
+            "give it another id to read everything anew, start over with `weir reset "
+            f"{self.application}`, or accept the loss with `weir run --accept-state-loss`"
+        )
 
 
 class PendingRowsError(RunError):
@@ -83,9 +93,11 @@ class PendingRowsError(RunError):
         self.application, self.blobs = application, blobs
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
-                "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
-                "first, which takes them")
+        return (
+            f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
+            "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
+            "first, which takes them"
+        )
 
 
 class PartitionCountError(RunError):
@@ -96,7 +108,9 @@ class PartitionCountError(RunError):
         self.application, self.committed, self.found, self.topics = application, committed, found, topics
 
     def __str__(self) -> str:
-        return (f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
-                f"{self.found} ({self.topics}): keys live elsewhere now; start over with `weir reset "
-                f"{self.application}`, give the program another id and read from the start, or begin with empty "
-                "stores by `weir run --accept-state-loss`")
+        return (
+            f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
+            f"{self.found} ({self.topics}): keys live elsewhere now; start over with `weir reset "
+            f"{self.application}`, give the program another id and read from the start, or begin with empty "
+            "stores by `weir run --accept-state-loss`"
+        )

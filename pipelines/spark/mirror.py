@@ -19,5 +19,9 @@ class Groups(Protocol):
 
 def offset_mirror(groups: Groups, group: str) -> Afterwards[Mapping[TopicPartition, int]]:
     """Sends the positions that it is called with to one group."""
-    return Afterwards("offset mirror", partial(groups.set_group_offsets, group), KafkaAdminError,
-                      f"the positions did not reach consumer group {group!r}")
+    return Afterwards(
+        "offset mirror",
+        partial(groups.set_group_offsets, group),
+        KafkaAdminError,
+        f"the positions did not reach consumer group {group!r}",
+    )

@@ -14,8 +14,7 @@ FOLDER = "_own_stores"
 
 def followers(application: Application, app_folder: Path, state_folder: Path) -> list[Follower]:
     """One for each of the application's own stores, opened in a folder of its own."""
-    specs = {store.name: store for sub_topology in application.topology.sub_topologies
-             for store in sub_topology.stores}
+    specs = {store.name: store for sub_topology in application.topology.sub_topologies for store in sub_topology.stores}
     opened = []
     for name, open_store in application.own_stores.items():
         folder = state_folder / FOLDER / name
@@ -26,6 +25,7 @@ def followers(application: Application, app_folder: Path, state_folder: Path) ->
 
 def feeding(stores: Sequence[Follower]) -> Afterwards[object]:
     """Brings the stores up to date, now and each time it is called."""
+
     def feed(_: object) -> None:
         for store in stores:
             store.follow()

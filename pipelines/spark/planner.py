@@ -74,8 +74,9 @@ class Task:
 
     def waits_for_quiet_topics(self, busy: Collection[str], now_ms: int, max_idle_ms: int) -> bool:
         """Whether a topic has been without records for less than ``max_idle_ms`` while others are ``busy``."""
-        self.quiet_since_ms = {topic: self.quiet_since_ms.get(topic, now_ms)
-                               for topic in self.topics if busy and topic not in busy}
+        self.quiet_since_ms = {
+            topic: self.quiet_since_ms.get(topic, now_ms) for topic in self.topics if busy and topic not in busy
+        }
         return any(now_ms - since_ms < max_idle_ms for since_ms in self.quiet_since_ms.values())
 
     def lost(self, reason: str) -> None:
@@ -95,10 +96,15 @@ class Task:
 
         The first epoch of all is: its commit says where the task began, whatever ``start`` would say later.
         """
-        positions = {topic: {**offsets, **receipt.positions.get(topic, {})}
-                     for topic, offsets in self.positions.items()}
-        moved = (self.committed is None or positions != self.positions or receipt.clocks != self.clocks
-                 or bool(receipt.files or receipt.blobs or receipt.consumed))
+        positions = {
+            topic: {**offsets, **receipt.positions.get(topic, {})} for topic, offsets in self.positions.items()
+        }
+        moved = (
+            self.committed is None
+            or positions != self.positions
+            or receipt.clocks != self.clocks
+            or bool(receipt.files or receipt.blobs or receipt.consumed)
+        )
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
@@ -115,10 +121,16 @@ class Task:
 
     def to_commit(self) -> TaskCommit:
         """Where the task stands, for the commit row."""
-        return TaskCommit(state=self.current, instance=self.instance, positions=self.positions, clocks=self.clocks,
-                          totals={**self.totals, "open_windows": self.gauges.get("open_windows", 0)},
-                          next_punctuation_ms=self.next_punctuation_ms, snapshot=self.snapshot,
-                          rows_since_snapshot=self.rows_since_snapshot)
+        return TaskCommit(
+            state=self.current,
+            instance=self.instance,
+            positions=self.positions,
+            clocks=self.clocks,
+            totals={**self.totals, "open_windows": self.gauges.get("open_windows", 0)},
+            next_punctuation_ms=self.next_punctuation_ms,
+            snapshot=self.snapshot,
+            rows_since_snapshot=self.rows_since_snapshot,
+        )
 
     def published(self, snapshot: SnapshotRef, rows_before: int) -> None:
         """A snapshot was published, asked for when ``rows_before`` rows were in no snapshot."""
@@ -149,9 +161,19 @@ class Limits:
     """Per target: sources get no plan while this much waits for one task."""
 
 
-def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int], limits: Limits, now_ms: int,
-              until_time_ms: int | None, is_visit: bool = False, is_live: bool = False,
-              is_all_read: bool = False, end_time_ms: int | None = None) -> TaskPlan | None:
+def plan_task(
+    task: Task,
+    *,
+    state: StateId,
+    ends: Mapping[TopicPartition, int],
+    limits: Limits,
+    now_ms: int,
+    until_time_ms: int | None,
+    is_visit: bool = False,
+    is_live: bool = False,
+    is_all_read: bool = False,
+    end_time_ms: int | None = None,
+) -> TaskPlan | None:
     """The task's next epoch, or None when it has nothing to do; ``is_visit`` plans one all the same, and so does
     ``end_time_ms``, to which stream time moves when the input has ended.
 
@@ -165,17 +187,34 @@ def plan_task(task: Task, *, state: StateId, ends: Mapping[TopicPartition, int],
         available = ends.get((topic, partition), start)
         end = min(available, start + limits.max_records)
         if end > start:
-            ranges.append(OffsetRange(topic=topic, partition=partition, start=start, end=end,
-                                      available=None if limits.max_task_idle_ms is None else available))
+            ranges.append(
+                OffsetRange(
+                    topic=topic,
+                    partition=partition,
+                    start=start,
+                    end=end,
+                    available=None if limits.max_task_idle_ms is None else available,
+                )
+            )
     if task.waits_for_quiet_topics({wanted.topic for wanted in ranges}, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
     if not (ranges or task.pending or is_due or is_visit or not task.visited or end_time_ms is not None):
         return None
-    return TaskPlan(task=task.id, instance=task.instance, state=state, expected=task.current,
-                    committed=task.committed, now_ms=now_ms, ranges=tuple(ranges), until_time_ms=until_time_ms,
-                    blobs=tuple(task.pending), max_bytes=limits.max_bytes, end_time_ms=end_time_ms,
-                    lets_idle=is_live and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)))
+    return TaskPlan(
+        task=task.id,
+        instance=task.instance,
+        state=state,
+        expected=task.current,
+        committed=task.committed,
+        now_ms=now_ms,
+        ranges=tuple(ranges),
+        until_time_ms=until_time_ms,
+        blobs=tuple(task.pending),
+        max_bytes=limits.max_bytes,
+        end_time_ms=end_time_ms,
+        lets_idle=is_live and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
+    )
 
 
 def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_skew_ms: int | None) -> int | None:
@@ -201,8 +240,11 @@ def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) ->
 
 def reads_all(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], limits: Limits) -> bool:
     """Whether an epoch of ``tasks`` within ``limits`` reads all that their topics hold."""
-    return all(task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.max_records
-               for task in tasks for topic in task.topics)
+    return all(
+        task.state is TaskState.RUNNING and partition_lag(task, topic, ends) <= limits.max_records
+        for task in tasks
+        for topic in task.topics
+    )
 
 
 def total_lag(tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> int:

@@ -78,19 +78,31 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     quarantine(folder / request.instance, "the restore that built it did not finish")
     tell, application_folder = _Teller(folder), Path(settings.application_folder)
     store = restore_task(
-        application_folder, folder / request.instance, name,
-        sub_topology.stores, request.commit, request.through, generation=request.generation,
-        task_rows=task_rows(request.commit.positions, request.commit.clocks), take_snapshot=request.take_snapshot,
-        on_progress=tell)
+        application_folder,
+        folder / request.instance,
+        name,
+        sub_topology.stores,
+        request.commit,
+        request.through,
+        generation=request.generation,
+        task_rows=task_rows(request.commit.positions, request.commit.clocks),
+        take_snapshot=request.take_snapshot,
+        on_progress=tell,
+    )
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
     snapshot = request.commit.snapshot
-    return Restored(request=request, rows=count, seconds=time.perf_counter() - started, source=tell.source,
-                    from_snapshot=tell.from_snapshot,
-                    is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists())
+    return Restored(
+        request=request,
+        rows=count,
+        seconds=time.perf_counter() - started,
+        source=tell.source,
+        from_snapshot=tell.from_snapshot,
+        is_snapshot_gone=snapshot is not None and not (application_folder / snapshot.path).exists(),
+    )
 
 
 class _Teller:
@@ -118,8 +130,9 @@ def read_progress(folder: Path) -> RestoreProgress | None:
         return None
 
 
-def run_restores(settings: WorkerSettings, requests: Sequence[RestoreRequest],
-                 rows: Iterable[object]) -> Iterator[Restored]:
+def run_restores(
+    settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object]
+) -> Iterator[Restored]:
     """``restore`` inside a Spark task, one after another; a failure is an answer: trying again would not mend it."""
     list(rows)
     answers = []
@@ -135,8 +148,14 @@ def run_restores(settings: WorkerSettings, requests: Sequence[RestoreRequest],
 class RestoreJobs:
     """Restores under way, at most ``at_once`` jobs of them."""
 
-    def __init__(self, spark_context: SparkContext, settings: WorkerSettings, names: Callable[[TaskId], str],
-                 assignment: Mapping[TaskId, int], at_once: int) -> None:
+    def __init__(
+        self,
+        spark_context: SparkContext,
+        settings: WorkerSettings,
+        names: Callable[[TaskId], str],
+        assignment: Mapping[TaskId, int],
+        at_once: int,
+    ) -> None:
         """``names`` gives the name of a task's folder, ``assignment`` the slot that a task belongs to."""
         self._settings, self._names, self._assignment = settings, names, assignment
         self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once)
@@ -161,8 +180,10 @@ class RestoreJobs:
 
     def finished(self) -> list[Restored]:
         """Those that ended since the last call, the failed ones too."""
-        return [_failed(self._requests[task], answer) if isinstance(answer, BaseException) else answer
-                for task, answer in self._jobs.finished()]
+        return [
+            _failed(self._requests[task], answer) if isinstance(answer, BaseException) else answer
+            for task, answer in self._jobs.finished()
+        ]
 
     def progress(self) -> dict[TaskId, RestoreProgress]:
         """How far those have come that have begun."""

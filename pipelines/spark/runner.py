@@ -50,10 +50,20 @@ FIRST_ANSWER_LIMIT_S = 120.0
 """How long a run until caught up waits for brokers that have not answered yet; one that goes on waits until stopped."""
 
 
-def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_caught_up: bool = False,
-        take_over: bool = False, accept_state_loss: bool = False, owner: str = "weir run", stop: Event | None = None,
-        on_progress: Callable[[Progress], None] | None = None, on_step: str | None = None,
-        spark: SparkContext | None = None) -> RunSummary:
+def run(
+    reference: str,
+    settings: Settings,
+    *,
+    bootstrap_servers: str,
+    until_caught_up: bool = False,
+    take_over: bool = False,
+    accept_state_loss: bool = False,
+    owner: str = "weir run",
+    stop: Event | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_step: str | None = None,
+    spark: SparkContext | None = None,
+) -> RunSummary:
     """Run the application at ``reference`` (``MODULE:APP``) until ``stop`` is set or it has caught up.
 
     Blocks. ``stop`` ends it after the epoch at hand, with a commit. ``take_over`` starts although another driver
@@ -77,29 +87,51 @@ def run(reference: str, settings: Settings, *, bootstrap_servers: str, until_cau
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
     with lease(control), ExitStack() as stack:
         report = _reporting(settings, application, on_progress, stack)
-        counts = brokers.partition_counts(stop, lambda message: report(_starting(application, message)),
-                                          FIRST_ANSWER_LIMIT_S if until_caught_up else None)
+        counts = brokers.partition_counts(
+            stop,
+            lambda message: report(_starting(application, message)),
+            FIRST_ANSWER_LIMIT_S if until_caught_up else None,
+        )
         if counts is None:
             return _stopped_early(application)
         partition_counts = application.topology.partition_counts(counts)
         # The coordinator asks too, beside its claim; Spark need not start for what is refused already.
-        admit(application, settings.warehouse / application.id, newest_commit(settings.warehouse, application.id),
-              counts, accept_state_loss)
+        admit(
+            application,
+            settings.warehouse / application.id,
+            newest_commit(settings.warehouse, application.id),
+            counts,
+            accept_state_loss,
+        )
         report(_starting(application, "starting Spark"))
         context = spark or stack.enter_context(spark_context(settings, application))
         worker = WorkerSettings(
             reference=reference,
             kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
-            schema_registry=settings.schema_registry, on_step=on_step,
+            schema_registry=settings.schema_registry,
+            on_step=on_step,
             tasks=TaskSettings(
                 application_folder=str(settings.warehouse / application.id),
                 state_folder=str(settings.state_dir / application.id),
-                partition_counts=partition_counts, on_error=application.on_error))
+                partition_counts=partition_counts,
+                on_error=application.on_error,
+            ),
+        )
         driver = started_driver(
-            stack, application, settings, warehouse=settings.warehouse, worker=worker, source=brokers, counts=counts,
-            control=control, context=context,
+            stack,
+            application,
+            settings,
+            warehouse=settings.warehouse,
+            worker=worker,
+            source=brokers,
+            counts=counts,
+            control=control,
+            context=context,
             on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers)),
-            on_progress=report, beginning_offsets=brokers.beginning_offsets, accept_state_loss=accept_state_loss)
+            on_progress=report,
+            beginning_offsets=brokers.beginning_offsets,
+            accept_state_loss=accept_state_loss,
+        )
         return driver.run(stop, until_caught_up=until_caught_up)
 
 
@@ -111,11 +143,22 @@ class Input(Source, Protocol):
         ...
 
 
-def started_driver(stack: ExitStack, application: Application, settings: Settings, *, warehouse: Path,
-                   worker: WorkerSettings, source: Input, counts: Mapping[str, int], control: DriverControl,
-                   context: SparkContext, on_progress: Callable[[Progress], None],
-                   on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
-                   beginning_offsets: Offsets | None = None, accept_state_loss: bool = False) -> Driver:
+def started_driver(
+    stack: ExitStack,
+    application: Application,
+    settings: Settings,
+    *,
+    warehouse: Path,
+    worker: WorkerSettings,
+    source: Input,
+    counts: Mapping[str, int],
+    control: DriverControl,
+    context: SparkContext,
+    on_progress: Callable[[Progress], None],
+    on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None,
+    beginning_offsets: Offsets | None = None,
+    accept_state_loss: bool = False,
+) -> Driver:
     """A new generation of ``application`` in ``warehouse``, claimed, with its workers ready; ``stack`` takes it apart.
 
     ``counts`` are the partitions of each source topic; global tables need ``beginning_offsets`` too. Raises what
@@ -129,21 +172,39 @@ def started_driver(stack: ExitStack, application: Application, settings: Setting
     stack.callback(restores.close)
     snapshots = SnapshotJobs(context, worker)
     stack.callback(snapshots.close)
-    committer = Committer(warehouse, application.id, application_tables(application.topology),
-                          fingerprint=application.topology.fingerprint, on_step=load_step_hook(worker.on_step))
+    committer = Committer(
+        warehouse,
+        application.id,
+        application_tables(application.topology),
+        fingerprint=application.topology.fingerprint,
+        on_step=load_step_hook(worker.on_step),
+    )
     stack.callback(committer.close)
     coordinator = Coordinator(application, warehouse, committer, pool, on_commit)
-    coordinator.start(counts, source.start_offsets, beginning_offsets=beginning_offsets,
-                      accept_state_loss=accept_state_loss)
-    limits = Limits(max_records=max(1, settings.max_epoch_records // len(tasks)),
-                    max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
-                    max_skew_ms=max_skew_ms(application), max_task_idle_ms=max_task_idle_ms(application))
-    return Driver(coordinator, source, ControlPanel(control, assignment), restores, snapshots, limits, on_progress,
-                  snapshot_rows=settings.snapshot_rows)
+    coordinator.start(
+        counts, source.start_offsets, beginning_offsets=beginning_offsets, accept_state_loss=accept_state_loss
+    )
+    limits = Limits(
+        max_records=max(1, settings.max_epoch_records // len(tasks)),
+        max_bytes=max(1 << 10, settings.max_epoch_bytes // len(tasks)),
+        max_skew_ms=max_skew_ms(application),
+        max_task_idle_ms=max_task_idle_ms(application),
+    )
+    return Driver(
+        coordinator,
+        source,
+        ControlPanel(control, assignment),
+        restores,
+        snapshots,
+        limits,
+        on_progress,
+        snapshot_rows=settings.snapshot_rows,
+    )
 
 
-def _reporting(settings: Settings, application: Application, on_progress: Callable[[Progress], None] | None,
-               stack: ExitStack) -> Callable[[Progress], None]:
+def _reporting(
+    settings: Settings, application: Application, on_progress: Callable[[Progress], None] | None, stack: ExitStack
+) -> Callable[[Progress], None]:
     """``on_progress``, and where the settings name a port, readings for Prometheus until ``stack`` closes."""
     report = on_progress or (lambda progress: None)
     if settings.metrics_port is None:
@@ -169,8 +230,9 @@ class Brokers:
         self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
         self._application = application
 
-    def partition_counts(self, stop: Event, on_wait: Callable[[str], None],
-                         limit_s: float | None) -> dict[str, int] | None:
+    def partition_counts(
+        self, stop: Event, on_wait: Callable[[str], None], limit_s: float | None
+    ) -> dict[str, int] | None:
         """Partitions of each source topic, waiting for brokers that are away, with ``limit_s`` for so long; None when
         told to stop meanwhile.
 
@@ -235,16 +297,18 @@ def max_task_idle_ms(application: Application) -> int | None:
 
 
 @contextmanager
-def _afterwards(application: Application, settings: Settings,
-                bootstrap_servers: str) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
+def _afterwards(
+    application: Application, settings: Settings, bootstrap_servers: str
+) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
     """What follows a commit: its positions go to the group that the settings name, and own stores are fed."""
     followed: list[Afterwards[Any]] = []
     if settings.mirror_offsets_to_group is not None:
         admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
         followed.append(offset_mirror(admin, settings.mirror_offsets_to_group))
     if application.own_stores:
-        followed.append(feeding(followers(application, settings.warehouse / application.id,
-                                          settings.state_dir / application.id)))
+        followed.append(
+            feeding(followers(application, settings.warehouse / application.id, settings.state_dir / application.id))
+        )
 
     def on_commit(positions: Mapping[TopicPartition, int]) -> None:
         for each in followed:
@@ -268,10 +332,28 @@ def spark_context(settings: Settings, application: Application) -> Iterator[Spar
 
 
 def _starting(application: Application, message: str) -> Progress:
-    return Progress(application=application.id, generation=0, epoch=0, committed_epoch=0, records_in=0, lag=0,
-                    records_per_s=0.0, commit_ms=0.0, state="starting", message=message)
+    return Progress(
+        application=application.id,
+        generation=0,
+        epoch=0,
+        committed_epoch=0,
+        records_in=0,
+        lag=0,
+        records_per_s=0.0,
+        commit_ms=0.0,
+        state="starting",
+        message=message,
+    )
 
 
 def _stopped_early(application: Application) -> RunSummary:
-    return RunSummary(application=application.id, generation=0, epoch=0, commits=0, records_in=0, seconds=0.0,
-                      reason="stopped", totals={})
+    return RunSummary(
+        application=application.id,
+        generation=0,
+        epoch=0,
+        commits=0,
+        records_in=0,
+        seconds=0.0,
+        reason="stopped",
+        totals={},
+    )

@@ -34,12 +34,14 @@ class SlotPool:
     Made with its workers started, the application imported and the consumers connected.
     """
 
-    def __init__(self, spark_context: SparkContext, slots: int, settings: WorkerSettings,
-                 assignment: Mapping[TaskId, int]) -> None:
+    def __init__(
+        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, assignment: Mapping[TaskId, int]
+    ) -> None:
         self._context, self._settings, self._assignment = spark_context, settings, assignment
         self._slots = [spark_context.parallelize([slot], 1).persist() for slot in range(slots)]
-        self._collect(run_warm_up, {slot: [task for task, at in assignment.items() if at == slot]
-                                    for slot in range(slots)})
+        self._collect(
+            run_warm_up, {slot: [task for task, at in assignment.items() if at == slot] for slot in range(slots)}
+        )
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         """The receipts of ``plans``, in no particular order.
@@ -53,15 +55,21 @@ class SlotPool:
         """Whether each task held its committed state; its undo log is gone then."""
         return self._each(run_settles, requests)
 
-    def _each(self, function: Callable[[WorkerSettings, Sequence[Work], Iterable[object]], Iterator[Answer]],
-              items: Sequence[Work]) -> list[Answer]:
+    def _each(
+        self,
+        function: Callable[[WorkerSettings, Sequence[Work], Iterable[object]], Iterator[Answer]],
+        items: Sequence[Work],
+    ) -> list[Answer]:
         shares: dict[int, list[Work]] = {}
         for item in items:
             shares.setdefault(self._assignment[item.task], []).append(item)
         return self._collect(function, shares)
 
-    def _collect(self, function: Callable[[WorkerSettings, Sequence[Item], Iterable[object]], Iterator[Answer]],
-                 shares: Mapping[int, Sequence[Item]]) -> list[Answer]:
+    def _collect(
+        self,
+        function: Callable[[WorkerSettings, Sequence[Item], Iterable[object]], Iterator[Answer]],
+        shares: Mapping[int, Sequence[Item]],
+    ) -> list[Answer]:
         parts = []
         for slot, share in sorted(shares.items()):
             self._context.environment[SLOT_VARIABLE] = str(slot)

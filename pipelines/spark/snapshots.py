@@ -61,8 +61,13 @@ def is_due(task: Task, every_rows: int, stores: Iterable[StoreSpec]) -> bool:
     ``every_rows`` 0 stands for never.
     """
     held = task.snapshot.rows if task.snapshot else 0
-    return (every_rows > 0 and task.state is TaskState.RUNNING and task.committed is not None
-            and task.rows_since_snapshot >= max(every_rows, held // 2) and has_snapshots(list(stores)))
+    return (
+        every_rows > 0
+        and task.state is TaskState.RUNNING
+        and task.committed is not None
+        and task.rows_since_snapshot >= max(every_rows, held // 2)
+        and has_snapshots(list(stores))
+    )
 
 
 def publish(application: Application, settings: TaskSettings, request: SnapshotRequest) -> Published:
@@ -70,8 +75,9 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
     started, name = time.perf_counter(), application.topology.task_name(request.task)
     snapshot, error = None, ""
     try:
-        snapshot = publish_snapshot(Path(settings.application_folder),
-                                    Path(settings.state_folder, name, request.instance), name)
+        snapshot = publish_snapshot(
+            Path(settings.application_folder), Path(settings.state_folder, name, request.instance), name
+        )
     except Exception as failure:
         log.exception("task %s: its snapshot failed", request.task)
         error = first_line(failure)
@@ -105,8 +111,10 @@ class SnapshotJobs:
 
     def finished(self) -> list[Published]:
         """Those that ended since the last call."""
-        return [self._lost(task, answer) if isinstance(answer, BaseException) else answer
-                for task, answer in self._jobs.finished()]
+        return [
+            self._lost(task, answer) if isinstance(answer, BaseException) else answer
+            for task, answer in self._jobs.finished()
+        ]
 
     def close(self) -> None:
         self._jobs.close()

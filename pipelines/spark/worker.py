@@ -60,18 +60,23 @@ class Worker:
         gc.freeze()
         gc.set_threshold(GC_ALLOCATIONS, 50, 50)
         application = load_application(self.settings.reference)
-        self.topics = [[source.topic for source in sub_topology.sources]
-                       for sub_topology in application.topology.sub_topologies]
+        self.topics = [
+            [source.topic for source in sub_topology.sources] for sub_topology in application.topology.sub_topologies
+        ]
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
-        self.epochs = EpochRunner(application.topology, self.settings.tasks, self.reader,
-                                  load_step_hook(self.settings.on_step))
+        self.epochs = EpochRunner(
+            application.topology, self.settings.tasks, self.reader, load_step_hook(self.settings.on_step)
+        )
 
     def reader(self, topic: str, partition: int) -> PartitionReader | SliceReader:
         found = self.readers.get((topic, partition))
         if found is None:
             slices = self.settings.slices
-            found = (PartitionReader(self.settings.kafka, topic, partition) if slices is None
-                     else SliceReader(Path(slices), topic, partition))
+            found = (
+                PartitionReader(self.settings.kafka, topic, partition)
+                if slices is None
+                else SliceReader(Path(slices), topic, partition)
+            )
             self.readers[topic, partition] = found
         return found
 
@@ -84,8 +89,13 @@ class Worker:
         """Answer ``request``; closing also gives the consumers back."""
         if request.close:
             self.close()
-        return request.task, self.epochs.settle(request.task, request.instance, generation=request.generation,
-                                                committed=request.committed, close=request.close)
+        return request.task, self.epochs.settle(
+            request.task,
+            request.instance,
+            generation=request.generation,
+            committed=request.committed,
+            close=request.close,
+        )
 
     def close(self) -> None:
         """Give the consumers back; they are made anew when they are needed."""
@@ -126,8 +136,9 @@ def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan], rows: Iterabl
     return iter([worker.epochs.run(plan) for plan in plans])
 
 
-def run_settles(settings: WorkerSettings, requests: Sequence[SettleRequest],
-                rows: Iterable[object]) -> Iterator[tuple[TaskId, bool]]:
+def run_settles(
+    settings: WorkerSettings, requests: Sequence[SettleRequest], rows: Iterable[object]
+) -> Iterator[tuple[TaskId, bool]]:
     """One slot's share of a settling job."""
     list(rows)
     worker = worker_for(settings)

@@ -18,8 +18,7 @@ ORDER = ("_ts", "_partition", "_offset")
 """Rows of several sources are merged in this order within an epoch."""
 
 
-def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str,
-               state: StateId) -> BlobRef:
+def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
     """Write ``frame`` under a name of its own. It is synced only if a commit has to name it as pending.
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
@@ -27,8 +26,15 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
     frame.write_ipc(path, compression="lz4")
-    return BlobRef(source=source, target=target, edge=edge, state=state, path=path.name,
-                   rows=frame.height, size_bytes=path.stat().st_size)
+    return BlobRef(
+        source=source,
+        target=target,
+        edge=edge,
+        state=state,
+        path=path.name,
+        rows=frame.height,
+        size_bytes=path.stat().st_size,
+    )
 
 
 def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str] = ()) -> dict[str, pl.DataFrame]:
@@ -40,8 +46,10 @@ def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str]
     for blob in blobs:
         by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
     merged = {edge: pl.concat(frames) for edge, frames in by_edge.items()}
-    return {edge: in_sending_order(rows) if edge in in_order else rows.sort(ORDER, maintain_order=True)
-            for edge, rows in merged.items()}
+    return {
+        edge: in_sending_order(rows) if edge in in_order else rows.sort(ORDER, maintain_order=True)
+        for edge, rows in merged.items()
+    }
 
 
 def in_sending_order(rows: pl.DataFrame) -> pl.DataFrame:

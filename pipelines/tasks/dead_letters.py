@@ -12,11 +12,18 @@ from weir.state.types import TableSpec
 
 DEAD_LETTERS = TableSpec(
     name="_dead_letters",
-    schema=pl.Schema({
-        "topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(),
-        "timestamp": TIME, "key": pl.Binary(), "value": pl.Binary(), "reason": pl.String(),
-        "_epoch": pl.Int64(),
-    }),
+    schema=pl.Schema(
+        {
+            "topic": pl.String(),
+            "partition": pl.Int32(),
+            "offset": pl.Int64(),
+            "timestamp": TIME,
+            "key": pl.Binary(),
+            "value": pl.Binary(),
+            "reason": pl.String(),
+            "_epoch": pl.Int64(),
+        }
+    ),
 )
 """One row a record, committed with the epoch that met it. A timestamp before 1970 is kept as it came, one behind the
 year 9999 is null: few readers have a date for it."""

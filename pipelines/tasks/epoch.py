@@ -127,14 +127,20 @@ class _Input:
 class EpochRunner:
     """Runs epochs of the tasks of one topology; keep it between epochs for its caches, which are safe to lose."""
 
-    def __init__(self, topology: Topology, settings: TaskSettings, reader: Callable[[str, int], Reader],
-                 on_step: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        settings: TaskSettings,
+        reader: Callable[[str, int], Reader],
+        on_step: Callable[[str], None],
+    ) -> None:
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
         self._tables = {spec.name: spec for spec in topology.table_specs()}
         self._global_tables = GlobalTables(topology, settings.on_error)
-        self._processors = [TaskProcessor(sub_topology, self._global_tables)
-                            for sub_topology in topology.sub_topologies]
+        self._processors = [
+            TaskProcessor(sub_topology, self._global_tables) for sub_topology in topology.sub_topologies
+        ]
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it comes: the same plan again gives the stored receipt."""
@@ -143,12 +149,16 @@ class EpochRunner:
             if (stored := _stored_receipt(plan, store)) is not None:
                 return stored
             base = store.base
-            settlement = store.settle(generation=plan.state.generation, expected=plan.expected,
-                                      committed=plan.committed)
+            settlement = store.settle(
+                generation=plan.state.generation, expected=plan.expected, committed=plan.committed
+            )
             if settlement is Settlement.NEEDS_RESTORE:
-                return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
-                                f"holds state {store.current} with base {store.base}, but the plan expects "
-                                f"{plan.expected} and the commit log has {plan.committed}")
+                return _refusal(
+                    plan,
+                    ReceiptStatus.NEEDS_RESTORE,
+                    f"holds state {store.current} with base {store.base}, but the plan expects "
+                    f"{plan.expected} and the commit log has {plan.committed}",
+                )
             if settlement is Settlement.ROLLED_BACK:
                 self._on_step("rolled back")
             elif store.base != base:
@@ -166,8 +176,12 @@ class EpochRunner:
             return _refusal(plan, ReceiptStatus.DISK_FULL, str(error))
         except Exception as error:
             if _is_disk_full(error):
-                return _refusal(plan, ReceiptStatus.DISK_FULL, f"the disk of {self._folder} is full ({error}); "
-                                "nothing was committed of it: free some space and the epoch runs again")
+                return _refusal(
+                    plan,
+                    ReceiptStatus.DISK_FULL,
+                    f"the disk of {self._folder} is full ({error}); "
+                    "nothing was committed of it: free some space and the epoch runs again",
+                )
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 
@@ -209,9 +223,12 @@ class EpochRunner:
             for wanted in plan.ranges:
                 found = positions.get(wanted.topic, {}).get(wanted.partition, wanted.start)
                 if found != wanted.start:
-                    return _refusal(plan, ReceiptStatus.NEEDS_RESTORE,
-                                    f"holds position {found} of {wanted.topic}-{wanted.partition}, "
-                                    f"but the plan goes on from {wanted.start}")
+                    return _refusal(
+                        plan,
+                        ReceiptStatus.NEEDS_RESTORE,
+                        f"holds position {found} of {wanted.topic}-{wanted.partition}, "
+                        f"but the plan goes on from {wanted.start}",
+                    )
             self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
             read = self._read(plan, sub_topology, clocks)
             output = self._process(plan, read, session, clocks)
@@ -224,24 +241,54 @@ class EpochRunner:
             output.clocks.update(_partition_times(sub_topology, plan, read.times_ms, clocks))
             _save(session, CLOCKS_KEY, output.clocks)
             receipt = Receipt(
-                task=plan.task, plan_hash=plan.plan_hash, status=ReceiptStatus.DONE, state=plan.state,
-                positions=positions, files=files, blobs=blobs, consumed=plan.blobs, clocks=output.clocks,
+                task=plan.task,
+                plan_hash=plan.plan_hash,
+                status=ReceiptStatus.DONE,
+                state=plan.state,
+                positions=positions,
+                files=files,
+                blobs=blobs,
+                consumed=plan.blobs,
+                clocks=output.clocks,
                 source_times_ms=read.times_ms,
-                counts={**output.counts, "dead_letters": len(read.dead), "invalid_timestamps": len(read.skipped),
-                        "records_in": sum(frame.height for name, frame in read.frames.items()
-                                          if name in read.positions or not sub_topology.sources) + len(read.dead)
-                        + len(read.skipped)},
-                next_punctuation_ms=output.next_punctuation_ms, metrics=output.metrics, bad_record=read.stopped_at,
-                wants_commit=read.was_cut)
+                counts={
+                    **output.counts,
+                    "dead_letters": len(read.dead),
+                    "invalid_timestamps": len(read.skipped),
+                    "records_in": sum(
+                        frame.height
+                        for name, frame in read.frames.items()
+                        if name in read.positions or not sub_topology.sources
+                    )
+                    + len(read.dead)
+                    + len(read.skipped),
+                },
+                next_punctuation_ms=output.next_punctuation_ms,
+                metrics=output.metrics,
+                bad_record=read.stopped_at,
+                wants_commit=read.was_cut,
+            )
 
             def make_receipt(uncommitted: Uncommitted) -> bytes:
                 nonlocal receipt
-                receipt = replace(receipt, gauges={**output.gauges, "uncommitted_bytes": uncommitted.bytes,
-                                                   "uncommitted_records": uncommitted.records})
+                receipt = replace(
+                    receipt,
+                    gauges={
+                        **output.gauges,
+                        "uncommitted_bytes": uncommitted.bytes,
+                        "uncommitted_records": uncommitted.records,
+                    },
+                )
                 return msgspec.msgpack.encode(receipt)
 
-            applied = store.apply(session, state=plan.state, expected=plan.expected, generation=plan.state.generation,
-                                  plan_hash=plan.plan_hash, make_receipt=make_receipt)
+            applied = store.apply(
+                session,
+                state=plan.state,
+                expected=plan.expected,
+                generation=plan.state.generation,
+                plan_hash=plan.plan_hash,
+                make_receipt=make_receipt,
+            )
         if applied is None and (stored := _stored_receipt(plan, store)) is not None:
             return stored  # a cancelled run of this very plan was quicker (PROTOCOL 6)
         if applied is None:
@@ -253,20 +300,29 @@ class EpochRunner:
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
         in_order = {edge.name for edge in sub_topology.edges_in if edge.node.keeps_order}
-        read = _Input(frames=read_blobs(self._folder / "_blobs", plan.blobs, in_order), positions={}, times_ms={},
-                      dead=[], stopped_at=None)
+        read = _Input(
+            frames=read_blobs(self._folder / "_blobs", plan.blobs, in_order),
+            positions={},
+            times_ms={},
+            dead=[],
+            stopped_at=None,
+        )
         sources = {source.topic: source for source in sub_topology.sources}
         raws: dict[str, FetchedRecords] = {}
         for wanted in plan.ranges:
             source = sources[wanted.topic]
             until_ms = plan.until_time_ms
             raw = self._reader(wanted.topic, wanted.partition).read(
-                wanted.start, wanted.end, max_bytes=plan.max_bytes,
-                until_time_ms=until_ms if source.timestamp.is_records_own else None)
+                wanted.start,
+                wanted.end,
+                max_bytes=plan.max_bytes,
+                until_time_ms=until_ms if source.timestamp.is_records_own else None,
+            )
             if wanted.topic in sub_topology.sought_topics:
                 check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
-            decoded = decode_source(source, raw, now_ms=plan.now_ms,
-                                    partition_time_ms=clocks.get(partition_clock(wanted.topic), UNKNOWN_MS))
+            decoded = decode_source(
+                source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(wanted.topic), UNKNOWN_MS)
+            )
             frame, position = decoded.frame, raw.next_offset
             if decoded.bad and self._settings.on_error == "fail":
                 read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
@@ -291,11 +347,15 @@ class EpochRunner:
     def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
         return self._reader(topic, partition).read(start, end, until_time_ms=None, max_bytes=READ_BYTES)
 
-    def _wait_for_unfinished(self, plan: TaskPlan, sub_topology: SubTopology, read: _Input,
-                             raws: Mapping[str, FetchedRecords]) -> None:
+    def _wait_for_unfinished(
+        self, plan: TaskPlan, sub_topology: SubTopology, read: _Input, raws: Mapping[str, FetchedRecords]
+    ) -> None:
         """Leave for later what an older record may precede that a topic of the task still has on the brokers."""
-        unfinished = [wanted.topic for wanted in plan.ranges if wanted.available is not None
-                      and read.positions[wanted.topic][wanted.partition] < wanted.available]
+        unfinished = [
+            wanted.topic
+            for wanted in plan.ranges
+            if wanted.available is not None and read.positions[wanted.topic][wanted.partition] < wanted.available
+        ]
         for name, rows in takeable(read.frames, sub_topology.inputs, unfinished).items():
             if read.leave(name, plan.task.partition, rows) and name in raws:
                 position = read.positions[name][plan.task.partition]
@@ -305,8 +365,15 @@ class EpochRunner:
         """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
         processor = self._processors[plan.task.sub_topology]
         if plan.max_uncommitted_bytes is None or not read.frames:
-            return processor.run(read.frames, session, clocks, plan.now_ms, partition=plan.task.partition,
-                                 lets_idle=plan.lets_idle, end_time_ms=plan.end_time_ms)
+            return processor.run(
+                read.frames,
+                session,
+                clocks,
+                plan.now_ms,
+                partition=plan.task.partition,
+                lets_idle=plan.lets_idle,
+                end_time_ms=plan.end_time_ms,
+            )
         order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
         frames = [read.frames[name] for name in order]
         places, total = turns(frames), sum(frame.height for frame in frames)
@@ -315,10 +382,17 @@ class EpochRunner:
         while True:
             taken += batch
             upto = [int(np.searchsorted(rows, taken)) for rows in places]
-            inputs = {name: frame[start:end]
-                      for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
-            outputs.append(processor.run(inputs, session, outputs[-1].clocks if outputs else clocks, plan.now_ms,
-                                         partition=plan.task.partition, lets_idle=plan.lets_idle))
+            inputs = {name: frame[start:end] for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
+            outputs.append(
+                processor.run(
+                    inputs,
+                    session,
+                    outputs[-1].clocks if outputs else clocks,
+                    plan.now_ms,
+                    partition=plan.task.partition,
+                    lets_idle=plan.lets_idle,
+                )
+            )
             done = upto
             if taken >= total:
                 return joined(outputs, self._sub_topology(plan.task).sinks)
@@ -331,8 +405,14 @@ class EpochRunner:
                 return joined(outputs, self._sub_topology(plan.task).sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
-    def _write_files(self, plan: TaskPlan, sub_topology: SubTopology, session: StateSession, output: EpochOutput,
-                     dead: Sequence[BadRecord]) -> tuple[FileEntry, ...]:
+    def _write_files(
+        self,
+        plan: TaskPlan,
+        sub_topology: SubTopology,
+        session: StateSession,
+        output: EpochOutput,
+        dead: Sequence[BadRecord],
+    ) -> tuple[FileEntry, ...]:
         epoch = plan.state.epoch
         files = []
         for name, frame in output.sinks.items():
@@ -347,28 +427,41 @@ class EpochRunner:
             files.append(write_file(self._folder, DEAD_LETTERS, dead_letter_frame(dead, epoch)))
         return tuple(files)
 
-    def _write(self, spec: TableSpec, frame: pl.DataFrame, epoch: int,
-               partition: Mapping[str, str] | None = None) -> FileEntry:
+    def _write(
+        self, spec: TableSpec, frame: pl.DataFrame, epoch: int, partition: Mapping[str, str] | None = None
+    ) -> FileEntry:
         stored = [name for name in spec.schema if name not in spec.partition_by]
         frame = frame.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")).select(stored)
         return write_file(self._folder, spec, frame, partition)
 
-    def _write_blobs(self, plan: TaskPlan, output: EpochOutput,
-                     left: Mapping[str, pl.DataFrame]) -> tuple[BlobRef, ...]:
+    def _write_blobs(
+        self, plan: TaskPlan, output: EpochOutput, left: Mapping[str, pl.DataFrame]
+    ) -> tuple[BlobRef, ...]:
         """What leaves for other tasks, and the rows ``left`` of this one's own edges, which it takes up again."""
         own = self._topology.task_name(plan.task)
-        blobs = [write_blob(self._folder / "_blobs", rows, source=own, target=own, edge=name, state=plan.state)
-                 for name, rows in left.items()]
+        blobs = [
+            write_blob(self._folder / "_blobs", rows, source=own, target=own, edge=name, state=plan.state)
+            for name, rows in left.items()
+        ]
         for edge in self._sub_topology(plan.task).edges_out:
             frame = output.edges.get(edge.name)
             if frame is None or not frame.height:
                 continue
             target, name_of = edge.target, self._topology.task_name
-            parts = frame.with_columns(edge.partition_of(frame, self._settings.partition_counts[target])
-                                       .alias("_target")).partition_by("_target", as_dict=True, include_key=False)
+            parts = frame.with_columns(
+                edge.partition_of(frame, self._settings.partition_counts[target]).alias("_target")
+            ).partition_by("_target", as_dict=True, include_key=False)
             for (partition,), rows in sorted(parts.items()):
-                blobs.append(write_blob(self._folder / "_blobs", rows, source=name_of(plan.task),
-                                        target=name_of(TaskId(target, partition)), edge=edge.name, state=plan.state))
+                blobs.append(
+                    write_blob(
+                        self._folder / "_blobs",
+                        rows,
+                        source=name_of(plan.task),
+                        target=name_of(TaskId(target, partition)),
+                        edge=edge.name,
+                        state=plan.state,
+                    )
+                )
         if blobs:
             self._on_step("blob written")
         return tuple(blobs)
@@ -384,8 +477,9 @@ def partition_clock(topic: str) -> str:
     return f"_partition_time:{topic}"
 
 
-def _partition_times(sub_topology: SubTopology, plan: TaskPlan, times_ms: Mapping[str, int],
-                     clocks: Mapping[str, int]) -> dict[str, int]:
+def _partition_times(
+    sub_topology: SubTopology, plan: TaskPlan, times_ms: Mapping[str, int], clocks: Mapping[str, int]
+) -> dict[str, int]:
     found = {}
     for source in sub_topology.sources:
         read_ms = times_ms.get(f"{source.topic}-{plan.task.partition}")
@@ -421,7 +515,8 @@ def _is_disk_full(error: Exception) -> bool:
     """Whether writing a file met a full disk; polars gives the number in the text only."""
     return isinstance(error, (OSError, pl.exceptions.PolarsError)) and (
         getattr(error, "errno", None) in DISK_FULL_CODES
-        or any(f"(os error {code})" in str(error) for code in DISK_FULL_CODES))
+        or any(f"(os error {code})" in str(error) for code in DISK_FULL_CODES)
+    )
 
 
 def _refusal(plan: TaskPlan, status: ReceiptStatus, error: str) -> Receipt:

@@ -39,8 +39,9 @@ class GlobalTables:
         self._rows: dict[str, dict[bytes, bytes]] = {}
         self._positions: dict[tuple[str, int], int] = {}
 
-    def read_on(self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], ReadRecords],
-                now_ms: int) -> None:
+    def read_on(
+        self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], ReadRecords], now_ms: int
+    ) -> None:
         """Take every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
 
         Raises:
@@ -56,9 +57,11 @@ class GlobalTables:
                 tries = TRIES if raw.next_offset > at else tries - 1
                 at = self._positions[place] = raw.next_offset
                 if not tries:
-                    raise TimeoutError(f"topic {wanted.topic!r}, partition {wanted.partition}, of a global table gives "
-                                       f"nothing at offset {at} of {wanted.end}; see that the brokers are up and start "
-                                       "again")
+                    raise TimeoutError(
+                        f"topic {wanted.topic!r}, partition {wanted.partition}, of a global table gives "
+                        f"nothing at offset {at} of {wanted.end}; see that the brokers are up and start "
+                        "again"
+                    )
 
     def take(self, raw: RawRecords, now_ms: int) -> None:
         """Put the records of one topic partition into its table."""
@@ -90,13 +93,15 @@ class GlobalTables:
         for key in keys:
             rows.pop(key, None)
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         rows = sorted(self._rows.get(store, {}).items(), reverse=reverse)
         return iter([(key, value) for key, value in rows if lower <= key and (upper is None or key < upper)])
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> tuple[bytes, bytes] | None:
+    def first(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> tuple[bytes, bytes] | None:
         return next(self.scan(store, lower, upper, reverse=reverse), None)
 
     def count(self, store: str) -> int:

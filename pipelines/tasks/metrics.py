@@ -17,11 +17,19 @@ import polars as pl
 OVER_S = 60
 TASK_CLOCK = "_stream_time"
 """The clock that keeps a task's stream time: the greatest timestamp of all its input."""
-DROPS = ("late_records", "null_keys", "null_values", "expired_records", "out_of_order_records", "invalid_timestamps",
-         "dead_letters")
+DROPS = (
+    "late_records",
+    "null_keys",
+    "null_values",
+    "expired_records",
+    "out_of_order_records",
+    "invalid_timestamps",
+    "dead_letters",
+)
 """The counts that make up ``dropped-records``."""
-THREAD, TASK, NODE, STATE, UPDATER = (f"stream-{group}-metrics" for group in (
-    "thread", "task", "processor-node", "state", "state-updater"))
+THREAD, TASK, NODE, STATE, UPDATER = (
+    f"stream-{group}-metrics" for group in ("thread", "task", "processor-node", "state", "state-updater")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +52,12 @@ class EpochMetrics:
         for name, counts in later.nodes.items():
             nodes[name].update(counts)
         return EpochMetrics(
-            records=self.records + later.records, lateness_ms=self.lateness_ms + later.lateness_ms, nodes=nodes,
-            max_lateness_ms=max(self.max_lateness_ms, later.max_lateness_ms), buffers={**self.buffers, **later.buffers})
+            records=self.records + later.records,
+            lateness_ms=self.lateness_ms + later.lateness_ms,
+            nodes=nodes,
+            max_lateness_ms=max(self.max_lateness_ms, later.max_lateness_ms),
+            buffers={**self.buffers, **later.buffers},
+        )
 
 
 def lateness(inputs: Iterable[pl.DataFrame], clocks: dict[str, int]) -> tuple[int, int]:
@@ -77,8 +89,8 @@ class Reading:
 
 
 class Sensor:
-    """Values of the last minute, by the second; ``now`` gives seconds, and counting began when it was made or before.
-    """
+    """Values of the last minute, by the second; ``now`` gives seconds, and counting began when it was made or
+    before."""
 
     def __init__(self, now: Callable[[], float], began: float | None = None) -> None:
         self._now, self._began = now, now() if began is None else began
@@ -140,8 +152,9 @@ class RunMetrics:
     def epoch(self, task: str, metrics: EpochMetrics, counts: Mapping[str, int]) -> None:
         """An epoch of a task was accepted; ``counts`` are those of the task, ``EpochMetrics.nodes`` those of nodes."""
         self._sensors[TASK, task, "", "process"].record(metrics.records)
-        self._sensors[TASK, task, "", "record-lateness"].record(metrics.lateness_ms, metrics.records,
-                                                                metrics.max_lateness_ms)
+        self._sensors[TASK, task, "", "record-lateness"].record(
+            metrics.lateness_ms, metrics.records, metrics.max_lateness_ms
+        )
         self._sensors[TASK, task, "", "dropped-records"].record(sum(counts.get(name, 0) for name in DROPS))
         self._drop_late(TASK, task, "", counts)
         for node, found in metrics.nodes.items():
@@ -167,17 +180,28 @@ class RunMetrics:
 
     def readings(self) -> list[Reading]:
         """All metrics, by group and task."""
-        found = [Reading(group=THREAD, name=name, value=value) for name, value in (
-            ("commit-rate", self.commits.count_rate), ("commit-total", self._commits),
-            ("commit-latency-avg", self.commits.average), ("commit-latency-max", self.commits.maximum),
-            ("process-rate", self._sum("process", "rate")), ("process-total", self._sum("process", "total")))]
+        found = [
+            Reading(group=THREAD, name=name, value=value)
+            for name, value in (
+                ("commit-rate", self.commits.count_rate),
+                ("commit-total", self._commits),
+                ("commit-latency-avg", self.commits.average),
+                ("commit-latency-max", self.commits.maximum),
+                ("process-rate", self._sum("process", "rate")),
+                ("process-total", self._sum("process", "total")),
+            )
+        ]
         found.append(Reading(group=UPDATER, name="active-restoring-tasks", value=len(self._remaining)))
         for (group, task, part, name), sensor in sorted(self._sensors.items()):
             tags = {"task-id": task} | ({"store-id" if group == STATE else "processor-node-id": part} if part else {})
-            found += [Reading(group=group, name=f"{name}-{which}", tags=tags, value=value)
-                      for which, value in _shown(name, sensor)]
-        found += [Reading(group=TASK, name="restore-remaining-records-total", tags={"task-id": task}, value=rows)
-                  for task, rows in self._remaining.items()]
+            found += [
+                Reading(group=group, name=f"{name}-{which}", tags=tags, value=value)
+                for which, value in _shown(name, sensor)
+            ]
+        found += [
+            Reading(group=TASK, name="restore-remaining-records-total", tags={"task-id": task}, value=rows)
+            for task, rows in self._remaining.items()
+        ]
         return found
 
     def _drop_late(self, group: str, task: str, part: str, counts: Mapping[str, int]) -> None:
@@ -186,8 +210,11 @@ class RunMetrics:
         self._sensors[group, task, part, "expired-window-record-drop"].record(late + counts.get("expired_records", 0))
 
     def _sum(self, name: str, which: str) -> float:
-        return sum(getattr(sensor, which) for (group, _, _, found), sensor in self._sensors.items()
-                   if group == TASK and found == name)
+        return sum(
+            getattr(sensor, which)
+            for (group, _, _, found), sensor in self._sensors.items()
+            if group == TASK and found == name
+        )
 
 
 def _shown(name: str, sensor: Sensor) -> Iterator[tuple[str, float]]:

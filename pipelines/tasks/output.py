@@ -50,15 +50,23 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
             rows = rows.unique(list(sink.record.key_columns), keep="last", maintain_order=True)
             counts["rows_out"] += rows.height
         written[sink.table] = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"))
-    edges = {name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
-             for name in dict.fromkeys(name for output in outputs for name in output.edges)}
-    return replace(outputs[-1], sinks=written, edges=edges, counts=dict(counts),
-                   metrics=sum((output.metrics for output in outputs), EpochMetrics()))
+    edges = {
+        name: pl.concat([output.edges[name] for output in outputs if name in output.edges])
+        for name in dict.fromkeys(name for output in outputs for name in output.edges)
+    }
+    return replace(
+        outputs[-1],
+        sinks=written,
+        edges=edges,
+        counts=dict(counts),
+        metrics=sum((output.metrics for output in outputs), EpochMetrics()),
+    )
 
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
     """What a sink's table gets of the rows that reach it in an epoch: its columns but ``_epoch``."""
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
-    return rows.select(*node.record.columns, pl.col("_ts").cast(TIME),
-                       pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted")
+    return rows.select(
+        *node.record.columns, pl.col("_ts").cast(TIME), pl.int_range(pl.len(), dtype=pl.Int64).alias("_seq"), "_deleted"
+    )

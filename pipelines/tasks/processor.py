@@ -47,8 +47,9 @@ class TaskProcessor:
     def __init__(self, sub_topology: SubTopology, global_tables: StateReader | None = None) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
-        self._operators |= {node: global_join_of(node, global_tables) for node in sub_topology.nodes
-                            if isinstance(node, GlobalJoinNode)}
+        self._operators |= {
+            node: global_join_of(node, global_tables) for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)
+        }
         self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
         operators: dict[Node, object] = {**self._operators, **self._joins}
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
@@ -60,15 +61,27 @@ class TaskProcessor:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
         self._looked_into = {store.name for node in sub_topology.nodes for store in node.foreign_stores}
         self._expiring = [store for store in sub_topology.stores if store.retention_ms is not None]
-        self._window_stores = [store.name for node in sub_topology.nodes for store in node.stores
-                               if store.kind in (StoreKind.WINDOW, StoreKind.SESSION)
-                               and store.name in node.store_names]
-        self._buffers = [store.name for node in sub_topology.nodes if isinstance(node, SuppressNode)
-                         for store in node.stores]
+        self._window_stores = [
+            store.name
+            for node in sub_topology.nodes
+            for store in node.stores
+            if store.kind in (StoreKind.WINDOW, StoreKind.SESSION) and store.name in node.store_names
+        ]
+        self._buffers = [
+            store.name for node in sub_topology.nodes if isinstance(node, SuppressNode) for store in node.stores
+        ]
 
-    def run(self, inputs: Mapping[str, pl.DataFrame], session: StateSession, clocks: Mapping[str, int],
-            now_ms: int, *, partition: int = 0, lets_idle: bool = False,
-            end_time_ms: int | None = None) -> EpochOutput:
+    def run(
+        self,
+        inputs: Mapping[str, pl.DataFrame],
+        session: StateSession,
+        clocks: Mapping[str, int],
+        now_ms: int,
+        *,
+        partition: int = 0,
+        lets_idle: bool = False,
+        end_time_ms: int | None = None,
+    ) -> EpochOutput:
         """Process ``inputs``, by topic or edge name, each in processing order; missing or empty ones are quiet.
 
         With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. With
@@ -77,16 +90,23 @@ class TaskProcessor:
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
-        epoch = Epoch(session=session, clocks=dict(clocks), now_ms=now_ms, partition=partition, counts=Counter(),
-                      clocks_before=clocks)
+        epoch = Epoch(
+            session=session,
+            clocks=dict(clocks),
+            now_ms=now_ms,
+            partition=partition,
+            counts=Counter(),
+            clocks_before=clocks,
+        )
         in_turn = self._in_turn(inputs, epoch)
         try:
             return self._run(in_turn, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, inputs, in_turn) from error.__cause__
 
-    def _run(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool,
-             end_time_ms: int | None) -> EpochOutput:
+    def _run(
+        self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool, end_time_ms: int | None
+    ) -> EpochOutput:
         """``run`` with ``inputs`` in turn."""
         session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
@@ -118,18 +138,25 @@ class TaskProcessor:
             counts_by_node[node.name] = epoch.counts - before
             if isinstance(node, SourceNode):
                 counts_by_node[node.name]["process"] = rows.height
-        due_ms = [*self._forget(epoch),
-                  *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None)]
+        due_ms = [
+            *self._forget(epoch),
+            *(due for each in self._idleness.values() if (due := each.due_ms(epoch)) is not None),
+        ]
         return EpochOutput(
-            sinks=sinks, edges=edges, counts=dict(epoch.counts), clocks=epoch.clocks,
+            sinks=sinks,
+            edges=edges,
+            counts=dict(epoch.counts),
+            clocks=epoch.clocks,
             gauges={"open_windows": sum(session.count(store) for store in self._window_stores)},
             next_punctuation_ms=min(due_ms, default=None),
             metrics=EpochMetrics(
-                records=sum(rows.height for rows in inputs.values()), lateness_ms=behind_ms,
+                records=sum(rows.height for rows in inputs.values()),
+                lateness_ms=behind_ms,
                 max_lateness_ms=furthest_ms,
-                buffers={name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0))
-                         for name in self._buffers},
-                nodes={name: dict(counts) for name, counts in counts_by_node.items() if counts}))
+                buffers={name: (session.count(name), epoch.clocks.get(HELD_BYTES + name, 0)) for name in self._buffers},
+                nodes={name: dict(counts) for name, counts in counts_by_node.items() if counts},
+            ),
+        )
 
     def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
         """What a node forwards of the rows of each of its parents, or of its topic."""
@@ -182,29 +209,38 @@ class TaskProcessor:
             return inputs
         first = epoch.clocks.get(TURNS, 0)
         epoch.clocks[TURNS] = first + sum(inputs[name].height for name in names)
-        return {name: inputs[name].with_columns(pl.Series("_offset", first + places))
-                for name, places in zip(names, turns([inputs[name] for name in names]), strict=True)}
+        return {
+            name: inputs[name].with_columns(pl.Series("_offset", first + places))
+            for name, places in zip(names, turns([inputs[name] for name in names]), strict=True)
+        }
 
 
-def _placed(error: UserFunctionError, sources: Iterable[SourceNode], given: Mapping[str, pl.DataFrame],
-            in_turn: Mapping[str, pl.DataFrame]) -> UserFunctionError:
+def _placed(
+    error: UserFunctionError,
+    sources: Iterable[SourceNode],
+    given: Mapping[str, pl.DataFrame],
+    in_turn: Mapping[str, pl.DataFrame],
+) -> UserFunctionError:
     """``error`` with topic and offset of its record, where that is one of those that were ``given``."""
     record = error.record
     if record is None:
         return error
     for topic in [source.topic for source in sources if source.topic in in_turn]:
         rows = in_turn[topic]
-        at = ((rows.get_column("_partition") == record.partition)
-              & (rows.get_column("_offset") == record.offset)).arg_true()
+        at = (
+            (rows.get_column("_partition") == record.partition) & (rows.get_column("_offset") == record.offset)
+        ).arg_true()
         if at.len():
             offset = given[topic].get_column("_offset")[at[0]]
-            return UserFunctionError(error.function, error.node, error.reason,
-                                     replace(record, topic=topic, offset=offset))
+            return UserFunctionError(
+                error.function, error.node, error.reason, replace(record, topic=topic, offset=offset)
+            )
     return error
 
 
-def _arrived(node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame],
-             epoch: Epoch) -> list[pl.DataFrame]:
+def _arrived(
+    node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame], epoch: Epoch
+) -> list[pl.DataFrame]:
     """The rows of each of the node's parents, or of its topic; an empty list where there are none at all."""
     match node:
         case SourceNode():
@@ -212,9 +248,13 @@ def _arrived(node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[
         case LateRecordsNode():
             found = [epoch.late.get(node.name)]
         case _:
-            found = [inputs.get(parent.name) if isinstance(parent, RepartitionNode) else forwarded.get(parent)
-                     for parent in node.parents]
+            found = [
+                inputs.get(parent.name) if isinstance(parent, RepartitionNode) else forwarded.get(parent)
+                for parent in node.parents
+            ]
     if all(rows is None or rows.is_empty() for rows in found):
         return []
-    return [rows if rows is not None and rows.height else pl.DataFrame(schema=source_schema(parent.record.columns))
-            for rows, parent in zip(found, node.parents or (node,), strict=True)]
+    return [
+        rows if rows is not None and rows.height else pl.DataFrame(schema=source_schema(parent.record.columns))
+        for rows, parent in zip(found, node.parents or (node,), strict=True)
+    ]

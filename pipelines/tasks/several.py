@@ -43,23 +43,33 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
-    return SelectChanges(table=view_of(node.parent, operators), table_key=tuple(record.key_columns), selector=selector,
-                         newest=newest_rows_of(node.parent, operators), clock=node.name)
+    return SelectChanges(
+        table=view_of(node.parent, operators),
+        table_key=tuple(record.key_columns),
+        selector=selector,
+        newest=newest_rows_of(node.parent, operators),
+        clock=node.name,
+    )
 
 
 def subscriptions_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:
     """The operator that a table's updates go through to a table that they join by foreign key."""
     assert node.parent is not None
-    return SubscriptionSend(left=_side_of(node.parent, operators), key=node.key, naming=_naming_of(node),
-                            clock=node.name)
+    return SubscriptionSend(
+        left=_side_of(node.parent, operators), key=node.key, naming=_naming_of(node), clock=node.name
+    )
 
 
 def _naming_of(node: SubscriptionSendNode) -> Naming:
     assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
-    return Naming(selector=selector, foreign_key=tuple(node.record.key_columns), value=record.beside_key,
-                  is_left=node.kind == "left")
+    return Naming(
+        selector=selector,
+        foreign_key=tuple(node.record.key_columns),
+        value=record.beside_key,
+        is_left=node.kind == "left",
+    )
 
 
 def cogroup_of(node: CogroupNode) -> Cogroup:
@@ -73,8 +83,9 @@ def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTabl
     assert rows is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
-    return GlobalTableJoin(store=node.table.store, rows=rows, selector=selector, joiner=node.joiner,
-                           is_left=node.is_left)
+    return GlobalTableJoin(
+        store=node.table.store, rows=rows, selector=selector, joiner=node.joiner, is_left=node.is_left
+    )
 
 
 def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
@@ -88,42 +99,78 @@ def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
         case StreamTableJoinNode():
             (table,) = node.others
             return StreamTableJoin(
-                table=view_of(table, operators), table_key=tuple(table.record.key_columns), joiner=node.joiner,
-                is_left=node.is_left, versions=versioned_store(table),
-                is_written_first=all(is_written_first(base, node.parent, node) for base in bases(table)))
+                table=view_of(table, operators),
+                table_key=tuple(table.record.key_columns),
+                joiner=node.joiner,
+                is_left=node.is_left,
+                versions=versioned_store(table),
+                is_written_first=all(is_written_first(base, node.parent, node) for base in bases(table)),
+            )
         case StreamJoinNode():
-            return StreamJoin(left=node.left, right=node.right, held=node.held, windows=node.windows,
-                              joiner=node.joiner, is_right_first=parents_by_arrival(node) == [1, 0])
+            return StreamJoin(
+                left=node.left,
+                right=node.right,
+                held=node.held,
+                windows=node.windows,
+                joiner=node.joiner,
+                is_right_first=parents_by_arrival(node) == [1, 0],
+            )
         case SubscriptionJoinNode():
             (right_table,) = node.others
-            return SubscriptionJoin(right=_side_of(right_table, operators), store=node.store, key=node.key,
-                                    right_names=node.joiner.right_names, clock=node.name)
+            return SubscriptionJoin(
+                right=_side_of(right_table, operators),
+                store=node.store,
+                key=node.key,
+                right_names=node.joiner.right_names,
+                clock=node.name,
+            )
         case ResponseJoinNode():
             (left_table,) = node.others
-            return ResponseJoin(left=_side_of(left_table, operators), naming=_naming_of(node.send), joiner=node.joiner,
-                                kind=node.send.kind, standing=node.standing)
+            return ResponseJoin(
+                left=_side_of(left_table, operators),
+                naming=_naming_of(node.send),
+                joiner=node.joiner,
+                kind=node.send.kind,
+                standing=node.standing,
+            )
         case TableTableJoinNode():
             left, right = sides_of(node, operators)
-            return TableTableJoin(left=left, right=right, joiner=node.joiner, kind=node.kind,
-                                  is_right_first=parents_by_arrival(node) == [1, 0])
+            return TableTableJoin(
+                left=left,
+                right=right,
+                joiner=node.joiner,
+                kind=node.kind,
+                is_right_first=parents_by_arrival(node) == [1, 0],
+            )
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
 
 
 def sides_of(node: TableTableJoinNode, operators: Operators) -> list[JoinedSide]:
     """The left and the right side of a join of tables."""
     (left, right) = node.parents
-    return [JoinedSide(table=view_of(table, operators), key=tuple(table.record.key_columns),
-                       is_written_first=all(is_written_first(base, other, node) for base in bases(table)),
-                       newest=newest_rows_of(table, operators),
-                       keeps_silent=is_filtered(table) and versioned_store(table) is None and (
-                           node.kind == "outer" or (node.kind == "left" and table is left)))
-            for table, other in ((left, right), (right, left))]
+    return [
+        JoinedSide(
+            table=view_of(table, operators),
+            key=tuple(table.record.key_columns),
+            is_written_first=all(is_written_first(base, other, node) for base in bases(table)),
+            newest=newest_rows_of(table, operators),
+            keeps_silent=is_filtered(table)
+            and versioned_store(table) is None
+            and (node.kind == "outer" or (node.kind == "left" and table is left)),
+        )
+        for table, other in ((left, right), (right, left))
+    ]
 
 
 def _side_of(table: Node, operators: Operators) -> JoinedSide:
     """A side of a join by foreign key, where no record is an update of both tables at once."""
-    return JoinedSide(table=view_of(table, operators), key=tuple(table.record.key_columns), is_written_first=True,
-                      newest=newest_rows_of(table, operators), keeps_silent=False)
+    return JoinedSide(
+        table=view_of(table, operators),
+        key=tuple(table.record.key_columns),
+        is_written_first=True,
+        newest=newest_rows_of(table, operators),
+        keeps_silent=False,
+    )
 
 
 def newest_rows_of(table: Node, operators: Operators) -> NewestRows | None:

@@ -51,21 +51,42 @@ def operator_of(node: Node) -> Operator | None:
     record = node.parent.record if node.parent else node.record
     match node:
         case FilterNode():
-            return Filter(predicate=node.predicate, is_negated=node.is_negated, key=record.key_type,
-                          value=record.value, is_table=node.is_table)
+            return Filter(
+                predicate=node.predicate,
+                is_negated=node.is_negated,
+                key=record.key_type,
+                value=record.value,
+                is_table=node.is_table,
+            )
         case MapValuesNode():
-            return MapValues(mapper=node.mapper, key_columns=tuple(record.key_columns), value=record.value,
-                             result=node.record.value, is_table=node.is_table)
+            return MapValues(
+                mapper=node.mapper,
+                key_columns=tuple(record.key_columns),
+                value=record.value,
+                result=node.record.value,
+                is_table=node.is_table,
+            )
         case SelectKeyNode():
             return SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
         case MapNode(mapper=PairExpressions() as mapper):
             return MapColumns(mapper=mapper, key=node.record.key, result=node.record.value)
         case MapNode(mapper=UserFunction() as mapper):
-            return MapPairs(mapper=mapper, is_flat=node.is_flat, key=record.key_type, value=record.value,
-                            key_result=node.record.key, result=node.record.value)
+            return MapPairs(
+                mapper=mapper,
+                is_flat=node.is_flat,
+                key=record.key_type,
+                value=record.value,
+                key_result=node.record.key,
+                result=node.record.value,
+            )
         case FlatMapValuesNode():
-            return FlatMapValues(mapper=node.mapper, exploded=node.exploded, key_columns=tuple(record.key_columns),
-                                 value=record.value, result=node.record.value)
+            return FlatMapValues(
+                mapper=node.mapper,
+                exploded=node.exploded,
+                key_columns=tuple(record.key_columns),
+                value=record.value,
+                result=node.record.value,
+            )
         case PeekNode():
             return Peek(action=node.action, key=record.key_type, value=record.value)
         case SplitNode():
@@ -92,18 +113,36 @@ def operator_of(node: Node) -> Operator | None:
         case AggregateNode(windows=None):
             return Aggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case AggregateNode(windows=SessionWindows() | SlidingWindows() as windows):
-            return DataWindowedAggregation(store=node.store, unseen=node.unseen, fold=node.fold, windows=windows,
-                                           late_to=node.late_to, every_update=keeps_every_update(node),
-                                           is_final=forwards_final(node))
+            return DataWindowedAggregation(
+                store=node.store,
+                unseen=node.unseen,
+                fold=node.fold,
+                windows=windows,
+                late_to=node.late_to,
+                every_update=keeps_every_update(node),
+                is_final=forwards_final(node),
+            )
         case AggregateNode(windows=TimeWindows() as windows) if forwards_final(node):
             return FinalResults(store=node.store, fold=node.fold, windows=windows, late_to=node.late_to)
         case AggregateNode():
             assert isinstance(node.windows, TimeWindows | UnlimitedWindows)
-            return WindowedAggregation(store=node.store, fold=node.fold, windows=node.windows, late_to=node.late_to,
-                                       every_update=keeps_every_update(node))
+            return WindowedAggregation(
+                store=node.store,
+                fold=node.fold,
+                windows=node.windows,
+                late_to=node.late_to,
+                every_update=keeps_every_update(node),
+            )
         case SuppressNode() if node.fused_with is None:
             return Suppression(store=node.store, delay_ms=node.delay_ms, is_final=node.is_final, limits=node.limits)
-        case (SourceNode() | LateRecordsNode() | SuppressNode() | ToStreamNode() | TableSinkNode() | RepartitionNode()
-              | GlobalJoinNode()):
+        case (
+            SourceNode()
+            | LateRecordsNode()
+            | SuppressNode()
+            | ToStreamNode()
+            | TableSinkNode()
+            | RepartitionNode()
+            | GlobalJoinNode()
+        ):
             return None
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")

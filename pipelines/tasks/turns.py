@@ -36,8 +36,9 @@ def takeable(frames: Mapping[str, pl.DataFrame], order: Sequence[str], unfinishe
     All of them while nothing is unfinished; none, of the others, while an unfinished input has no rows.
     """
     taken = {name: frame.height for name, frame in frames.items()}
-    bounds = [(int(_heads(frames[name])[-1]) if taken.get(name) else -(1 << 62), order.index(name))
-              for name in unfinished]
+    bounds = [
+        (int(_heads(frames[name])[-1]) if taken.get(name) else -(1 << 62), order.index(name)) for name in unfinished
+    ]
     if not bounds:
         return taken
     time_ms, rank = min(bounds)

@@ -69,8 +69,14 @@ class _Task:
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
             output = self._processor.run(inputs, session, self._clocks, now_ms, lets_idle=True)
-            applied = self.store.apply(session, state=state, expected=self._state, generation=_GENERATION,
-                                       plan_hash=str(state), make_receipt=lambda _: b"done")
+            applied = self.store.apply(
+                session,
+                state=state,
+                expected=self._state,
+                generation=_GENERATION,
+                plan_hash=str(state),
+                make_receipt=lambda _: b"done",
+            )
         if applied is None:
             raise RuntimeError(f"task {self.store.task_id}: its store is not at {self._state}")
         self.store.settle(generation=_GENERATION, expected=state, committed=state)
@@ -81,21 +87,30 @@ class _Task:
 class TopologyTestDriver:
     """Runs an application's topology in memory, which is let go when the driver is closed."""
 
-    def __init__(self, application: Application, *,
-                 initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
-                 schema_registry: Mapping[str, str] = MOCK_REGISTRY) -> None:
+    def __init__(
+        self,
+        application: Application,
+        *,
+        initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
+        schema_registry: Mapping[str, str] = MOCK_REGISTRY,
+    ) -> None:
         """Serdes that need a schema registry get one in memory, or the one that the client properties name."""
         if not isinstance(application, Application):
-            raise TopologyError(f"the driver runs an Application, and got a {type(application).__name__}; pass "
-                                'Application("name", builder)')
+            raise TopologyError(
+                f"the driver runs an Application, and got a {type(application).__name__}; pass "
+                'Application("name", builder)'
+            )
         connect_serdes(application.topology.serdes(), schema_registry)
         self._application = application
         self._topology = application.topology
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
-        self._outputs = {sink.table: TestOutputTable(sink.table, sink.record)
-                         for sub_topology in self._topology.sub_topologies for sink in sub_topology.sinks}
+        self._outputs = {
+            sink.table: TestOutputTable(sink.table, sink.record)
+            for sub_topology in self._topology.sub_topologies
+            for sink in sub_topology.sinks
+        }
         self._counts: Counter[str] = Counter()
         self._gauges: dict[int, dict[str, int]] = {}
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
@@ -108,8 +123,9 @@ class TopologyTestDriver:
     def __enter__(self) -> TopologyTestDriver:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -121,8 +137,17 @@ class TopologyTestDriver:
         """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
         ``null_values``, ``expired_records``, ``out_of_order_records``, ``invalid_timestamps``, ``dead_letters``; 0
         where nothing was counted."""
-        names = ("records_in", "rows_out", "late_records", "null_keys", "null_values", "expired_records",
-                 "out_of_order_records", "invalid_timestamps", "dead_letters")
+        names = (
+            "records_in",
+            "rows_out",
+            "late_records",
+            "null_keys",
+            "null_values",
+            "expired_records",
+            "out_of_order_records",
+            "invalid_timestamps",
+            "dead_letters",
+        )
         return {name: self._counts[name] for name in names}
 
     @property
@@ -134,8 +159,9 @@ class TopologyTestDriver:
         """Metrics by Kafka Streams' names; rates, averages and maxima are over the last minute of the wall clock."""
         return self._metrics.readings()
 
-    def create_input_topic(self, topic: str, *, start: datetime | None = None,
-                           auto_advance: timedelta = timedelta(0)) -> TestInputTopic:
+    def create_input_topic(
+        self, topic: str, *, start: datetime | None = None, auto_advance: timedelta = timedelta(0)
+    ) -> TestInputTopic:
         """The topic, with a time of its own from ``start`` on that moves by ``auto_advance`` with each record.
 
         Raises:
@@ -144,9 +170,11 @@ class TopologyTestDriver:
         topics = (*self._topology.topics(), *self._global_topics)
         if topic not in topics:
             raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(topics)}")
-        return TestInputTopic(lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
-                              None if start is None else time_to_ms(start),
-                              not_negative_ms(auto_advance, "auto_advance"))
+        return TestInputTopic(
+            lambda key, value, time_ms: self._pipe(topic, key, value, time_ms),
+            None if start is None else time_to_ms(start),
+            not_negative_ms(auto_advance, "auto_advance"),
+        )
 
     def create_output_table(self, table: str) -> TestOutputTable:
         """What was and will be written to ``table``; raises ``LookupError`` when nothing writes it."""
@@ -179,19 +207,30 @@ class TopologyTestDriver:
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
         source = self._global_topics.get(topic) or self._topology.source(topic)
         raw = _Records(
-            topic=topic, partition=0,
-            frame=pl.DataFrame([(encode_part(topic, "key", source.key_serde, key),
-                                 encode_part(topic, "value", source.value_serde, value),
-                                 self._now_ms if time_ms is None else time_ms, self._offsets[topic])],
-                               schema=RAW_SCHEMA, orient="row"))
+            topic=topic,
+            partition=0,
+            frame=pl.DataFrame(
+                [
+                    (
+                        encode_part(topic, "key", source.key_serde, key),
+                        encode_part(topic, "value", source.value_serde, value),
+                        self._now_ms if time_ms is None else time_ms,
+                        self._offsets[topic],
+                    )
+                ],
+                schema=RAW_SCHEMA,
+                orient="row",
+            ),
+        )
         self._offsets[topic] += 1
         if topic in self._global_topics:
             self._global_tables.take(raw, self._now_ms)
             return
         self._counts["records_in"] += 1
         task = next(task for task in self._tasks if source in task.sub_topology.sources)
-        decoded = decode_source(source, raw, now_ms=self._now_ms,
-                                partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS))
+        decoded = decode_source(
+            source, raw, now_ms=self._now_ms, partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS)
+        )
         for bad in decoded.bad:
             if self._application.on_error == "fail":
                 raise BadInputError(bad.topic, bad.partition, bad.offset, bad.reason)
@@ -220,8 +259,10 @@ class TopologyTestDriver:
                 for store in node.stores:
                     if store.name == name and store.kind is kind:
                         if node.is_join or isinstance(node, ResponseJoinNode):
-                            raise LookupError(f"the store {name!r} holds what the join {node.name} keeps for itself; "
-                                              "read what the join forwards")
+                            raise LookupError(
+                                f"the store {name!r} holds what the join {node.name} keeps for itself; "
+                                "read what the join forwards"
+                            )
                         return partial(self._read, task, store), node.record
         known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
         raise LookupError(f"there is no {kind.replace('_', '-')} store {name!r}; there is {', '.join(known) or 'none'}")

@@ -49,8 +49,10 @@ class ReadOnlyKeyValueStore:
         if not isinstance(key, Windowed):
             raise TypeError(f"{key!r} is not a Windowed(key, window_start, window_end), which the keys here are")
         rows = of_key(self._read(), self._record, key.key)
-        is_meant = [(found.window_start, found.window_end) == (key.window_start, key.window_end)
-                    for found in self._record.key_type.to_objects(rows)]
+        is_meant = [
+            (found.window_start, found.window_end) == (key.window_start, key.window_end)
+            for found in self._record.key_type.to_objects(rows)
+        ]
         return rows.filter(pl.Series(is_meant, dtype=pl.Boolean()))
 
     def _entries(self, rows: pl.DataFrame) -> list[tuple[Any, Any]]:
@@ -88,8 +90,8 @@ class ReadOnlyVersionedStore:
         self._read, self._record = read, record
 
     def get(self, key: Any, as_of: datetime | None = None) -> Any:
-        """The newest value of ``key``, or the one that held at ``as_of``; None where there was none or it was deleted.
-        """
+        """The newest value of ``key``, or the one that held at ``as_of``; None where there was none or it was
+        deleted."""
         held = [(value, is_gone) for value, since, is_gone in self._versions(key) if as_of is None or since <= as_of]
         return None if not held or held[-1][1] else held[-1][0]
 
@@ -99,8 +101,14 @@ class ReadOnlyVersionedStore:
 
     def _versions(self, key: Any) -> list[tuple[Any, datetime, bool]]:
         rows = of_key(self._read(), self._record, key)
-        return list(zip(values_of(self._record, rows), rows.get_column("valid_from").to_list(),
-                        rows.get_column(GONE).to_list(), strict=True))
+        return list(
+            zip(
+                values_of(self._record, rows),
+                rows.get_column("valid_from").to_list(),
+                rows.get_column(GONE).to_list(),
+                strict=True,
+            )
+        )
 
 
 def of_key(rows: pl.DataFrame, record: RecordType, key: Any) -> pl.DataFrame:

@@ -45,8 +45,10 @@ def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
         return serde.encode(item)
     except (TypeError, ValueError, OverflowError, AttributeError) as error:  # of the libraries below serdes, too
         columns = ", ".join(serde.row_type(part).columns)
-        raise TypeError(f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
-                        "does, or the bytes that the topic would hold") from error
+        raise TypeError(
+            f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
+            "does, or the bytes that the topic would hold"
+        ) from error
 
 
 class TestInputTopic:
@@ -54,13 +56,15 @@ class TestInputTopic:
 
     __test__ = False
 
-    def __init__(self, pipe: Callable[[Any, Any, int | None], None], start_ms: int | None = None,
-                 auto_advance_ms: int = 0) -> None:
+    def __init__(
+        self, pipe: Callable[[Any, Any, int | None], None], start_ms: int | None = None, auto_advance_ms: int = 0
+    ) -> None:
         self._pipe = pipe
         self._time_ms, self._auto_advance_ms = start_ms, auto_advance_ms
 
-    def pipe_input(self, key: Any, value: Any = None, *, timestamp: datetime | None = None,
-                   timestamp_ms: int | None = None) -> None:
+    def pipe_input(
+        self, key: Any, value: Any = None, *, timestamp: datetime | None = None, timestamp_ms: int | None = None
+    ) -> None:
         """Process one record to the end, and commit.
 
         Without a time it has the topic's, which then moves on by ``auto_advance``; the driver's wall clock where the

@@ -1,7 +1,8 @@
 """What becomes of committed state under another program: stores kept, rebuilt, orphaned; outputs; partition counts.
 
 A sub-topology goes on with its state when its stored name, a fingerprint of all that it stores and sends, and its
-number of partitions are the committed ones. What a start does about the others is ``weir.pipelines.spark.coordinator``'s.
+number of partitions are the committed ones. What a start does about the others is
+``weir.pipelines.spark.coordinator``'s.
 """
 
 from __future__ import annotations
@@ -74,10 +75,14 @@ def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, in
     now = {sub_topology.stored_name: sub_topology for sub_topology in topology.sub_topologies}
     before = _task_counts(committed.tasks)
     stores_now = {name: tuple(store.name for store in sub_topology.stores) for name, sub_topology in now.items()}
-    named = committed.topology.stores if committed.topology else {
-        name: stores_now.get(name, (name,)) for name in before}
-    changed = {name: (before[name], counts[now[name].index]) for name in before.keys() & now.keys()
-               if before[name] != counts[now[name].index]}
+    named = (
+        committed.topology.stores if committed.topology else {name: stores_now.get(name, (name,)) for name in before}
+    )
+    changed = {
+        name: (before[name], counts[now[name].index])
+        for name in before.keys() & now.keys()
+        if before[name] != counts[now[name].index]
+    }
     going_on = before.keys() & now.keys() - changed.keys()
     kept = tuple(store for name in sorted(going_on) for store in stores_now[name])
     lost = [store for name in sorted(before.keys() - going_on) for store in named.get(name, ())]
@@ -86,24 +91,35 @@ def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, in
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
     topics_before = sorted({topic for task in committed.tasks.values() for topic in task.positions})
     return TopologyChange(
-        kept=kept, rebuilt=tuple(store for store in lost if store in all_now),
+        kept=kept,
+        rebuilt=tuple(store for store in lost if store in all_now),
         orphaned=tuple(store for store in lost if store not in all_now),
         added=tuple(store for store in all_now if store not in (*kept, *lost)),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
-        outputs_added=_without(outputs_now, outputs_before), outputs_removed=_without(outputs_before, outputs_now),
+        outputs_added=_without(outputs_now, outputs_before),
+        outputs_removed=_without(outputs_before, outputs_now),
         topics_added=_without(topology.topics(), topics_before),
-        topics_removed=_without(topics_before, topology.topics()), partitions=changed, going_on=frozenset(going_on),
+        topics_removed=_without(topics_before, topology.topics()),
+        partitions=changed,
+        going_on=frozenset(going_on),
         ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
-        pending_blobs=len(committed.pending_blobs), is_other_topology=committed.fingerprint != topology.fingerprint)
+        pending_blobs=len(committed.pending_blobs),
+        is_other_topology=committed.fingerprint != topology.fingerprint,
+    )
 
 
-def _settings_changed(before: CommittedTopology | None, now: CommittedTopology,
-                      kept: Iterable[str]) -> tuple[SettingChange, ...]:
+def _settings_changed(
+    before: CommittedTopology | None, now: CommittedTopology, kept: Iterable[str]
+) -> tuple[SettingChange, ...]:
     if before is None or before.settings is None or now.settings is None:
         return ()
     both = [(store, before.settings.get(store, {}), now.settings.get(store, {})) for store in kept]
-    return tuple(SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
-                 for store, old, new in both for name in sorted({*old, *new}) if old.get(name) != new.get(name))
+    return tuple(
+        SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
+        for store, old, new in both
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    )
 
 
 def sub_topology_of(task: str) -> str:

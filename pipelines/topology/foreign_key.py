@@ -34,8 +34,11 @@ class SubscriptionSendNode(UpdatesSelectNode):
     @property
     def foreign_columns(self) -> list[str]:
         """The columns that the foreign key is made of; none of a function, into which nobody sees."""
-        return [] if isinstance(self.selector, UserFunction) else [
-            column for expression in self.selector.values() for column in expression.meta.root_names()]
+        return (
+            []
+            if isinstance(self.selector, UserFunction)
+            else [column for expression in self.selector.values() for column in expression.meta.root_names()]
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,8 +61,9 @@ class SubscriptionRepartitionNode(MessageRepartitionNode):
 class ResponseRepartitionNode(MessageRepartitionNode):
     """Takes answers back to the tasks that asked."""
 
-    def partition_of(self, rows: pl.DataFrame, count: int,
-                     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]) -> pl.Series:
+    def partition_of(
+        self, rows: pl.DataFrame, count: int, bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]
+    ) -> pl.Series:
         return rows.get_column(SENDER) % count
 
 

@@ -162,6 +162,8 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
         case TableTableJoinNode():
             return tuple(base for parent in table.parents for base in bases(parent))
     why = "expire" if isinstance(table, TableNode) else "are not kept"
-    raise TopologyError(f"the rows of {table.name} {why}, so a join cannot look them up, nor a grouping take them out "
-                        "of the group that they leave; keep them with "
-                        '.to_stream().to_table("name") in front of it')
+    raise TopologyError(
+        f"the rows of {table.name} {why}, so a join cannot look them up, nor a grouping take them out "
+        "of the group that they leave; keep them with "
+        '.to_stream().to_table("name") in front of it'
+    )

@@ -113,8 +113,11 @@ class Node:
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """By store, what says how it is used and may be another over the same rows, as ``weir plan`` names it."""
-        return {store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
-                for store in self.stores if store.retention_ms is not None}
+        return {
+            store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
+            for store in self.stores
+            if store.retention_ms is not None
+        }
 
 
 @dataclass(eq=False, kw_only=True)
@@ -225,16 +228,20 @@ class RepartitionNode(Node):
         """Whether its rows go to tasks that are there for other inputs."""
         return False
 
-    def partition_of(self, rows: pl.DataFrame, count: int,
-                     bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]) -> pl.Series:
+    def partition_of(
+        self, rows: pl.DataFrame, count: int, bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]
+    ) -> pl.Series:
         """The target partition of each row, by Kafka's default partitioner over the bytes of its key."""
         keys = list(self.record.key.columns)
         absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
         if not absent.any():
             return partition_of(rows, keys, count, bytes_of)
         present = (~absent).arg_true()
-        return (rows.get_column("_partition") % count).cast(pl.Int32).scatter(
-            present, partition_of(rows[present], keys, count, bytes_of))
+        return (
+            (rows.get_column("_partition") % count)
+            .cast(pl.Int32)
+            .scatter(present, partition_of(rows[present], keys, count, bytes_of))
+        )
 
 
 @dataclass(eq=False, kw_only=True)

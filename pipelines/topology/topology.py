@@ -101,15 +101,22 @@ class SubTopology:
     def co_partitioned(self) -> tuple[set[str], ...]:
         """The topics and edges whose equal keys have to meet in one task: those of each join, and those that lead into
         one store."""
-        return tuple({name for parent in node.parents for name in _inputs_of(parent)}
-                     for node in self.nodes if node.is_join or node.stores)
+        return tuple(
+            {name for parent in node.parents for name in _inputs_of(parent)}
+            for node in self.nodes
+            if node.is_join or node.stores
+        )
 
     @cached_property
     def sought_topics(self) -> frozenset[str]:
         """Those whose keys rows behind a repartition look for, in the partitions of Kafka's default partitioner."""
         by_key = {edge.name for edge in self.edges_in if not isinstance(edge.node, ResponseRepartitionNode)}
-        return frozenset(source.topic for source in self.sources for together in self.co_partitioned
-                         if source.topic in together and together & by_key)
+        return frozenset(
+            source.topic
+            for source in self.sources
+            for together in self.co_partitioned
+            if source.topic in together and together & by_key
+        )
 
     @cached_property
     def stored_shape(self) -> list[Any]:
@@ -118,14 +125,25 @@ class SubTopology:
         return [
             [[store.name, _columns(store.key), _columns(store.value), store.kind] for store in self.stores],
             [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
-            [[source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
-             for source in self.sources],
-            [*([node.store.name, str(node.windows)] for node in self.nodes
-               if isinstance(node, (AggregateNode, SuppressNode))),
-             *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode)),
-             *([node.name, node.foreign_columns] for node in self.nodes if isinstance(node, SubscriptionSendNode)),
-             *([node.name, node.send.foreign_columns] for node in self.nodes
-               if isinstance(node, SubscriptionJoinNode))]]
+            [
+                [source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
+                for source in self.sources
+            ],
+            [
+                *(
+                    [node.store.name, str(node.windows)]
+                    for node in self.nodes
+                    if isinstance(node, (AggregateNode, SuppressNode))
+                ),
+                *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode)),
+                *([node.name, node.foreign_columns] for node in self.nodes if isinstance(node, SubscriptionSendNode)),
+                *(
+                    [node.name, node.send.foreign_columns]
+                    for node in self.nodes
+                    if isinstance(node, SubscriptionJoinNode)
+                ),
+            ],
+        ]
 
     @cached_property
     def stored_name(self) -> str:
@@ -171,8 +189,10 @@ class Topology:
 
     def serdes(self) -> tuple[Serde, ...]:
         """Those of all topics."""
-        sources = [*(node for node in self.nodes if isinstance(node, SourceNode)),
-                   *(table.source for table in self.global_tables)]
+        sources = [
+            *(node for node in self.nodes if isinstance(node, SourceNode)),
+            *(table.source for table in self.global_tables),
+        ]
         return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
 
     def source(self, topic: str) -> SourceNode:
@@ -192,9 +212,11 @@ class Topology:
         Raises:
             CoPartitioningError: What a join brings together differs in its counts.
         """
-        given = {sub_topology.index: {source.topic: source_counts[source.topic] for source in sub_topology.sources}
-                 | {edge.name: edge.node.partitions for edge in sub_topology.edges_in if edge.node.partitions}
-                 for sub_topology in self.sub_topologies}
+        given = {
+            sub_topology.index: {source.topic: source_counts[source.topic] for source in sub_topology.sources}
+            | {edge.name: edge.node.partitions for edge in sub_topology.edges_in if edge.node.partitions}
+            for sub_topology in self.sub_topologies
+        }
         counts = {index: max(widths.values()) for index, widths in given.items() if widths}
         for sub_topology in self.sub_topologies:
             index = sub_topology.index
@@ -220,10 +242,13 @@ class Topology:
     def committed_form(self) -> CommittedTopology:
         """What a commit row keeps of the topology."""
         return CommittedTopology(
-            stores={sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
-                    for sub_topology in self.sub_topologies},
+            stores={
+                sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
+                for sub_topology in self.sub_topologies
+            },
             outputs=tuple(spec.name for spec in self.table_specs()),
-            settings={store: settings for node in self.nodes for store, settings in node.settings.items()})
+            settings={store: settings for node in self.nodes for store, settings in node.settings.items()},
+        )
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a store's state as users see them: state columns replaced by finished values.
@@ -244,15 +269,23 @@ class Topology:
     @cached_property
     def fingerprint(self) -> str:
         """Names the structure: nodes and how they are joined, schemas, stores, windows; not the code of functions."""
-        return _digest([[[sub_topology.stored_shape, [_joined(node) for node in sub_topology.nodes]]
-                         for sub_topology in self.sub_topologies],
-                        [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()]], 16)
+        return _digest(
+            [
+                [
+                    [sub_topology.stored_shape, [_joined(node) for node in sub_topology.nodes]]
+                    for sub_topology in self.sub_topologies
+                ],
+                [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+            ],
+            16,
+        )
 
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
     """The Delta table that ``sink`` writes."""
-    schema = pl.Schema({**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(),
-                        "_deleted": pl.Boolean()})
+    schema = pl.Schema(
+        {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
+    )
     return TableSpec(name=sink.table, schema=schema, keys=tuple(sink.record.key_columns) if sink.is_updates else ())
 
 
@@ -261,8 +294,12 @@ def _digest(shape: list[Any], size: int) -> str:
 
 
 def _joined(node: Node) -> list[Any]:
-    return [node.name, node.parent.name if node.parent else None, list(node.store_names),
-            *(other.name for other in node.others)]
+    return [
+        node.name,
+        node.parent.name if node.parent else None,
+        list(node.store_names),
+        *(other.name for other in node.others),
+    ]
 
 
 def _columns(schema: pl.Schema) -> list[list[str]]:
@@ -271,12 +308,25 @@ def _columns(schema: pl.Schema) -> list[list[str]]:
 
 def _check_names(nodes: Iterable[Node]) -> None:
     for what, names, way_out in (
-        ("topic", [*(node.topic for node in nodes if isinstance(node, SourceNode)),
-                   *(node.source.topic for node in nodes if isinstance(node, GlobalTableNode))],
-         "read it once and use the stream twice"),
-        ("store", [name for node in nodes for name in node.store_names
-                   if name not in {store.name for store in node.foreign_stores}]
-         + [node.store.name for node in nodes if isinstance(node, GlobalTableNode)], "give each its own name"),
+        (
+            "topic",
+            [
+                *(node.topic for node in nodes if isinstance(node, SourceNode)),
+                *(node.source.topic for node in nodes if isinstance(node, GlobalTableNode)),
+            ],
+            "read it once and use the stream twice",
+        ),
+        (
+            "store",
+            [
+                name
+                for node in nodes
+                for name in node.store_names
+                if name not in {store.name for store in node.foreign_stores}
+            ]
+            + [node.store.name for node in nodes if isinstance(node, GlobalTableNode)],
+            "give each its own name",
+        ),
         ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
     ):
         for name in names:
@@ -306,21 +356,32 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
             groups.append((entrances, members))
             heads += [node for node in nodes if isinstance(node, RepartitionNode) and node in members]
     groups = _writers_first(groups)
-    edges = tuple(Edge(name=node.name, source=source, target=target, node=node, met=_met(node, members_of_target))
-                  for source, (_, members) in enumerate(groups) for node in nodes
-                  if isinstance(node, RepartitionNode) and node in members
-                  for target, (entrances, members_of_target) in enumerate(groups) if node in entrances)
+    edges = tuple(
+        Edge(name=node.name, source=source, target=target, node=node, met=_met(node, members_of_target))
+        for source, (_, members) in enumerate(groups)
+        for node in nodes
+        if isinstance(node, RepartitionNode) and node in members
+        for target, (entrances, members_of_target) in enumerate(groups)
+        if node in entrances
+    )
     return tuple(
-        SubTopology(index=index, nodes=tuple(node for node in nodes if node in members),
-                    edges_in=tuple(edge for edge in edges if edge.target == index),
-                    edges_out=tuple(edge for edge in edges if edge.source == index))
-        for index, (_, members) in enumerate(groups)), edges
+        SubTopology(
+            index=index,
+            nodes=tuple(node for node in nodes if node in members),
+            edges_in=tuple(edge for edge in edges if edge.target == index),
+            edges_out=tuple(edge for edge in edges if edge.source == index),
+        )
+        for index, (_, members) in enumerate(groups)
+    ), edges
 
 
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
     """The first topic whose keys come together with those of ``entrance``, be it by way of others."""
-    meetings = [{name for parent in node.parents for name in _inputs_of(parent, under_own_key=True)}
-                for node in members if node.others]
+    meetings = [
+        {name for parent in node.parents for name in _inputs_of(parent, under_own_key=True)}
+        for node in members
+        if node.others
+    ]
     known = {entrance.name}
     while found := set().union(*(names for names in meetings if names & known)) - known:
         known |= found
@@ -358,8 +419,9 @@ def _writers_first(groups: list[tuple[set[Node], set[Node]]]) -> list[tuple[set[
     first goes."""
     waiting, ordered = list(groups), list[tuple[set[Node], set[Node]]]()
     while waiting:
-        ready = (group for group in waiting
-                 if not any(_feeds(other[1], group[0]) for other in waiting if other is not group))
+        ready = (
+            group for group in waiting if not any(_feeds(other[1], group[0]) for other in waiting if other is not group)
+        )
         ordered.append(next(ready, waiting[0]))
         waiting.remove(ordered[-1])
     return ordered

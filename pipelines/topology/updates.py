@@ -16,8 +16,7 @@ from weir.pipelines.topology.nodes import (
 
 def forwards_final(node: AggregateNode) -> bool:
     """Whether only closed windows leave the aggregation: it emits on close, or is evaluated with its suppression."""
-    return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node
-                                for child in node.children)
+    return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node for child in node.children)
 
 
 def keeps_every_update(node: Node) -> bool:

@@ -40,5 +40,11 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
             rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
             parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
     by = ["task", *store.key]
-    return (pl.concat(parts).sort("_epoch", maintain_order=True).unique(by, keep="last", maintain_order=True)
-            .filter(~pl.col("_deleted")).drop("_deleted").sort(by))
+    return (
+        pl.concat(parts)
+        .sort("_epoch", maintain_order=True)
+        .unique(by, keep="last", maintain_order=True)
+        .filter(~pl.col("_deleted"))
+        .drop("_deleted")
+        .sort(by)
+    )

@@ -3,7 +3,8 @@
 Changelogs and tables of updates keep the newest row a key (Kafka's log cleaner), facts keep all rows, the commit log's
 old rows are rolled up. What took the place of files takes it in one Delta commit that names exactly the files that were
 read, so appends, other compactions and a kill at any moment leave each table right. How rows are merged is
-``weir.state.changelog.merging``, what is deleted from disk ``weir.state.commit.vacuum``; who calls this and when is the caller's.
+``weir.state.changelog.merging``, what is deleted from disk ``weir.state.commit.vacuum``; who calls this and when is the
+caller's.
 """
 
 from __future__ import annotations
@@ -65,10 +66,16 @@ class Compaction:
     ``on_progress`` gets a table's rows read and to read, and its name; ``on_step`` is for tests that kill.
     """
 
-    def __init__(self, warehouse: Path, application: str, *, is_whole: bool,
-                 tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
-                 on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
-                 on_step: Callable[[str], None] = lambda step: None) -> None:
+    def __init__(
+        self,
+        warehouse: Path,
+        application: str,
+        *,
+        is_whole: bool,
+        tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+        on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
         self._app_folder, self._application, self._is_whole = warehouse / application, application, is_whole
         self._on_progress, self._on_step = on_progress, on_step
         self._tombstone_retention_ms = tombstone_retention_ms
@@ -76,8 +83,11 @@ class Compaction:
 
     def tables(self) -> list[str]:
         """Changelogs, outputs and dead letters that exist, sorted; the commit log comes last in ``run``."""
-        found = [path.parent for pattern in ("*", f"{CHANGELOG_FOLDER}/*")
-                 for path in self._app_folder.glob(f"{pattern}/_delta_log")]
+        found = [
+            path.parent
+            for pattern in ("*", f"{CHANGELOG_FOLDER}/*")
+            for path in self._app_folder.glob(f"{pattern}/_delta_log")
+        ]
         return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
 
     def plan(self, tables: Sequence[str]) -> list[TableReport]:
@@ -120,8 +130,12 @@ class Compaction:
         before = file_actions(table)
         merges = self._merges(table, before)
         keys = key_columns(table)
-        spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema(), keys=tuple(keys),
-                         partition_by=tuple(table.metadata().partition_columns))
+        spec = TableSpec(
+            name=name,
+            schema=pl.scan_delta(table).collect_schema(),
+            keys=tuple(keys),
+            partition_by=tuple(table.metadata().partition_columns),
+        )
         done, total = 0, sum(int(merge.files["num_records"].sum()) for merge in merges)
         for merge in merges:
             self._on_progress(done, total, name)
@@ -142,8 +156,9 @@ class Compaction:
                 if (kept := rows.filter(~is_old)).height:
                     added.append(write_file(self._app_folder, spec, kept, merge.partition, is_merged=True))
         else:
-            rows = pl.read_parquet([folder / path for path in merge.files["path"]], columns=columns,
-                                   hive_partitioning=False)
+            rows = pl.read_parquet(
+                [folder / path for path in merge.files["path"]], columns=columns, hive_partitioning=False
+            )
             added.append(write_file(self._app_folder, spec, rows, merge.partition, is_merged=True))
         self._on_step("rows written")
         if forgotten:
@@ -160,9 +175,11 @@ class Compaction:
         if "partition.segment" not in files.columns:
             return [_Merge(files=files, partition={})] if _has_news(files) else []
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))
-        return [_Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
-                for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())
-                if _has_news(of_task)]
+        return [
+            _Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
+            for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())
+            if _has_news(of_task)
+        ]
 
     def _open_segment(self, table: DeltaTable) -> int:
         """The first segment that the newest driver may still write to: its epochs are above those committed."""
@@ -228,6 +245,12 @@ def _report(name: str, before: pl.DataFrame, after: pl.DataFrame, files_deleted:
         return int(files[column].sum()) if files.height else 0
 
     return TableReport(
-        table=name, files_before=before.height, rows_before=total(before, "num_records"),
-        bytes_before=total(before, "size_bytes"), files_after=after.height, rows_after=total(after, "num_records"),
-        bytes_after=total(after, "size_bytes"), files_deleted=files_deleted)
+        table=name,
+        files_before=before.height,
+        rows_before=total(before, "num_records"),
+        bytes_before=total(before, "size_bytes"),
+        files_after=after.height,
+        rows_after=total(after, "num_records"),
+        bytes_after=total(after, "size_bytes"),
+        files_deleted=files_deleted,
+    )

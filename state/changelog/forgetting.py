@@ -27,16 +27,24 @@ def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[F
         table = DeltaTable(log.parent)
         keys = key_columns(table)
         rows = pl.scan_delta(table)
-        spec = TableSpec(name=f"{CHANGELOG_FOLDER}/{log.parent.name}", schema=rows.collect_schema(),
-                         partition_by=("task", "segment"), keys=tuple(keys))
+        spec = TableSpec(
+            name=f"{CHANGELOG_FOLDER}/{log.parent.name}",
+            schema=rows.collect_schema(),
+            partition_by=("task", "segment"),
+            keys=tuple(keys),
+        )
         values = [name for name in spec.schema if name not in (*keys, "_epoch", "_deleted", "task", "segment")]
         for task in sorted(tasks):
             standing = newest_of_each_key(
                 rows.filter(pl.col("task") == task).select(*keys, *values, "_epoch", "_deleted").collect(), keys
             ).filter(~pl.col("_deleted"))
             if standing.height:
-                gone = standing.with_columns(*(pl.lit(None, spec.schema[name]).alias(name) for name in values),
-                                             _epoch=pl.lit(epoch, pl.Int64()), _deleted=pl.lit(True))
-                entries.append(write_file(app_folder, spec, gone,
-                                          {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)}))
+                gone = standing.with_columns(
+                    *(pl.lit(None, spec.schema[name]).alias(name) for name in values),
+                    _epoch=pl.lit(epoch, pl.Int64()),
+                    _deleted=pl.lit(True),
+                )
+                entries.append(
+                    write_file(app_folder, spec, gone, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
+                )
     return entries

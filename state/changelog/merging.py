@@ -18,8 +18,14 @@ PACKED_BYTES = 32 << 20
 """The size of a file of packed facts; one of half that size is left alone."""
 
 
-def merged_updates(folder: Path, files: pl.DataFrame, columns: Sequence[str], keys: Sequence[str],
-                   held_rows: int = HELD_ROWS, where: pl.Expr | None = None) -> Iterator[pl.DataFrame]:
+def merged_updates(
+    folder: Path,
+    files: pl.DataFrame,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    held_rows: int = HELD_ROWS,
+    where: pl.Expr | None = None,
+) -> Iterator[pl.DataFrame]:
     """The newest row of each key over all ``files``, in frames of different keys, each of about ``held_rows`` at most.
 
     ``files`` has the rows of ``file_actions``, one at least; ``where`` says of which keys. Whenever the keys met so far

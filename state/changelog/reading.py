@@ -1,6 +1,7 @@
 """A store's changelog as a task's restore reads it: by column, the newest row of each key, in the order of keys.
 
-What becomes of the rows is ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is ``rows``.
+What becomes of the rows is ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is
+``rows``.
 """
 
 from __future__ import annotations
@@ -46,21 +47,33 @@ class TaskChangelog:
         table = DeltaTable(folder)
         files = file_actions(table)
         if not files.is_empty():
-            files = files.filter(pl.col("partition.task") == task_id, pl.col("min._epoch") <= through,
-                                 pl.col("max._epoch") > above).sort("min._epoch", "max._epoch")
-        return cls(spec=spec, paths=tuple(folder / path for path in files["path"]) if files.height else (),
-                   size_bytes=int(files["size_bytes"].sum()) if files.height else 0, above=above, through=through,
-                   horizon=tombstone_horizon(table))
+            files = files.filter(
+                pl.col("partition.task") == task_id, pl.col("min._epoch") <= through, pl.col("max._epoch") > above
+            ).sort("min._epoch", "max._epoch")
+        return cls(
+            spec=spec,
+            paths=tuple(folder / path for path in files["path"]) if files.height else (),
+            size_bytes=int(files["size_bytes"].sum()) if files.height else 0,
+            above=above,
+            through=through,
+            horizon=tombstone_horizon(table),
+        )
 
     def newest_rows(self) -> pl.DataFrame:
         """The newest row of each key, in the order of key bytes, deleted ones too.
 
         Columns: key columns, value columns, ``_ts`` (Int64, ms), ``_epoch``, ``_deleted``.
         """
-        wanted = {name: dtype for name, dtype in stored_schema(changelog_spec(self.spec)).items()
-                  if name not in ("task", "segment")}
-        rows = (pl.read_parquet(list(self.paths), columns=list(wanted), hive_partitioning=False) if self.paths
-                else pl.DataFrame(schema=wanted))
+        wanted = {
+            name: dtype
+            for name, dtype in stored_schema(changelog_spec(self.spec)).items()
+            if name not in ("task", "segment")
+        }
+        rows = (
+            pl.read_parquet(list(self.paths), columns=list(wanted), hive_partitioning=False)
+            if self.paths
+            else pl.DataFrame(schema=wanted)
+        )
         rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
         order = key_order(self.spec)
         by = order if rows["_epoch"].is_sorted() else [*order, "_epoch"]

@@ -17,8 +17,9 @@ from weir.state.commit.files import write_file
 from weir.state.types import FileEntry, StoreSpec
 
 
-def replaced_rows(app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int,
-                  source_through: int, epoch: int) -> Iterator[FileEntry]:
+def replaced_rows(
+    app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int, source_through: int, epoch: int
+) -> Iterator[FileEntry]:
     """Write, for a commit of ``epoch``, the rows that stand for ``task`` in the changelog of the application at
     ``source_folder``, and of the epoch before it the deletion of those that stand in that at ``app_folder`` alone: a
     key may have come to another task, whose row of it is the newer one.
@@ -28,12 +29,19 @@ def replaced_rows(app_folder: Path, source_folder: Path, spec: StoreSpec, task: 
     """
     made = _standing(source_folder, spec, task, source_through)
     gone = _standing(app_folder, spec, task, through).join(made, on=list(spec.key), how="anti", nulls_equal=True)
-    nothing = [pl.lit(None, dtype).alias(name) for name, dtype in made.schema.items()
-               if name not in (*spec.key, "_epoch", "_deleted")]
+    nothing = [
+        pl.lit(None, dtype).alias(name)
+        for name, dtype in made.schema.items()
+        if name not in (*spec.key, "_epoch", "_deleted")
+    ]
     for rows, of_epoch in ((gone.with_columns(*nothing, _deleted=pl.lit(True)), epoch - 1), (made, epoch)):
         if rows.height:
-            yield write_file(app_folder, changelog_spec(spec), rows.with_columns(_epoch=pl.lit(of_epoch, pl.Int64())),
-                             {"task": task, "segment": str(of_epoch // SEGMENT_EPOCHS)})
+            yield write_file(
+                app_folder,
+                changelog_spec(spec),
+                rows.with_columns(_epoch=pl.lit(of_epoch, pl.Int64())),
+                {"task": task, "segment": str(of_epoch // SEGMENT_EPOCHS)},
+            )
 
 
 def _standing(app_folder: Path, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """Rebuild a task's local store: from its snapshot and the changelogs' rows since, or from the changelogs alone.
 
 Of each key the newest row, sorted, is loaded in bulk (PROTOCOL 20, 21). Choosing the instance and pausing the task
-belong to the driver, reading changelogs to ``weir.state.changelog.reading``, snapshots to ``weir.state.changelog.snapshot``.
+belong to the driver, reading changelogs to ``weir.state.changelog.reading``, snapshots to
+``weir.state.changelog.snapshot``.
 """
 
 from __future__ import annotations
@@ -56,16 +57,28 @@ class RestoreProgress:
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
-        return (f"{self.rows:,} rows, {self.bytes_read / 1e6:,.1f} of {self.bytes_total / 1e6:,.1f} MB "
-                f"({self.per_cent:.0f} %){left}")
+        return (
+            f"{self.rows:,} rows, {self.bytes_read / 1e6:,.1f} of {self.bytes_total / 1e6:,.1f} MB "
+            f"({self.per_cent:.0f} %){left}"
+        )
 
 
 OnProgress = Callable[[RestoreProgress], None]
 
 
-def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[StoreSpec], commit: TaskCommit,
-                 through: StateId, *, generation: int, task_rows: Sequence[tuple[bytes, bytes]],
-                 take_snapshot: bool = False, on_progress: OnProgress = lambda progress: None) -> TaskStore:
+def restore_task(
+    app_folder: Path,
+    folder: Path,
+    task_id: str,
+    specs: Sequence[StoreSpec],
+    commit: TaskCommit,
+    through: StateId,
+    *,
+    generation: int,
+    task_rows: Sequence[tuple[bytes, bytes]],
+    take_snapshot: bool = False,
+    on_progress: OnProgress = lambda progress: None,
+) -> TaskStore:
     """Build a new instance in ``folder`` that holds the task's state as of a commit, and return it open.
 
     ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of it: of its
@@ -78,11 +91,18 @@ def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[S
     Raises:
         FileExistsError: ``folder`` exists.
     """
+
     def changelogs(above: int = -1) -> list[TaskChangelog]:
         return [TaskChangelog.of(app_folder, spec, task_id, through=through.epoch, above=above) for spec in specs]
 
-    finish = partial(_finish, task_id=task_id, state=commit.state, generation=generation, task_rows=dict(task_rows),
-                     on_progress=on_progress)
+    finish = partial(
+        _finish,
+        task_id=task_id,
+        state=commit.state,
+        generation=generation,
+        task_rows=dict(task_rows),
+        on_progress=on_progress,
+    )
     unused = ""
     if commit.snapshot is not None and has_snapshots(specs):
         try:
@@ -92,15 +112,28 @@ def restore_task(app_folder: Path, folder: Path, task_id: str, specs: Sequence[S
         except SnapshotError as error:
             unused = f"; {error}"
         else:
-            return finish(store, tails, snapshot=commit.snapshot,
-                          source=f"snapshot of {commit.snapshot.state} and the changelog since")
+            return finish(
+                store,
+                tails,
+                snapshot=commit.snapshot,
+                source=f"snapshot of {commit.snapshot.state} and the changelog since",
+            )
     store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
     return finish(store, changelogs(), snapshot=None, source=f"changelog{unused}")
 
 
-def _finish(store: TaskStore, changelogs: Sequence[TaskChangelog], *, snapshot: SnapshotRef | None, task_id: str,
-            state: StateId | None, generation: int, task_rows: dict[bytes, bytes | None], source: str,
-            on_progress: OnProgress) -> TaskStore:
+def _finish(
+    store: TaskStore,
+    changelogs: Sequence[TaskChangelog],
+    *,
+    snapshot: SnapshotRef | None,
+    task_id: str,
+    state: StateId | None,
+    generation: int,
+    task_rows: dict[bytes, bytes | None],
+    source: str,
+    on_progress: OnProgress,
+) -> TaskStore:
     """Put what the changelogs have beyond ``snapshot`` into ``store``."""
     size_bytes = sum(changelog.size_bytes for changelog in changelogs)
     report = _Report(task_id, source, snapshot is not None, size_bytes, on_progress)
@@ -113,8 +146,9 @@ def _finish(store: TaskStore, changelogs: Sequence[TaskChangelog], *, snapshot: 
             rows = rows.filter(~pl.col("_deleted"))
         for part in encoded(spec, rows.with_columns(expiry_times(spec, rows).alias("_expires"))):
             if part.long_keys:
-                gone = set(long_key_hashes([key for key, value in zip(part.keys, part.values, strict=True)
-                                            if value is None]))
+                gone = set(
+                    long_key_hashes([key for key, value in zip(part.keys, part.values, strict=True) if value is None])
+                )
                 long_keys.update({digest: None if digest in gone else key for digest, key in part.long_keys.items()})
             expiries.update(index_rows(spec, part.keys, part.rows["_expires"]))
             yield part.keys, part.values
@@ -123,7 +157,10 @@ def _finish(store: TaskStore, changelogs: Sequence[TaskChangelog], *, snapshot: 
 
     batches: dict[str, Iterable[Changes]] = {
         **{changelog.spec.name: load(changelog) for changelog in changelogs},
-        TASK_STORE: _later(task_rows), LONG_KEYS: _later(long_keys), EXPIRIES: _later(expiries)}
+        TASK_STORE: _later(task_rows),
+        LONG_KEYS: _later(long_keys),
+        EXPIRIES: _later(expiries),
+    }
     try:
         if snapshot is None:
             store.bulk_load(cast(dict[str, Iterable[Batch]], batches), state=state, generation=generation)
@@ -139,16 +176,20 @@ def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: Snap
     """A changelog that has dropped old deletions cannot tell an older snapshot what to delete."""
     for changelog in changelogs:
         if changelog.horizon > snapshot.state.epoch:
-            raise SnapshotError(snapshot.path, f"is of epoch {snapshot.state.epoch}, and the changelog of "
-                                               f"{changelog.spec.name!r} has dropped deletions up to epoch "
-                                               f"{changelog.horizon}")
+            raise SnapshotError(
+                snapshot.path,
+                f"is of epoch {snapshot.state.epoch}, and the changelog of "
+                f"{changelog.spec.name!r} has dropped deletions up to epoch "
+                f"{changelog.horizon}",
+            )
 
 
 class _Report:
     """Adds up what was loaded and tells it."""
 
-    def __init__(self, task_id: str, source: str, from_snapshot: bool, bytes_total: int,
-                 on_progress: OnProgress) -> None:
+    def __init__(
+        self, task_id: str, source: str, from_snapshot: bool, bytes_total: int, on_progress: OnProgress
+    ) -> None:
         self._task_id, self._source, self._from_snapshot = task_id, source, from_snapshot
         self._bytes_total, self._on_progress = bytes_total, on_progress
         self._started = time.monotonic()
@@ -165,10 +206,17 @@ class _Report:
         self._tell()
 
     def _tell(self) -> None:
-        self._on_progress(RestoreProgress(
-            task=self._task_id, source=self._source, from_snapshot=self._from_snapshot, rows=self._rows,
-            bytes_read=self._bytes_finished + self._bytes_of_store, bytes_total=self._bytes_total,
-            seconds=time.monotonic() - self._started))
+        self._on_progress(
+            RestoreProgress(
+                task=self._task_id,
+                source=self._source,
+                from_snapshot=self._from_snapshot,
+                rows=self._rows,
+                bytes_read=self._bytes_finished + self._bytes_of_store,
+                bytes_total=self._bytes_total,
+                seconds=time.monotonic() - self._started,
+            )
+        )
 
 
 def _later(rows: dict[bytes, bytes | None]) -> Iterator[Changes]:

@@ -25,9 +25,20 @@ def changelog_spec(store: StoreSpec) -> TableSpec:
     """The table of a store: key columns, value columns, ``_ts``, ``_epoch``, ``_deleted``, ``task``, ``segment``."""
     return TableSpec(
         name=f"{CHANGELOG_FOLDER}/{store.name}",
-        schema=pl.Schema({**store.key, **store.value, "_ts": _TIME, "_epoch": pl.Int64(), "_deleted": pl.Boolean(),
-                          "task": pl.String(), "segment": pl.Int64()}),
-        partition_by=("task", "segment"), keys=tuple(store.key))
+        schema=pl.Schema(
+            {
+                **store.key,
+                **store.value,
+                "_ts": _TIME,
+                "_epoch": pl.Int64(),
+                "_deleted": pl.Boolean(),
+                "task": pl.String(),
+                "segment": pl.Int64(),
+            }
+        ),
+        partition_by=("task", "segment"),
+        keys=tuple(store.key),
+    )
 
 
 def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Snapshots: compact copies of a task's stores at a commit, published in the warehouse and listed in the commit log.
 
-A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so that killed at any point
-there is a listed file or one that nobody knows of. When to publish one, and listing it, belong to the driver.
+A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so that killed at any
+point there is a listed file or one that nobody knows of. When to publish one, and listing it, belong to the driver.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
     When a row grows old can depend on rows that did not change since a snapshot, so the index of expiry is made of
     all rows: a task with such a store restores from its changelogs alone.
     """
-    return bool(stores) and all((spec.retention_ms is None or spec.kind is StoreKind.WINDOW)
-                                and SINCE not in spec.value for spec in stores)
+    return bool(stores) and all(
+        (spec.retention_ms is None or spec.kind is StoreKind.WINDOW) and SINCE not in spec.value for spec in stores
+    )
 
 
 def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> SnapshotRef | None:
@@ -70,12 +71,14 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
             os.fsync(file.fileno())
         part.rename(path)
         sync_folder(folder)
-    return SnapshotRef(path=path.relative_to(app_folder).as_posix(), state=state, size_bytes=size_bytes,
-                       crc32=checksum, rows=rows)
+    return SnapshotRef(
+        path=path.relative_to(app_folder).as_posix(), state=state, size_bytes=size_bytes, crc32=checksum, rows=rows
+    )
 
 
-def fetch_snapshot(app_folder: Path, snapshot: SnapshotRef, folder: Path, task_id: str, *,
-                   take: bool = False) -> TaskStore:
+def fetch_snapshot(
+    app_folder: Path, snapshot: SnapshotRef, folder: Path, task_id: str, *, take: bool = False
+) -> TaskStore:
     """Make a new instance of a snapshot in ``folder``, which must not exist, and return it open.
 
     With ``take`` its file is moved where it lies on the same file system, and copied elsewhere: copying is most of the

@@ -43,8 +43,10 @@ class StateDifferenceError(StateError):
         self.task, self.store, self.key, self.wanted, self.found = task, store, key, wanted, found
 
     def __str__(self) -> str:
-        return (f"task {self.task}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; "
-                "the changelog is the truth: `weir restore APP TASK --from-changelog` while the application runs")
+        return (
+            f"task {self.task}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; "
+            "the changelog is the truth: `weir restore APP TASK --from-changelog` while the application runs"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,13 @@ class Agreement:
     """Over all stores."""
 
 
-def verify_task(warehouse: Path, application: str, task_folder: Path, specs: Sequence[StoreSpec],
-                task_rows: Callable[[TaskCommit], Iterable[tuple[bytes, bytes]]]) -> Agreement:
+def verify_task(
+    warehouse: Path,
+    application: str,
+    task_folder: Path,
+    specs: Sequence[StoreSpec],
+    task_rows: Callable[[TaskCommit], Iterable[tuple[bytes, bytes]]],
+) -> Agreement:
     """Compare the instance that serves queries in ``task_folder``, named after the task, with what is durable.
 
     ``task_rows`` gives the rows of the task's own store for where a commit has it, as a restore puts them down.
@@ -75,14 +82,17 @@ def verify_task(warehouse: Path, application: str, task_folder: Path, specs: Seq
             raise StateDifferenceError(task, "-", "instance", newest.tasks[task].instance, NOTHING)
         return Agreement(task=task, state=None, rows=0)
     try:
-        with (committed_copy(instance, task) as copy, copy.reader(IsolationLevel.READ_UNCOMMITTED) as reader):
+        with committed_copy(instance, task) as copy, copy.reader(IsolationLevel.READ_UNCOMMITTED) as reader:
             state = copy.base
             if state is None:
                 return Agreement(task=task, state=None, rows=0)
             record = _commit_of(warehouse, application, task, state, instance.name)
             _compare_task_rows(task, task_rows(record.tasks[task]), reader)
-            return Agreement(task=task, state=state, rows=_compare_stores(
-                warehouse / application, application, task, specs, record, state, reader))
+            return Agreement(
+                task=task,
+                state=state,
+                rows=_compare_stores(warehouse / application, application, task, specs, record, state, reader),
+            )
     except TaskCorruptedError as error:
         raise StateDifferenceError(task, "-", "instance", f"{instance.name} that can be read", error.reason) from error
 
@@ -135,20 +145,33 @@ def _entries(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
 def _compare_maps(task: str, store: str, what: str, wanted: Mapping[Any, Any], found: Mapping[Any, Any]) -> None:
     for name in sorted({*wanted, *found}):
         if wanted.get(name) != found.get(name):
-            raise StateDifferenceError(task, store, f"{what} {name!r}", str(wanted.get(name, NOTHING)),
-                                       str(found.get(name, NOTHING)))
+            raise StateDifferenceError(
+                task, store, f"{what} {name!r}", str(wanted.get(name, NOTHING)), str(found.get(name, NOTHING))
+            )
 
 
-def _compare_stores(app_folder: Path, application: str, task: str, specs: Sequence[StoreSpec], record: CommitRecord,
-                    state: StateId, reader: StateReader) -> int:
+def _compare_stores(
+    app_folder: Path,
+    application: str,
+    task: str,
+    specs: Sequence[StoreSpec],
+    record: CommitRecord,
+    state: StateId,
+    reader: StateReader,
+) -> int:
     count, long_keys = 0, dict[bytes, bytes]()
     for spec in specs:
         table = changelog_spec(spec).name
         wanted = record.table_versions.get(table, 0)
         version = DeltaTable(app_folder / table).transaction_version(application) or 0
         if version < wanted:
-            raise StateDifferenceError(task, spec.name, "changelog", f"at commit {version_text(wanted)}",
-                                       f"{version_text(version)}: the next start of the application mends it")
+            raise StateDifferenceError(
+                task,
+                spec.name,
+                "changelog",
+                f"at commit {version_text(wanted)}",
+                f"{version_text(version)}: the next start of the application mends it",
+            )
         rows = TaskChangelog.of(app_folder, spec, task, through=state.epoch).newest_rows().filter(~pl.col("_deleted"))
         held = reader.scan(spec.name)
         for part in encoded(spec, rows):
@@ -156,14 +179,16 @@ def _compare_stores(app_folder: Path, application: str, task: str, specs: Sequen
             count += len(part.keys)
             _compare_part(task, spec, part, held, reader)
         if (extra := next(held, None)) is not None:
-            raise StateDifferenceError(task, spec.name, _shown_key(spec, extra[0], reader, long_keys), NOTHING,
-                                       _shown_row(spec, extra[1]))
+            raise StateDifferenceError(
+                task, spec.name, _shown_key(spec, extra[0], reader, long_keys), NOTHING, _shown_row(spec, extra[1])
+            )
     _compare_maps(task, LONG_KEYS, "whole key", long_keys, dict(reader.scan(LONG_KEYS)))
     return count
 
 
-def _compare_part(task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[tuple[bytes, bytes]],
-                  reader: StateReader) -> None:
+def _compare_part(
+    task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[tuple[bytes, bytes]], reader: StateReader
+) -> None:
     found = list(islice(held, len(part.keys)))
     wanted = list(zip(part.keys, part.values, strict=True))
     if found == wanted:
@@ -175,8 +200,13 @@ def _compare_part(task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[
         stored = found[at][1]
         if found[at][0] < key:
             key, value = found[at][0], None
-    raise StateDifferenceError(task, spec.name, _shown_key(spec, key, reader, part.long_keys), _shown_row(spec, value),
-                               _shown_row(spec, stored))
+    raise StateDifferenceError(
+        task,
+        spec.name,
+        _shown_key(spec, key, reader, part.long_keys),
+        _shown_row(spec, value),
+        _shown_row(spec, stored),
+    )
 
 
 def _shown_key(spec: StoreSpec, key: bytes, reader: StateReader, long_keys: Mapping[bytes, bytes]) -> str:

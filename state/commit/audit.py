@@ -1,6 +1,7 @@
 """Holds the newest commits against each other and against the tables: what exactly once means, looked at afterwards.
 
-Changes nothing and may run beside a driver. Whether stores are what their changelogs say is ``weir.state.changelog.verify``.
+Changes nothing and may run beside a driver. Whether stores are what their changelogs say is
+``weir.state.changelog.verify``.
 """
 
 from __future__ import annotations
@@ -105,8 +106,12 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
             elif read < moved:
                 text = f"has read {read} records over {moved} offsets: the others hold no record, or were passed over"
             if text:
-                yield OffsetBreak(task=task, epoch=after.epoch, is_wrong=bool(back) or read > moved,
-                                  sentence=f"task {task}, epochs {before.epoch} to {after.epoch}: {text}")
+                yield OffsetBreak(
+                    task=task,
+                    epoch=after.epoch,
+                    is_wrong=bool(back) or read > moved,
+                    sentence=f"task {task}, epochs {before.epoch} to {after.epoch}: {text}",
+                )
 
 
 def _swaps_everything(commit: CommitRecord) -> bool:
@@ -115,9 +120,12 @@ def _swaps_everything(commit: CommitRecord) -> bool:
 
 def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
     """By how much each partition's next offset has moved; one that was not read before is left out."""
-    return {f"{topic}-{partition}": offset - before.positions[topic][partition]
-            for topic, offsets in after.positions.items() for partition, offset in offsets.items()
-            if partition in before.positions.get(topic, {})}
+    return {
+        f"{topic}-{partition}": offset - before.positions[topic][partition]
+        for topic, offsets in after.positions.items()
+        for partition, offset in offsets.items()
+        if partition in before.positions.get(topic, {})
+    }
 
 
 def row_count(warehouse: Path, application: str, table: str, window: CommitWindow) -> RowCount | None:

@@ -129,8 +129,10 @@ class DeltaLog:
         protocol = table.protocol()
         features = set(protocol.writer_features or ())
         if not features <= _FEATURES or (protocol.min_writer_version > _PLAIN_WRITER_VERSION and not features):
-            raise TableFeatureError(str(self._table_folder), sorted(features - _FEATURES)
-                                    or [f"writer version {protocol.min_writer_version}"])
+            raise TableFeatureError(
+                str(self._table_folder),
+                sorted(features - _FEATURES) or [f"writer version {protocol.min_writer_version}"],
+            )
         self.version, self.schema = table.version(), table.schema()
         self.transaction = table.transaction_version(self._application) or 0
 
@@ -193,23 +195,39 @@ def _scratch(log: Path, actions: Iterable[dict[str, Any]]) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
-def _append_actions(application: str, transaction: int, files: Sequence[FileEntry],
-                    removed: pl.DataFrame | None) -> Iterator[dict[str, Any]]:
+def _append_actions(
+    application: str, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None
+) -> Iterator[dict[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
     mode = "Append" if removed is None else "Overwrite"
-    yield {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": mode},
-                          "isBlindAppend": removed is None, **_ENGINE}}
+    yield {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": "WRITE",
+            "operationParameters": {"mode": mode},
+            "isBlindAppend": removed is None,
+            **_ENGINE,
+        }
+    }
     yield {"txn": {"appId": application, "version": transaction, "lastUpdated": now_ms}}
     if removed is not None:
         yield from _removes(removed, now_ms, is_data_changed=True)
     yield from (_add(entry, now_ms, is_data_changed=True) for entry in files)
 
 
-def _replace_actions(removed: pl.DataFrame, added: Sequence[FileEntry],
-                     is_data_changed: bool) -> Iterator[dict[str, Any]]:
+def _replace_actions(
+    removed: pl.DataFrame, added: Sequence[FileEntry], is_data_changed: bool
+) -> Iterator[dict[str, Any]]:
     now_ms = time.time_ns() // 1_000_000
-    yield {"commitInfo": {"timestamp": now_ms, "operation": "OPTIMIZE", "operationParameters": {},
-                          "isBlindAppend": False, **_ENGINE}}
+    yield {
+        "commitInfo": {
+            "timestamp": now_ms,
+            "operation": "OPTIMIZE",
+            "operationParameters": {},
+            "isBlindAppend": False,
+            **_ENGINE,
+        }
+    }
     yield from _removes(removed, now_ms, is_data_changed=is_data_changed)
     yield from (_add(entry, now_ms, is_data_changed=is_data_changed) for entry in added)
 
@@ -218,14 +236,29 @@ def _removes(files: pl.DataFrame, now_ms: int, *, is_data_changed: bool) -> Iter
     partition_by = [name for name in files.columns if name.startswith("partition.")]
     for row in files.iter_rows(named=True):
         values = {name.removeprefix("partition."): str(row[name]) for name in partition_by}
-        yield {"remove": {"path": _quoted(row["path"]), "deletionTimestamp": now_ms, "dataChange": is_data_changed,
-                          "extendedFileMetadata": True, "partitionValues": values, "size": row["size_bytes"]}}
+        yield {
+            "remove": {
+                "path": _quoted(row["path"]),
+                "deletionTimestamp": now_ms,
+                "dataChange": is_data_changed,
+                "extendedFileMetadata": True,
+                "partitionValues": values,
+                "size": row["size_bytes"],
+            }
+        }
 
 
 def _add(entry: FileEntry, now_ms: int, *, is_data_changed: bool) -> dict[str, Any]:
-    return {"add": {"path": _quoted(entry.path), "partitionValues": dict(entry.partition_values),
-                    "size": entry.size_bytes, "modificationTime": now_ms, "dataChange": is_data_changed,
-                    "stats": entry.stats}}
+    return {
+        "add": {
+            "path": _quoted(entry.path),
+            "partitionValues": dict(entry.partition_values),
+            "size": entry.size_bytes,
+            "modificationTime": now_ms,
+            "dataChange": is_data_changed,
+            "stats": entry.stats,
+        }
+    }
 
 
 def _decoded(entry: Path) -> list[_Action]:

@@ -30,8 +30,14 @@ def stored_schema(spec: TableSpec) -> pl.Schema:
     return pl.Schema({name: _stored_type(dtype) for name, dtype in spec.schema.items()})
 
 
-def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
-               partition_values: Mapping[str, str] | None = None, *, is_merged: bool = False) -> FileEntry:
+def write_file(
+    app_folder: Path,
+    spec: TableSpec,
+    frame: pl.DataFrame,
+    partition_values: Mapping[str, str] | None = None,
+    *,
+    is_merged: bool = False,
+) -> FileEntry:
     """Write rows into a new file of a table's folder and sync it, and its folder, to disk.
 
     ``frame`` has the table's columns in any order; partition columns may be left out, their values come from
@@ -42,8 +48,9 @@ def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
     """
     values = dict(partition_values or {})
     if set(values) != set(spec.partition_by):
-        raise ValueError(f"table {spec.name!r} is partitioned by {spec.partition_by}, "
-                         f"and the file's values are {values}")
+        raise ValueError(
+            f"table {spec.name!r} is partitioned by {spec.partition_by}, and the file's values are {values}"
+        )
     columns = {name: dtype for name, dtype in stored_schema(spec).items() if name not in values}
     if missing := columns.keys() - set(frame.columns):
         raise ValueError(f"table {spec.name!r}: the rows to write lack the columns {sorted(missing)}")
@@ -56,8 +63,14 @@ def write_file(app_folder: Path, spec: TableSpec, frame: pl.DataFrame,
     with path.open("rb") as file:
         os.fsync(file.fileno())
     sync_folder(folder)
-    return FileEntry(table=spec.name, path=path.relative_to(table).as_posix(), size_bytes=path.stat().st_size,
-                     rows=rows.height, partition_values=values, stats=_stats(rows))
+    return FileEntry(
+        table=spec.name,
+        path=path.relative_to(table).as_posix(),
+        size_bytes=path.stat().st_size,
+        rows=rows.height,
+        partition_values=values,
+        stats=_stats(rows),
+    )
 
 
 def _stored_type(dtype: pl.DataType) -> pl.DataType:
@@ -99,8 +112,9 @@ def _stats(rows: pl.DataFrame) -> str:
         elif column.dtype == pl.String and max(len(low), len(high)) > _STATS_TEXT_CHARACTERS:
             continue
         lows[column.name], highs[column.name] = low, high
-    return json.dumps({"numRecords": rows.height, "minValues": lows, "maxValues": highs, "nullCount": nulls},
-                      ensure_ascii=False)
+    return json.dumps(
+        {"numRecords": rows.height, "minValues": lows, "maxValues": highs, "nullCount": nulls}, ensure_ascii=False
+    )
 
 
 def _iso_text(value: datetime) -> str:

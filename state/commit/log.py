@@ -17,9 +17,20 @@ from weir.state.commit.tables import file_actions
 from weir.state.errors import FormatVersionError
 from weir.state.types import FileEntry, TableSpec
 
-COMMITS = TableSpec(name="_commits", schema=pl.Schema({
-    "generation": pl.Int64(), "epoch": pl.Int64(), "kind": pl.String(), "at": pl.Datetime("ms", "UTC"),
-    "fingerprint": pl.String(), "reason": pl.String(), "record": pl.String()}))
+COMMITS = TableSpec(
+    name="_commits",
+    schema=pl.Schema(
+        {
+            "generation": pl.Int64(),
+            "epoch": pl.Int64(),
+            "kind": pl.String(),
+            "at": pl.Datetime("ms", "UTC"),
+            "fingerprint": pl.String(),
+            "reason": pl.String(),
+            "record": pl.String(),
+        }
+    ),
+)
 
 FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION)
 """Of rows that are read."""
@@ -27,10 +38,18 @@ FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION)
 
 def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
     """Put a record into a file of the log's folder; it counts once the log has been appended to."""
-    row = pl.DataFrame({"generation": record.generation, "epoch": record.epoch, "kind": record.kind,
-                        "at": record.at_ms, "fingerprint": record.fingerprint, "reason": record.reason,
-                        "record": msgspec.json.encode(record).decode()},
-                       schema_overrides={"at": pl.Datetime("ms", "UTC")})
+    row = pl.DataFrame(
+        {
+            "generation": record.generation,
+            "epoch": record.epoch,
+            "kind": record.kind,
+            "at": record.at_ms,
+            "fingerprint": record.fingerprint,
+            "reason": record.reason,
+            "record": msgspec.json.encode(record).decode(),
+        },
+        schema_overrides={"at": pl.Datetime("ms", "UTC")},
+    )
     return write_file(app_folder, COMMITS, row)
 
 
@@ -78,8 +97,11 @@ def file_version() -> pl.Expr:
 def _commits_in(folder: Path, files: pl.DataFrame) -> Iterator[CommitRecord]:
     if files.is_empty():
         return
-    rows = pl.read_parquet([folder / path for path in files["path"]], hive_partitioning=False,
-                           columns=["generation", "epoch", "kind", "record"])
+    rows = pl.read_parquet(
+        [folder / path for path in files["path"]],
+        hive_partitioning=False,
+        columns=["generation", "epoch", "kind", "record"],
+    )
     for text in rows.filter(pl.col("kind") == "commit").sort("generation", "epoch")["record"]:
         record = msgspec.json.decode(text, type=CommitRecord)
         if record.format_version not in FORMATS:

@@ -45,8 +45,15 @@ class Committer:
     ``table appended`` (once a table) and ``settled``; redoing one after a crash is ``append redone``.
     """
 
-    def __init__(self, warehouse: Path, application: str, tables: Sequence[TableSpec], *, fingerprint: str,
-                 on_step: Callable[[str], None] = lambda step: None) -> None:
+    def __init__(
+        self,
+        warehouse: Path,
+        application: str,
+        tables: Sequence[TableSpec],
+        *,
+        fingerprint: str,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
         self._app_folder, self._application = warehouse / application, application
         self._specs, self._fingerprint, self._on_step = tuple(tables), fingerprint, on_step
         self._log: AppendTable | None = None
@@ -79,10 +86,16 @@ class Committer:
             self._table_versions = dict(newest.table_versions) if newest else {}
             self._swapped = newest.swapped if newest else ()
             try:
-                self._append_row(CommitRecord(
-                    kind="claim", generation=self._generation, epoch=newest.epoch if newest else 0,
-                    at_ms=time.time_ns() // 1_000_000, fingerprint=self._fingerprint,
-                    table_versions=self._table_versions))
+                self._append_row(
+                    CommitRecord(
+                        kind="claim",
+                        generation=self._generation,
+                        epoch=newest.epoch if newest else 0,
+                        at_ms=time.time_ns() // 1_000_000,
+                        fingerprint=self._fingerprint,
+                        table_versions=self._table_versions,
+                    )
+                )
                 break
             except FencedError:
                 if log.version >> 32 >= self._generation:  # else the driver taken over from has committed once more
@@ -106,8 +119,10 @@ class Committer:
         """
         version = record.state_id.version
         if record.generation != self._generation or record.kind != "commit" or version < self._last:
-            raise ValueError(f"{record.kind} {record.state_id} does not follow {version_text(self._last)} "
-                             f"in generation {self._generation}")
+            raise ValueError(
+                f"{record.kind} {record.state_id} does not follow {version_text(self._last)} "
+                f"in generation {self._generation}"
+            )
         if self._pending is not None:
             self._append_files(self._pending)
         if version == self._last:
@@ -118,9 +133,12 @@ class Committer:
                 raise ValueError(f"commit {record.state_id} has files of table {table!r}, which is not the topology's")
             self._tables[table].check_files(version, [*files, *(entry for swap in swaps for entry in swap.files)])
         table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
-        record = replace(record, table_versions=table_versions,
-                         swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
-                         format_version=SWAP_FORMAT_VERSION if record.swaps else record.format_version)
+        record = replace(
+            record,
+            table_versions=table_versions,
+            swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
+            format_version=SWAP_FORMAT_VERSION if record.swaps else record.format_version,
+        )
         self._append_row(record)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
@@ -135,17 +153,27 @@ class Committer:
         check_swaps(self._application, swaps, self._swapped, prepared_at_s)
         for swap in swaps:
             if swap.table not in self._tables:
-                raise SwapRefusedError(self._application, swap.backfill, f"the program that runs has no output "
-                                       f"{swap.table!r}; run the program of the backfill first")
+                raise SwapRefusedError(
+                    self._application,
+                    swap.backfill,
+                    f"the program that runs has no output {swap.table!r}; run the program of the backfill first",
+                )
             horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
             if horizon > swap.cut_epoch:  # its rows would bring back what was deleted after its cut
-                raise SwapRefusedError(self._application, swap.backfill, "compaction has dropped deletions of table "
-                                       f"{swap.table!r} that came after its cut, up to epoch {horizon}; run it again")
+                raise SwapRefusedError(
+                    self._application,
+                    swap.backfill,
+                    "compaction has dropped deletions of table "
+                    f"{swap.table!r} that came after its cut, up to epoch {horizon}; run it again",
+                )
             try:
                 self._tables[swap.table].check_files(self._last, swap.files)
             except TableBehindError as error:
-                raise SwapRefusedError(self._application, swap.backfill, f"its file {error.missing} for table "
-                                       f"{swap.table!r} is gone; swap it again") from None
+                raise SwapRefusedError(
+                    self._application,
+                    swap.backfill,
+                    f"its file {error.missing} for table {swap.table!r} is gone; swap it again",
+                ) from None
 
     def check_claim(self) -> None:
         """Raise ``FencedError`` when another driver has claimed the application since."""
@@ -183,8 +211,10 @@ class Committer:
 
     def _append_files(self, record: CommitRecord) -> None:
         version = record.state_id.version
-        appends = {self._appends.submit(self._tables[table].append, version, files, swaps): self._tables[table]
-                   for table, (files, swaps) in _by_table(record).items()}
+        appends = {
+            self._appends.submit(self._tables[table].append, version, files, swaps): self._tables[table]
+            for table, (files, swaps) in _by_table(record).items()
+        }
         for append in as_completed(appends):
             append.result()
             self._on_step("table appended")
@@ -195,8 +225,9 @@ class Committer:
         self._roll_up_when_due()
 
     def _open_tables(self) -> None:
-        self._tables = {spec.name: AppendTable.create(self._app_folder, spec, self._application)
-                        for spec in self._specs}
+        self._tables = {
+            spec.name: AppendTable.create(self._app_folder, spec, self._application) for spec in self._specs
+        }
         for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
@@ -204,8 +235,9 @@ class Committer:
     def _redo(self, log_files: pl.DataFrame) -> None:
         folder = self._claimed_log().folder
         for name, table in self._tables.items():
-            redo_appends(table, self._table_versions.get(name, 0), folder, log_files,
-                         lambda: self._on_step("append redone"))
+            redo_appends(
+                table, self._table_versions.get(name, 0), folder, log_files, lambda: self._on_step("append redone")
+            )
 
     def _keep_up(self, table: AppendTable) -> None:
         """Write a checkpoint when one is due."""
@@ -214,8 +246,9 @@ class Committer:
 
     def _roll_up_when_due(self) -> None:
         """Only when no table is behind the log: then all have what the rows up to the last one list."""
-        if (self._rows_to_roll_up >= ROLL_UP_EVERY_ROWS
-                and self._later("roll-up", roll_up, self._app_folder, self._last)):
+        if self._rows_to_roll_up >= ROLL_UP_EVERY_ROWS and self._later(
+            "roll-up", roll_up, self._app_folder, self._last
+        ):
             self._rows_to_roll_up = 0
 
     def _later(self, name: str, work: Callable[..., object], *arguments: object) -> bool:
@@ -232,8 +265,13 @@ class Committer:
         return self._log
 
 
-def redo_appends(table: AppendTable, promised: int, log_folder: Path, log_files: pl.DataFrame,
-                 on_append: Callable[[], None] = lambda: None) -> None:
+def redo_appends(
+    table: AppendTable,
+    promised: int,
+    log_folder: Path,
+    log_files: pl.DataFrame,
+    on_append: Callable[[], None] = lambda: None,
+) -> None:
     """Bring a table up to the version that the commit log promises for it, oldest append first.
 
     Any process may do that at any time, beside a driver too: of two appends of one commit Delta's transaction lets one

@@ -58,7 +58,10 @@ def _read(folder: Path, files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_files(rows: pl.DataFrame) -> pl.DataFrame:
-    records = (replace(msgspec.json.decode(text, type=CommitRecord), files=(), swaps=(), is_rolled_up=True)
-               for text in rows["record"])
-    return rows.with_columns(record=pl.Series([msgspec.json.encode(record).decode() for record in records],
-                                              dtype=pl.String))
+    records = (
+        replace(msgspec.json.decode(text, type=CommitRecord), files=(), swaps=(), is_rolled_up=True)
+        for text in rows["record"]
+    )
+    return rows.with_columns(
+        record=pl.Series([msgspec.json.encode(record).decode() for record in records], dtype=pl.String)
+    )

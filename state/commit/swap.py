@@ -1,8 +1,8 @@
 """What a swap takes out of a table: files whose rows all go, and others that are written anew without.
 
 It is found in the table as it is when the swap is carried out, since compaction may have put others in the place of the
-files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to ``weir.pipelines.backfill``, its
-place in a commit to ``weir.state.commit.protocol``.
+files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to
+``weir.pipelines.backfill``, its place in a commit to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ PREPARED_LIFE_S = 12 * 3600.0
 _HELD_ROWS = 1_000_000
 
 
-def taken_out(folder: Path, name: str, table: DeltaTable, files: pl.DataFrame,
-              swaps: Sequence[TableSwap]) -> tuple[pl.DataFrame, list[FileEntry]]:
+def taken_out(
+    folder: Path, name: str, table: DeltaTable, files: pl.DataFrame, swaps: Sequence[TableSwap]
+) -> tuple[pl.DataFrame, list[FileEntry]]:
     """The files of ``table`` that have rows which the swaps take the place of, and new files with their other rows.
 
     ``files`` are the rows of ``file_actions``. The new files are on disk and in no table yet.
@@ -64,9 +65,17 @@ def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
     if not record.swaps:
         return ()
     first = record.swaps[0]
-    return (SwapNote(backfill=first.backfill, start_ms=first.start_ms, end_ms=first.end_ms, cut_epoch=first.cut_epoch,
-                     tables=tuple(swap.table for swap in record.swaps), epoch=record.epoch,
-                     is_whole=first.column is None),)
+    return (
+        SwapNote(
+            backfill=first.backfill,
+            start_ms=first.start_ms,
+            end_ms=first.end_ms,
+            cut_epoch=first.cut_epoch,
+            tables=tuple(swap.table for swap in record.swaps),
+            epoch=record.epoch,
+            is_whole=first.column is None,
+        ),
+    )
 
 
 def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
@@ -77,8 +86,12 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
         return SwapRefusedError(application, mine.backfill, reason)
 
     for other in known:
-        if (other.epoch > mine.cut_epoch and other.start_ms < mine.end_ms and mine.start_ms < other.end_ms
-                and tables & set(other.tables)):
+        if (
+            other.epoch > mine.cut_epoch
+            and other.start_ms < mine.end_ms
+            and mine.start_ms < other.end_ms
+            and tables & set(other.tables)
+        ):
             raise refused(f"backfill {other.backfill} has replaced some of its days since it began; run it again")
     if len(known) == NOTES_KEPT and known[0].epoch > mine.cut_epoch:
         raise refused(f"{NOTES_KEPT} others were swapped in since it began; run it again")
@@ -99,8 +112,7 @@ def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
     if swap.column is None:
         return may_be_old
     low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
-    return (may_be_old & (_ms(low) < swap.end_ms).fill_null(True)
-            & (_ms(high) >= swap.start_ms).fill_null(True))
+    return may_be_old & (_ms(low) < swap.end_ms).fill_null(True) & (_ms(high) >= swap.start_ms).fill_null(True)
 
 
 def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
@@ -109,15 +121,19 @@ def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
     if swap.column is None:
         return is_old
     low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
-    return (is_old & ((_ms(low) >= swap.start_ms) & (_ms(high) < swap.end_ms)
-                      & (_bound(files, "null_count", swap.column) == 0)).fill_null(False))
+    return is_old & (
+        (_ms(low) >= swap.start_ms) & (_ms(high) < swap.end_ms) & (_bound(files, "null_count", swap.column) == 0)
+    ).fill_null(False)
 
 
 def _bound(files: pl.DataFrame, which: str, column: str) -> pl.Expr:
     """A statistic of a column; null where no file has it."""
     name = f"{which}.{column}"
-    return pl.col(name) if name in files.columns else pl.lit(
-        None, pl.Int64() if column == "_epoch" or which == "null_count" else pl.Datetime("us", "UTC"))
+    return (
+        pl.col(name)
+        if name in files.columns
+        else pl.lit(None, pl.Int64() if column == "_epoch" or which == "null_count" else pl.Datetime("us", "UTC"))
+    )
 
 
 def _ms(time: pl.Expr) -> pl.Expr:

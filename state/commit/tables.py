@@ -59,8 +59,14 @@ class AppendTable:
         schema = _delta_schema(spec)
         if not DeltaTable.is_deltatable(str(folder)):
             keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
-            DeltaTable.create(folder, schema, mode="ignore", partition_by=list(spec.partition_by),
-                              configuration={**LOG_RETENTION, **keys}, raise_if_key_not_exists=False)
+            DeltaTable.create(
+                folder,
+                schema,
+                mode="ignore",
+                partition_by=list(spec.partition_by),
+                configuration={**LOG_RETENTION, **keys},
+                raise_if_key_not_exists=False,
+            )
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
         table = cls(folder, spec.name, application)

@@ -23,10 +23,14 @@ def vacuum(folder: Path, claimed_at_ms: int) -> int:
     table = DeltaTable(folder)
     taken_out, unknown = (
         table.vacuum(RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=is_full)
-        for is_full in (False, True))
+        for is_full in (False, True)
+    )
     doomed = {folder / path for path in taken_out}
-    doomed |= {path for path in (folder / name for name in unknown)
-               if path.suffix == ".parquet" and path.exists() and path.stat().st_mtime * 1000 < claimed_at_ms}
+    doomed |= {
+        path
+        for path in (folder / name for name in unknown)
+        if path.suffix == ".parquet" and path.exists() and path.stat().st_mtime * 1000 < claimed_at_ms
+    }
     for path in doomed:
         path.unlink(missing_ok=True)
     return len(doomed)

@@ -25,13 +25,15 @@ class StateReader(Protocol):
         """Values aligned with ``keys`` (any order, repeats allowed); None where a key is absent."""
         ...
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Rows with ``lower <= key < upper`` in key order (``None``: to the end)."""
         ...
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> tuple[bytes, bytes] | None:
+    def first(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> tuple[bytes, bytes] | None:
         """The first row that ``scan`` would give, by one seek; None where there is none."""
         ...
 
@@ -95,8 +97,16 @@ class TransactionalStore(Protocol):
 
     def session(self) -> AbstractContextManager[EpochSession]: ...
 
-    def apply(self, session: EpochSession, *, state: StateId, expected: StateId | None, generation: int,
-              plan_hash: str, make_receipt: Callable[[Uncommitted], bytes]) -> bytes | None: ...
+    def apply(
+        self,
+        session: EpochSession,
+        *,
+        state: StateId,
+        expected: StateId | None,
+        generation: int,
+        plan_hash: str,
+        make_receipt: Callable[[Uncommitted], bytes],
+    ) -> bytes | None: ...
 
     def reader(self, isolation: IsolationLevel) -> AbstractContextManager[StateReader]: ...
 

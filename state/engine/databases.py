@@ -1,7 +1,7 @@
 """A task's LMDB environment as its store uses it: named databases, the meta record, transactions, a map that grows.
 
-What an epoch writes there, and when it counts, is ``weir.state.engine.task_store``; making, trusting and releasing the files
-is ``weir.state.engine.environment``.
+What an epoch writes there, and when it counts, is ``weir.state.engine.task_store``; making, trusting and releasing the
+files is ``weir.state.engine.environment``.
 """
 
 from __future__ import annotations
@@ -117,12 +117,16 @@ class Databases:
             for store, database in self.of_stores.items():
                 found, wanted = txn.stat(database)["entries"], meta.rows.get(store, 0)
                 if found != wanted:
-                    raise TaskCorruptedError(self.task_id, str(self.folder), f"store {store!r} holds {found} rows, "
-                                                                             f"and {wanted} were written")
+                    raise TaskCorruptedError(
+                        self.task_id, str(self.folder), f"store {store!r} holds {found} rows, and {wanted} were written"
+                    )
             found = txn.stat(self.undo)["entries"]
             if found != meta.uncommitted.records:
-                raise TaskCorruptedError(self.task_id, str(self.folder), f"the undo log holds {found} entries, "
-                                                                         f"and {meta.uncommitted.records} were written")
+                raise TaskCorruptedError(
+                    self.task_id,
+                    str(self.folder),
+                    f"the undo log holds {found} entries, and {meta.uncommitted.records} were written",
+                )
 
     def require_free_disk(self, records: int) -> None:
         """Raise ``DiskFullError`` where so many records may not fit."""

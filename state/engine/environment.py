@@ -29,8 +29,24 @@ FREE_DISK_RESERVE_BYTES = 32 << 20
 _IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
 _DATA = "data.mdb"
-_NETWORK_FILE_SYSTEMS = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
-                         "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+_NETWORK_FILE_SYSTEMS = {
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "smb3",
+    "smbfs",
+}
 _META = struct.Struct("<16xII8xQ96xQQ")
 """A page header, then LMDB's magic, data version, map size, last page and transaction id."""
 _MAGIC = 0xBEEFC0DE
@@ -87,6 +103,7 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
         TaskCorruptedError: By the rules of PROTOCOL 19, or LMDB refuses the files.
         NetworkFileSystemError: Another host may be writing here.
     """
+
     def corrupted(reason: str) -> TaskCorruptedError:
         return TaskCorruptedError(task_id, str(folder), reason)
 
@@ -109,8 +126,9 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     environment = None
     try:
         size = max(INITIAL_MAP_BYTES, (folder / _DATA).stat().st_size)
-        environment = lmdb.open(str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True,
-                                create=False)
+        environment = lmdb.open(
+            str(folder), map_size=size, max_dbs=MAX_DATABASES, sync=False, writemap=True, create=False
+        )
         last = environment.info()["last_txnid"]
         if identity.clean_txn is not None and identity.boot_id != boot_id() and identity.clean_txn != last:
             raise corrupted(f"it was written after its clean stop (transaction {last}, marked {identity.clean_txn})")
@@ -141,8 +159,9 @@ def release(folder: Path) -> None:
 
 def write_identity(folder: Path, *, clean_txn: int | None) -> None:
     """Put the instance's identity down, synced, by an atomic replace."""
-    identity = Identity(format_version=FORMAT_VERSION, boot_id=boot_id(), device=os.stat(folder).st_dev,
-                        clean_txn=clean_txn)
+    identity = Identity(
+        format_version=FORMAT_VERSION, boot_id=boot_id(), device=os.stat(folder).st_dev, clean_txn=clean_txn
+    )
     replace_file(folder / _IDENTITY, msgspec.json.encode(identity))
 
 
@@ -200,8 +219,11 @@ def _read_identity(folder: Path, task_id: str) -> Identity:
     except (OSError, msgspec.MsgspecError) as error:
         raise TaskCorruptedError(task_id, str(folder), f"{_IDENTITY} cannot be read ({error})") from error
     if identity.format_version != FORMAT_VERSION:
-        raise TaskCorruptedError(task_id, str(folder), f"it has format version {identity.format_version}, "
-                                                       f"and this Weir reads {FORMAT_VERSION}")
+        raise TaskCorruptedError(
+            task_id,
+            str(folder),
+            f"it has format version {identity.format_version}, and this Weir reads {FORMAT_VERSION}",
+        )
     return identity
 
 

@@ -61,8 +61,16 @@ class MemoryStore:
         finally:
             session.close()
 
-    def apply(self, session: EpochSession, *, state: StateId, expected: StateId | None, generation: int,
-              plan_hash: str, make_receipt: Callable[[Uncommitted], bytes]) -> bytes | None:
+    def apply(
+        self,
+        session: EpochSession,
+        *,
+        state: StateId,
+        expected: StateId | None,
+        generation: int,
+        plan_hash: str,
+        make_receipt: Callable[[Uncommitted], bytes],
+    ) -> bytes | None:
         changes = {store: session.changes(store) for store in session.changed_stores()}
         before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
         session.close()
@@ -116,12 +124,12 @@ class _MemoryReader:
         rows = self._of(store).rows
         return [rows.get(key) for key in keys]
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         return self._of(store).between(lower, upper, reverse)
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> Row | None:
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
         return next(self._of(store).between(lower, upper, reverse), None)
 
     def count(self, store: str) -> int:

@@ -9,8 +9,9 @@ import lmdb
 Row = tuple[bytes, bytes]
 
 
-def rows_between(txn: lmdb.Transaction[bytes], database: lmdb._Database, lower: bytes, upper: bytes | None,
-                 reverse: bool) -> Iterator[Row]:
+def rows_between(
+    txn: lmdb.Transaction[bytes], database: lmdb._Database, lower: bytes, upper: bytes | None, reverse: bool
+) -> Iterator[Row]:
     """Rows with ``lower <= key < upper``, in key order or against it."""
     with txn.cursor(database) as cursor:
         if not reverse:

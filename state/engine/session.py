@@ -37,16 +37,16 @@ class EpochSession:
             return [written[key] if key in written else before[key] for key in keys]
         return list(map(before.__getitem__, keys))
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         """As ``StateReader.scan``; writes made while the scan runs do not show in it."""
         below = self._scan_snapshot(store, lower, upper, reverse)
         if store not in self._written:
             return below
         return overlaid(below, list(self._written[store].between(lower, upper, reverse)), reverse)
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> Row | None:
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
         rows = self._scan_snapshot(store, lower, upper, reverse)
         if store in self._written:
             rows = overlaid(rows, self._written[store].between(lower, upper, reverse), reverse)
@@ -85,8 +85,9 @@ class EpochSession:
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Keys and values that the epoch has written so far and not deleted again (KIP-892)."""
-        return sum(len(key) + len(value or b"") for written in self._written.values()
-                   for key, value in written.rows.items())
+        return sum(
+            len(key) + len(value or b"") for written in self._written.values() for key, value in written.rows.items()
+        )
 
     def close(self) -> None:
         """End the snapshot; the written values stay."""

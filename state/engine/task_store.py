@@ -173,8 +173,16 @@ class TaskStore:
             finally:
                 session.close()
 
-    def apply(self, session: EpochSession, *, state: StateId, expected: StateId | None, generation: int,
-              plan_hash: str, make_receipt: Callable[[Uncommitted], bytes]) -> bytes | None:
+    def apply(
+        self,
+        session: EpochSession,
+        *,
+        state: StateId,
+        expected: StateId | None,
+        generation: int,
+        plan_hash: str,
+        make_receipt: Callable[[Uncommitted], bytes],
+    ) -> bytes | None:
         """Put an epoch's writes and its receipt down in one transaction, and return the receipt (PROTOCOL 6).
 
         ``make_receipt`` gets what is uncommitted after this epoch and is called once, inside the transaction.
@@ -201,11 +209,22 @@ class TaskStore:
                 keep_images(txn, self._databases.undo, meta.stores[store], written, before[store])
                 written_bytes += _write_rows(txn, self._databases.of_stores[store], written)
                 rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
-            uncommitted = Uncommitted(bytes=meta.uncommitted.bytes + written_bytes,
-                                      records=txn.stat(self._databases.undo)["entries"])
+            uncommitted = Uncommitted(
+                bytes=meta.uncommitted.bytes + written_bytes, records=txn.stat(self._databases.undo)["entries"]
+            )
             receipt = make_receipt(uncommitted)
-            self._databases.write_meta(txn, replace(meta, generation=generation, current=state, plan_hash=plan_hash,
-                                          receipt=receipt, uncommitted=uncommitted, rows=rows))
+            self._databases.write_meta(
+                txn,
+                replace(
+                    meta,
+                    generation=generation,
+                    current=state,
+                    plan_hash=plan_hash,
+                    receipt=receipt,
+                    uncommitted=uncommitted,
+                    rows=rows,
+                ),
+            )
         if not self._is_proven:
             prove_sound(self.folder)
             self._is_proven = True
@@ -268,8 +287,9 @@ class TaskStore:
         self._databases.environment.close()
         release(self.folder)
 
-    def _settle(self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None,
-                committed: StateId | None) -> Settlement:
+    def _settle(
+        self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None, committed: StateId | None
+    ) -> Settlement:
         meta = self._databases.read_meta(txn)
         if meta.generation > generation:
             raise FencedStoreError(self.task_id, generation, meta.generation)
@@ -284,8 +304,14 @@ class TaskStore:
             self._databases.require_free_disk(meta.uncommitted.records)
             numbered = {number: self._databases.of_stores[store] for store, number in meta.stores.items()}
             put_images_back(txn, self._databases.undo, numbered)
-            settled = replace(settled, current=committed, plan_hash="", receipt=b"", uncommitted=Uncommitted(),
-                              rows=meta.committed_rows)
+            settled = replace(
+                settled,
+                current=committed,
+                plan_hash="",
+                receipt=b"",
+                uncommitted=Uncommitted(),
+                rows=meta.committed_rows,
+            )
         else:
             outcome = Settlement.NEEDS_RESTORE
         if settled != meta:
@@ -320,9 +346,19 @@ class TaskStore:
         with self._databases.changing() as txn:
             counts = {name: txn.stat(store)["entries"] for name, store in self._databases.of_stores.items()}
             meta = self._databases.read_meta(txn)
-            self._databases.write_meta(txn, replace(
-                meta, generation=generation, current=state, base=state, plan_hash="", receipt=b"", rows=counts,
-                committed_rows=counts))
+            self._databases.write_meta(
+                txn,
+                replace(
+                    meta,
+                    generation=generation,
+                    current=state,
+                    base=state,
+                    plan_hash="",
+                    receipt=b"",
+                    rows=counts,
+                    committed_rows=counts,
+                ),
+            )
 
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:

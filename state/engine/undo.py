@@ -1,6 +1,7 @@
 """The undo log: of each key touched since the last commit its image before the first touch (DESIGN 5, PROTOCOL 17).
 
-Reading past it is ``weir.state.engine.views``; when it is dropped or put back is ``weir.state.engine.task_store``'s decision.
+Reading past it is ``weir.state.engine.views``; when it is dropped or put back is ``weir.state.engine.task_store``'s
+decision.
 """
 
 from __future__ import annotations
@@ -21,25 +22,36 @@ def undo_prefix(store_id: int) -> bytes:
     return store_id.to_bytes(2, "big")
 
 
-def keep_images(txn: lmdb.Transaction[bytes], undo_db: lmdb._Database, store_id: int, keys: Iterable[bytes],
-                before: Sequence[bytes | None]) -> None:
+def keep_images(
+    txn: lmdb.Transaction[bytes],
+    undo_db: lmdb._Database,
+    store_id: int,
+    keys: Iterable[bytes],
+    before: Sequence[bytes | None],
+) -> None:
     """Enter what ``keys`` held before; what is there already is older, and stays."""
     prefix = undo_prefix(store_id)
     with txn.cursor(undo_db) as cursor:
-        cursor.putmulti([(prefix + key, ABSENT if image is None else PRESENT + image)
-                         for key, image in zip(keys, before, strict=True)], overwrite=False)
+        cursor.putmulti(
+            [
+                (prefix + key, ABSENT if image is None else PRESENT + image)
+                for key, image in zip(keys, before, strict=True)
+            ],
+            overwrite=False,
+        )
 
 
-def put_images_back(txn: lmdb.Transaction[bytes], undo_db: lmdb._Database,
-                    databases: Mapping[int, lmdb._Database]) -> None:
+def put_images_back(
+    txn: lmdb.Transaction[bytes], undo_db: lmdb._Database, databases: Mapping[int, lmdb._Database]
+) -> None:
     """Roll the stores, by their ids, back to the images, and empty the log."""
     for store_id, database in databases.items():
         prefix, restored = undo_prefix(store_id), []
         for key, image in rows_between(txn, undo_db, prefix, undo_prefix(store_id + 1), False):
             if image == ABSENT:
-                txn.delete(key[len(prefix):], db=database)
+                txn.delete(key[len(prefix) :], db=database)
             else:
-                restored.append((key[len(prefix):], image[1:]))
+                restored.append((key[len(prefix) :], image[1:]))
         with txn.cursor(database) as cursor:
             cursor.putmulti(restored)
     txn.drop(undo_db, delete=False)

@@ -49,12 +49,12 @@ class NewestReader:
             return [value for _, value in found]
         return list(map(dict(found).get, keys))
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         return rows_between(self._txn, self._database(store), lower, upper, reverse)
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> Row | None:
+    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False) -> Row | None:
         return next(self.scan(store, lower, upper, reverse=reverse), None)
 
     def count(self, store: str) -> int:
@@ -71,8 +71,9 @@ class NewestReader:
 class CommittedReader(NewestReader):
     """The values of the last commit that the store knows of: the undo log first, then the newest values."""
 
-    def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta,
-                 undo: lmdb._Database) -> None:
+    def __init__(
+        self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo: lmdb._Database
+    ) -> None:
         super().__init__(txn, databases, meta)
         self._undo = undo
 
@@ -88,8 +89,9 @@ class CommittedReader(NewestReader):
                     values[index] = _before(image)
         return values
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[Row]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Row]:
         newest = super().scan(store, lower, upper, reverse=reverse)
         store_id = self._meta.stores[store]
         prefix = undo_prefix(store_id)
@@ -106,8 +108,13 @@ def _before(image: bytes) -> bytes | None:
     return None if image == ABSENT else image[1:]
 
 
-def view(txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo_db: lmdb._Database,
-          isolation: IsolationLevel) -> StateReader:
+def view(
+    txn: lmdb.Transaction[bytes],
+    databases: Mapping[str, lmdb._Database],
+    meta: Meta,
+    undo_db: lmdb._Database,
+    isolation: IsolationLevel,
+) -> StateReader:
     if isolation is IsolationLevel.READ_COMMITTED:
         return CommittedReader(txn, databases, meta, undo_db)
     return NewestReader(txn, databases, meta)
@@ -122,6 +129,7 @@ def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader
     Raises:
         TaskCorruptedError: The folder holds no readable instance.
     """
+
     def corrupted(reason: str) -> TaskCorruptedError:
         return TaskCorruptedError(folder.parent.name, str(folder), reason)
 

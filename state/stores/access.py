@@ -88,8 +88,9 @@ class Store:
     def frame_of(self, rows: Sequence[HeldRow]) -> pl.DataFrame:
         """Key columns, value columns and ``_ts`` (Int64, ms) of rows as the store holds them."""
         values = self.columns.rows.decode([value for _, value in rows])
-        return pl.concat([self.columns.decode([key for key, _ in rows]), values.select(*self._shown, "_ts")],
-                         how="horizontal")
+        return pl.concat(
+            [self.columns.decode([key for key, _ in rows]), values.select(*self._shown, "_ts")], how="horizontal"
+        )
 
     # time
 
@@ -133,8 +134,10 @@ class Store:
         """The key's bytes without times; raises ``ValueError`` for a null key."""
         values = self._values_of(key)
         if all(value is None for value in values):
-            raise ValueError(f"store {self.spec.name!r} has no row for a null key; give a value for "
-                             + " or ".join(self._keys.columns))
+            raise ValueError(
+                f"store {self.spec.name!r} has no row for a null key; give a value for "
+                + " or ".join(self._keys.columns)
+            )
         return self._keys.body(values)
 
     def _values_of(self, key: Key) -> Sequence[Any]:
@@ -142,14 +145,17 @@ class Store:
         names = self._keys.columns.names()
         if isinstance(key, Mapping):
             if key.keys() != set(names):
-                raise TypeError(f"a key of store {self.spec.name!r} has the columns {', '.join(names)}, and got "
-                                + (", ".join(map(str, key)) or "none"))
+                raise TypeError(
+                    f"a key of store {self.spec.name!r} has the columns {', '.join(names)}, and got "
+                    + (", ".join(map(str, key)) or "none")
+                )
             return [key[name] for name in names]
         if len(names) == 1:
             return [key]
         if not isinstance(key, tuple) or len(key) != len(names):
-            raise TypeError(f"a key of store {self.spec.name!r} is a dictionary or tuple of {', '.join(names)}, and "
-                            f"got {key!r}")
+            raise TypeError(
+                f"a key of store {self.spec.name!r} is a dictionary or tuple of {', '.join(names)}, and got {key!r}"
+            )
         return key
 
     def _key_of(self, key: bytes) -> tuple[Key, tuple[int, ...]]:
@@ -160,8 +166,9 @@ class Store:
     def _pack(self, row: Row, timestamp_ms: int | None, **bookkeeping: Any) -> bytes:
         if not isinstance(row, Mapping):
             if len(self._shown) != 1:
-                raise TypeError(f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, and "
-                                f"got {row!r}")
+                raise TypeError(
+                    f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, and got {row!r}"
+                )
             row = {self._shown[0]: row}
         return self._rows.encode({**row, **bookkeeping}, timestamp_ms)
 
@@ -178,8 +185,11 @@ class Store:
 
     def _held_rows(self, held: Sequence[bytes]) -> list[HeldRow]:
         """The rows of keys as the store holds them, absent ones left out."""
-        return [(key, value) for key, value in zip(held, self._view.get_many(self.spec.name, held), strict=True)
-                if value is not None]
+        return [
+            (key, value)
+            for key, value in zip(held, self._view.get_many(self.spec.name, held), strict=True)
+            if value is not None
+        ]
 
     def _whole(self, held: bytes) -> bytes:
         return self.columns.whole([held])[0]
@@ -195,8 +205,14 @@ class Store:
         end = None if upper is None else successor(upper[:_BOUND_BYTES])
         rows = list(self._view.scan(self.spec.name, lower[:_BOUND_BYTES], end))
         whole = self.columns.whole([held for held, _ in rows])
-        inside = sorted(((key, row) for key, row in zip(whole, rows, strict=True)
-                         if lower <= key and (upper is None or key < upper)), reverse=reverse)
+        inside = sorted(
+            (
+                (key, row)
+                for key, row in zip(whole, rows, strict=True)
+                if lower <= key and (upper is None or key < upper)
+            ),
+            reverse=reverse,
+        )
         return iter([row for _, row in inside])
 
     def _first(self, lower: bytes, upper: bytes, reverse: bool = False) -> HeldRow | None:

@@ -46,11 +46,13 @@ class KeyCodec:
         self._before, self._behind = TIMES_AROUND[kind]
         times = (*self._before, *self._behind)
         columns = list(schema.items())
-        self._columns = columns[:-len(times)] if times else columns
+        self._columns = columns[: -len(times)] if times else columns
         for name, dtype in self._columns:
             if not (is_text(dtype) or is_fixed(dtype)):
-                raise TypeError(f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
-                                "numbers, booleans, dates and times; convert the column first")
+                raise TypeError(
+                    f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
+                    "numbers, booleans, dates and times; convert the column first"
+                )
         last = len(self._columns) - 1
         self._has_end = [bool(times) or index < last for index in range(len(self._columns))]
         self._is_escaped = bool(times) or last > 0
@@ -59,12 +61,13 @@ class KeyCodec:
         """Keys of any length, in the order of the rows; other columns are ignored."""
         if frame.is_empty():
             return []
-        return _joined(self._times(frame, self._before) + self._parts(frame, len(self._columns))
-                       + self._times(frame, self._behind)).to_list()
+        return _joined(
+            self._times(frame, self._before) + self._parts(frame, len(self._columns)) + self._times(frame, self._behind)
+        ).to_list()
 
     def prefixes(self, frame: pl.DataFrame) -> list[bytes]:
-        """What all keys begin with whose first columns, not all of them, are those of ``frame``; key-value stores only.
-        """
+        """What all keys begin with whose first columns, not all of them, are those of ``frame``; key-value stores
+        only."""
         return [] if frame.is_empty() else _joined(self._parts(frame, frame.width)).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
@@ -119,8 +122,10 @@ class KeyCodec:
                 return columns | {texts[0][0]: _text_column(middle, texts[0][1])}
             if all(dtype == pl.String for _, dtype in texts):
                 fields = middle.cast(pl.String).str.split_exact("\x00", len(texts) - 1).struct.unnest()
-                return columns | {name: _text_column(field.cast(pl.Binary), pl.String())
-                                  for (name, _), field in zip(texts, fields, strict=True)}
+                return columns | {
+                    name: _text_column(field.cast(pl.Binary), pl.String())
+                    for (name, _), field in zip(texts, fields, strict=True)
+                }
         rows = [self._parse(key, first, last) for key in _middle(body, left, right).to_list()]
         for (name, dtype), values in zip(texts, zip(*rows, strict=True), strict=True):
             columns[name] = pl.Series(name, values, dtype=pl.Binary if is_text(dtype) else None)
@@ -134,16 +139,16 @@ class KeyCodec:
         for index in range(first, last):
             dtype = self._columns[index][1]
             if is_fixed(dtype):
-                parts.append(key[position:position + 1 + width(dtype)])
+                parts.append(key[position : position + 1 + width(dtype)])
                 position += 1 + width(dtype)
                 continue
             end = len(key)
             if self._has_end[index]:
                 end = key.index(END, position)
-                while key[end:end + 2] == ESCAPED:
+                while key[end : end + 2] == ESCAPED:
                     end = key.index(END, end + 2)
-            is_null = key[position:position + 1] == NULL
-            parts.append(None if is_null else key[position + 1:end].replace(ESCAPED, END))
+            is_null = key[position : position + 1] == NULL
+            parts.append(None if is_null else key[position + 1 : end].replace(ESCAPED, END))
             position = end + 1
         return parts
 
@@ -160,9 +165,12 @@ class RowCodec:
         self._row: np.dtype | None = None
         if all(is_fixed(dtype) for dtype in schema.values()):
             bitmap = (len(self.schema) + 7) // 8
-            self._row = np.dtype([("_nulls", "u1", (bitmap,)),
-                                  *((f"c{index}", numpy_type(dtype)) for index, dtype in
-                                    enumerate(self.schema.values()))])
+            self._row = np.dtype(
+                [
+                    ("_nulls", "u1", (bitmap,)),
+                    *((f"c{index}", numpy_type(dtype)) for index, dtype in enumerate(self.schema.values())),
+                ]
+            )
             self._absent = b"\xff" * bitmap + bytes(self._row.itemsize - bitmap)
         else:
             self._absent = msgspec.msgpack.encode([None] * len(self.schema))
@@ -173,8 +181,9 @@ class RowCodec:
             return []
         columns = [frame[name].cast(dtype).to_physical() for name, dtype in self.schema.items()]
         if self._row is None:
-            return list(map(msgspec.msgpack.Encoder().encode, zip(*(column.to_list() for column in columns),
-                                                                   strict=True)))
+            return list(
+                map(msgspec.msgpack.Encoder().encode, zip(*(column.to_list() for column in columns), strict=True))
+            )
         rows = np.zeros(frame.height, self._row)
         for index, column in enumerate(columns):
             if column.null_count():
@@ -192,8 +201,11 @@ class RowCodec:
         if not values:
             return self._ordered(pl.DataFrame(schema=self.schema))
         packed = b"".join([self._absent if value is None else value for value in values])
-        return self._ordered(self._unpack_objects(packed, len(values)) if self._row is None
-                             else self._unpack_numbers(packed, len(values), self._row))
+        return self._ordered(
+            self._unpack_objects(packed, len(values))
+            if self._row is None
+            else self._unpack_numbers(packed, len(values), self._row)
+        )
 
     def _unpack_numbers(self, packed: bytes, count: int, row: np.dtype) -> pl.DataFrame:
         if len(packed) != count * row.itemsize:
@@ -209,8 +221,10 @@ class RowCodec:
     def _unpack_objects(self, packed: bytes, count: int) -> pl.DataFrame:
         try:
             rows = msgspec.msgpack.decode(struct.pack(">BI", 0xDD, count) + packed, type=list[list[Any]])
-            columns = [pl.Series(name, column, dtype=_physical(dtype)).cast(dtype) for (name, dtype), column
-                       in zip(self.schema.items(), zip(*rows, strict=True), strict=True)]
+            columns = [
+                pl.Series(name, column, dtype=_physical(dtype)).cast(dtype)
+                for (name, dtype), column in zip(self.schema.items(), zip(*rows, strict=True), strict=True)
+            ]
         except (msgspec.MsgspecError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
             raise self._format_error(str(error)) from error
         return pl.DataFrame(columns)
@@ -275,8 +289,9 @@ def _binary(rows: np.ndarray) -> pl.Series:
 def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
     text = column.cast(pl.Binary)
     if is_escaped and text.bin.contains(END).any():
-        text = pl.Series([None if value is None else value.replace(END, ESCAPED) for value in text.to_list()],
-                         dtype=pl.Binary)
+        text = pl.Series(
+            [None if value is None else value.replace(END, ESCAPED) for value in text.to_list()], dtype=pl.Binary
+        )
     end = END if has_end else b""
     part = pl.lit(PRESENT) + pl.col("text") + pl.lit(end)
     return pl.DataFrame({"text": text}).select(part.fill_null(pl.lit(NULL + end))).to_series()

@@ -75,8 +75,11 @@ class OffsetKeeper:
         """Commit the store, then put the offsets down if it does not; those not named stay as they are."""
         self.store.commit(offsets)
         if not self.store.manages_offsets():
-            self._kept |= {(topic, partition): offset for topic, of_topic in offsets.items()
-                           for partition, offset in of_topic.items()}
+            self._kept |= {
+                (topic, partition): offset
+                for topic, of_topic in offsets.items()
+                for partition, offset in of_topic.items()
+            }
             write_offsets(self._path, self._kept)
 
     def committed_offset(self, topic: str, partition: int) -> int | None:

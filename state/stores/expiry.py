@@ -63,16 +63,20 @@ class ExpiryIndex:
         """Keys with their times, both bounds included, by time."""
         mark = _mark(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
-        return [(key, _time_of(entry))
-                for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))]
+        return [
+            (key, _time_of(entry)) for entry, key in self._view.scan(EXPIRIES, lower, mark + time_bytes(through_ms + 1))
+        ]
 
 
 def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> dict[bytes, bytes]:
     """The rows of ``_expiries`` for keys as the store holds them, and the times that ``expiry_times`` gives."""
     if times_ms.null_count() == len(times_ms):
         return {}
-    return {_entry(spec.name, key, time_ms): key
-            for key, time_ms in zip(keys, times_ms.to_list(), strict=True) if time_ms is not None}
+    return {
+        _entry(spec.name, key, time_ms): key
+        for key, time_ms in zip(keys, times_ms.to_list(), strict=True)
+        if time_ms is not None
+    }
 
 
 def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
@@ -85,8 +89,12 @@ def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
         return rows.get_column("window_end").dt.timestamp("ms")
     if spec.kind is StoreKind.VERSIONED:
         by = [name for name in spec.key if name != "valid_from"]
-        replaced = (rows.with_row_index("_place").sort(*by, "valid_from")
-                    .with_columns(pl.col("valid_from").shift(-1).over(by).alias("_replaced")).sort("_place"))
+        replaced = (
+            rows.with_row_index("_place")
+            .sort(*by, "valid_from")
+            .with_columns(pl.col("valid_from").shift(-1).over(by).alias("_replaced"))
+            .sort("_place")
+        )
         own = pl.when(GONE).then(pl.col("valid_from"))
         return replaced.select(pl.coalesce(own, "_replaced").dt.timestamp("ms")).to_series()
     if spec.expires_by is StoreClock.WALL_CLOCK:
@@ -99,7 +107,7 @@ def _entry(store: str, key: bytes, time_ms: int) -> bytes:
 
 
 def _time_of(entry: bytes) -> int:
-    return int.from_bytes(entry[_MARK_BYTES:_MARK_BYTES + TIME_BYTES], "big") - (1 << 63)
+    return int.from_bytes(entry[_MARK_BYTES : _MARK_BYTES + TIME_BYTES], "big") - (1 << 63)
 
 
 @cache

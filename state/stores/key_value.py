@@ -112,8 +112,9 @@ class _KeyValueRows(Store, Generic[V]):
             live = self._times(rows) >= oldest_ms
             rows = rows.with_columns(pl.when(live).then(pl.col(name)).alias(name) for name in (*self._shown, "_ts"))
             rows = rows.with_columns(pl.col("_found") & live.fill_null(False))
-        return pl.concat([keys.select(self.spec.key.names()), rows.select(*self._shown, "_ts", "_found")],
-                         how="horizontal")
+        return pl.concat(
+            [keys.select(self.spec.key.names()), rows.select(*self._shown, "_ts", "_found")], how="horizontal"
+        )
 
     def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
         """Rows with keys from each of ``lower`` to that of ``upper`` beside it, which is left out.
@@ -167,8 +168,11 @@ class _KeyValueRows(Store, Generic[V]):
         """
         oldest_ms = self._oldest_live_ms()
         due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
-        rows = [(key, value) for key, value in self._held_rows([key for key, _ in due])
-                if oldest_ms is not None and self._time_of(value) < oldest_ms]
+        rows = [
+            (key, value)
+            for key, value in self._held_rows([key for key, _ in due])
+            if oldest_ms is not None and self._time_of(value) < oldest_ms
+        ]
         expired = self.frame_of(rows)
         self._index.remove(due)
         self.columns.delete([key for key, _ in rows])

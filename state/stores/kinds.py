@@ -13,8 +13,11 @@ from weir.state.types import StoreKind, StoreSpec
 AnyStore = KeyValueStore | WindowStore | SessionStore | VersionedStore
 
 _STORES: dict[StoreKind, type[AnyStore]] = {
-    StoreKind.KEY_VALUE: KeyValueStore, StoreKind.WINDOW: WindowStore, StoreKind.SESSION: SessionStore,
-    StoreKind.VERSIONED: VersionedStore}
+    StoreKind.KEY_VALUE: KeyValueStore,
+    StoreKind.WINDOW: WindowStore,
+    StoreKind.SESSION: SessionStore,
+    StoreKind.VERSIONED: VersionedStore,
+}
 
 
 def store_of(spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> AnyStore:

@@ -31,7 +31,7 @@ def shortened(store: str, keys: Sequence[bytes]) -> tuple[list[bytes], dict[byte
     for index, key in enumerate(keys):
         if len(key) >= MAX_KEY_BYTES:
             digest = hashlib.blake2b(store.encode() + b"\x00" + key, digest_size=HASH_BYTES).digest()
-            held[index] = key[:MAX_KEY_BYTES - HASH_BYTES] + digest
+            held[index] = key[: MAX_KEY_BYTES - HASH_BYTES] + digest
             whole_by_hash[digest] = key
     return held, whole_by_hash
 

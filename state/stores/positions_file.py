@@ -31,6 +31,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
             file and line.
         FileNotFoundError: There is no such file.
     """
+
     def broken(line: int, reason: str) -> PositionsFileError:
         return PositionsFileError(str(path), line, reason)
 

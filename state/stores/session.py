@@ -80,18 +80,19 @@ class SessionStore(Store):
         """
         return self._scan(self._of_key(self._body(key), earliest_end_ms, False), earliest_end_ms, latest_start_ms)
 
-    def backward_find_sessions(self, key: Key, earliest_end_ms: int | None,
-                               latest_start_ms: int | None) -> Scan[Entry]:
+    def backward_find_sessions(self, key: Key, earliest_end_ms: int | None, latest_start_ms: int | None) -> Scan[Entry]:
         """As ``find_sessions``, the one that ends last first."""
         return self._scan(self._of_key(self._body(key), earliest_end_ms, True), earliest_end_ms, latest_start_ms)
 
-    def find_sessions_of_keys(self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None,
-                              latest_start_ms: int | None) -> Scan[Entry]:
+    def find_sessions_of_keys(
+        self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None, latest_start_ms: int | None
+    ) -> Scan[Entry]:
         """``find_sessions`` over the keys from ``lower`` through ``upper``, by key, end, start; None is no bound."""
         return self._scan(self._of_keys(lower, upper, False), earliest_end_ms, latest_start_ms)
 
-    def backward_find_sessions_of_keys(self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None,
-                                       latest_start_ms: int | None) -> Scan[Entry]:
+    def backward_find_sessions_of_keys(
+        self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None, latest_start_ms: int | None
+    ) -> Scan[Entry]:
         """As ``find_sessions_of_keys``, greatest key first."""
         return self._scan(self._of_keys(lower, upper, True), earliest_end_ms, latest_start_ms)
 
@@ -106,12 +107,13 @@ class SessionStore(Store):
         All columns of the sessions found, and ``_asked`` (UInt32), the place in ``keys`` of the row that asked, in
         the order of ``keys``, then by end and start.
         """
-        bounds = keys.with_columns(window_end=pl.col("earliest_end_ms").clip(self._from(None)),
-                                   window_start=pl.lit(-(1 << 62)))
+        bounds = keys.with_columns(
+            window_end=pl.col("earliest_end_ms").clip(self._from(None)), window_start=pl.lit(-(1 << 62))
+        )
         lowers = self.columns.whole_keys(bounds)
         asked, rows = [], []
         for place, (lower, latest_start_ms) in enumerate(zip(lowers, keys["latest_start_ms"].to_list(), strict=True)):
-            body = lower[:-2 * TIME_BYTES]
+            body = lower[: -2 * TIME_BYTES]
             for row in self._started(self._range(lower, body + BEHIND_TIMES), latest_start_ms):
                 asked.append(place)
                 rows.append(row)
@@ -120,8 +122,7 @@ class SessionStore(Store):
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Put sessions in order, the last of a key and session stands: key columns, value columns, ``_ts``."""
         ends = rows.get_column("window_end").dt.timestamp("ms")
-        self.write_rows(rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last",
-                                                              maintain_order=True))
+        self.write_rows(rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last", maintain_order=True))
 
     def write_rows(self, rows: pl.DataFrame) -> None:
         """Put different sessions whether they have expired or not; stream time stays. Columns as for ``put_rows``."""
@@ -131,8 +132,11 @@ class SessionStore(Store):
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Remove the sessions of ``keys`` (all key columns); absent ones are harmless."""
-        self._drop(list(zip(self.columns.encode(keys), keys.get_column("window_end").dt.timestamp("ms").to_list(),
-                            strict=True)))
+        self._drop(
+            list(
+                zip(self.columns.encode(keys), keys.get_column("window_end").dt.timestamp("ms").to_list(), strict=True)
+            )
+        )
 
     def expire(self) -> pl.DataFrame:
         """Delete the sessions that have expired and give them, by end. To be called once an epoch."""
@@ -175,6 +179,6 @@ class SessionStore(Store):
 
     def _times_of(self, held: bytes) -> tuple[int, int]:
         """End and start of a session, from its key."""
-        times = self._whole(held)[-2 * TIME_BYTES:]
+        times = self._whole(held)[-2 * TIME_BYTES :]
         sign = 1 << 63
         return (int.from_bytes(times[:TIME_BYTES], "big") - sign, int.from_bytes(times[TIME_BYTES:], "big") - sign)

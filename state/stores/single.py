@@ -36,8 +36,19 @@ Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SIGN = 1 << 63
-_FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
-            "f4": "f", "f8": "d"}
+_FORMATS = {
+    "b1": "?",
+    "i1": "b",
+    "i2": "h",
+    "i4": "i",
+    "i8": "q",
+    "u1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+    "f4": "f",
+    "f8": "d",
+}
 
 
 class SingleKeyCodec:
@@ -51,8 +62,10 @@ class SingleKeyCodec:
         self._left, self._right = TIME_BYTES * len(before), TIME_BYTES * len(behind)
         self._is_escaped = bool(times) or len(self.columns) > 1
         last = len(self.columns) - 1
-        self._parts = [(dtype, is_text(dtype), bool(times) or index < last, to_physical(dtype), to_logical(dtype))
-                       for index, dtype in enumerate(self.columns.dtypes())]
+        self._parts = [
+            (dtype, is_text(dtype), bool(times) or index < last, to_physical(dtype), to_logical(dtype))
+            for index, dtype in enumerate(self.columns.dtypes())
+        ]
 
     def body(self, values: Sequence[Any]) -> bytes:
         """The components between the times.
@@ -67,25 +80,25 @@ class SingleKeyCodec:
         parts = [self._component(value, *part[:4]) for value, part in zip(values, self._parts, strict=False)]
         _, last_is_text, has_end, *_ = self._parts[len(parts) - 1]
         if parts and last_is_text and has_end:
-            parts[-1] = parts[-1][:-len(END)]
+            parts[-1] = parts[-1][: -len(END)]
         return b"".join(parts)
 
     def decode(self, key: bytes) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Values of the key columns, and the times in the order in which the bytes have them."""
-        body = key[self._left:len(key) - self._right]
-        around = key[:self._left] + key[len(key) - self._right:]
-        times = tuple(_time(around[at:at + TIME_BYTES]) for at in range(0, len(around), TIME_BYTES))
+        body = key[self._left : len(key) - self._right]
+        around = key[: self._left] + key[len(key) - self._right :]
+        times = tuple(_time(around[at : at + TIME_BYTES]) for at in range(0, len(around), TIME_BYTES))
         values, position = [], 0
         for dtype, is_of_text, has_end, _, logical in self._parts:
             if is_of_text:
                 end = _end_of(body, position) if has_end else len(body)
-                text = body[position + 1:end].replace(ESCAPED, END) if self._is_escaped else body[position + 1:end]
+                text = body[position + 1 : end].replace(ESCAPED, END) if self._is_escaped else body[position + 1 : end]
                 physical: Any = text if dtype == pl.Binary else text.decode()
                 following = end + 1
             else:
                 following = position + 1 + width(dtype)
-                physical = _number(body[position + 1:following], dtype)
-            values.append(None if body[position:position + 1] == NULL else logical(physical))
+                physical = _number(body[position + 1 : following], dtype)
+            values.append(None if body[position : position + 1] == NULL else logical(physical))
             position = following
         return tuple(values), times
 
@@ -119,14 +132,18 @@ class SingleRowCodec:
         """Raises ``TypeError`` when the row has other columns, or a value that is not of its column's type."""
         if row.keys() != self._convert.keys():
             raise TypeError(f"a row has the columns {', '.join(self._convert)}, and got {', '.join(row) or 'none'}")
-        values = [ts, *(None if row[name] is None else physical(row[name])
-                        for name, (physical, _) in self._convert.items())]
+        values = [
+            ts,
+            *(None if row[name] is None else physical(row[name]) for name, (physical, _) in self._convert.items()),
+        ]
         if self._struct is None:
             return msgspec.msgpack.encode(values)
         nulls = sum(1 << index for index, value in enumerate(values) if value is None)
         try:
-            return self._struct.pack(nulls.to_bytes(self._bitmap, "little"), *(
-                blank if value is None else value for value, blank in zip(values, self._blanks, strict=True)))
+            return self._struct.pack(
+                nulls.to_bytes(self._bitmap, "little"),
+                *(blank if value is None else value for value, blank in zip(values, self._blanks, strict=True)),
+            )
         except struct.error as error:
             raise TypeError(f"{dict(row)} does not fit the columns {dict(self.schema)}: {error}") from None
 
@@ -139,8 +156,10 @@ class SingleRowCodec:
                 bitmap, *packed = self._struct.unpack(data)
                 nulls = int.from_bytes(bitmap, "little")
                 ts, *values = (None if nulls >> index & 1 else value for index, value in enumerate(packed))
-            return {name: None if value is None else logical(value) for (name, (_, logical)), value
-                    in zip(self._convert.items(), values, strict=True)}, ts
+            return {
+                name: None if value is None else logical(value)
+                for (name, (_, logical)), value in zip(self._convert.items(), values, strict=True)
+            }, ts
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
             raise RowFormatError(tuple(self._convert), str(error)) from error
 
@@ -158,6 +177,7 @@ def to_physical(dtype: pl.DataType) -> Convert:
             if not isinstance(value, wanted):
                 raise TypeError(f"{value!r} is not a {wanted.__name__}")
             return value
+
         return checked
     if _is_utc(dtype):
         per_unit = 1000 if dtype.time_unit == "ms" else 1  # type: ignore[attr-defined]
@@ -208,6 +228,6 @@ def _time(data: bytes) -> int:
 
 def _end_of(body: bytes, position: int) -> int:
     end = body.index(END, position)
-    while body[end:end + 2] == ESCAPED:
+    while body[end : end + 2] == ESCAPED:
         end = body.index(END, end + 2)
     return end

@@ -21,13 +21,20 @@ SINCE = "_since"
 BOOKKEEPING = (WRITTEN, GONE, SINCE)
 
 
-def key_value_spec(name: str, key: pl.Schema, value: pl.Schema, *, ttl_ms: int | None = None,
-                   expires_by: StoreClock = StoreClock.STREAM_TIME) -> StoreSpec:
+def key_value_spec(
+    name: str,
+    key: pl.Schema,
+    value: pl.Schema,
+    *,
+    ttl_ms: int | None = None,
+    expires_by: StoreClock = StoreClock.STREAM_TIME,
+) -> StoreSpec:
     """One row a key. With ``ttl_ms`` a row lives that long after its last write, by either clock."""
     if ttl_ms is not None and expires_by is StoreClock.WALL_CLOCK:
         value = pl.Schema({**value, WRITTEN: TIME})
-    return StoreSpec(name=name, key=key, value=value, retention_ms=_positive(name, "ttl_ms", ttl_ms),
-                     expires_by=expires_by)
+    return StoreSpec(
+        name=name, key=key, value=value, retention_ms=_positive(name, "ttl_ms", ttl_ms), expires_by=expires_by
+    )
 
 
 def window_spec(name: str, key: pl.Schema, value: pl.Schema, *, size_ms: int, retention_ms: int) -> StoreSpec:
@@ -37,25 +44,41 @@ def window_spec(name: str, key: pl.Schema, value: pl.Schema, *, size_ms: int, re
         ValueError: The retention is shorter than the windows are.
     """
     if retention_ms < size_ms:
-        raise ValueError(f"store {name!r} keeps windows for {retention_ms} ms, and they are {size_ms} ms long; "
-                         "keep them for that long at least")
-    return StoreSpec(name=name, key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}), value=value,
-                     kind=StoreKind.WINDOW, retention_ms=retention_ms,
-                     window_size_ms=_positive(name, "size_ms", size_ms))
+        raise ValueError(
+            f"store {name!r} keeps windows for {retention_ms} ms, and they are {size_ms} ms long; "
+            "keep them for that long at least"
+        )
+    return StoreSpec(
+        name=name,
+        key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}),
+        value=value,
+        kind=StoreKind.WINDOW,
+        retention_ms=retention_ms,
+        window_size_ms=_positive(name, "size_ms", size_ms),
+    )
 
 
 def session_spec(name: str, key: pl.Schema, value: pl.Schema, *, retention_ms: int) -> StoreSpec:
     """One row a key and session; a session lives for ``retention_ms`` of stream time from its end."""
-    return StoreSpec(name=name, key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}), value=value,
-                     kind=StoreKind.SESSION, retention_ms=_positive(name, "retention_ms", retention_ms))
+    return StoreSpec(
+        name=name,
+        key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}),
+        value=value,
+        kind=StoreKind.SESSION,
+        retention_ms=_positive(name, "retention_ms", retention_ms),
+    )
 
 
 def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: int) -> StoreSpec:
     """One row a key and version; versions older than ``history_ms`` of stream time are neither kept nor taken,
     but the newest of a key stays."""
-    return StoreSpec(name=name, key=pl.Schema({**key, VALID_FROM: TIME}),
-                     value=pl.Schema({**value, GONE: pl.Boolean()}), kind=StoreKind.VERSIONED,
-                     retention_ms=_positive(name, "history_ms", history_ms))
+    return StoreSpec(
+        name=name,
+        key=pl.Schema({**key, VALID_FROM: TIME}),
+        value=pl.Schema({**value, GONE: pl.Boolean()}),
+        kind=StoreKind.VERSIONED,
+        retention_ms=_positive(name, "history_ms", history_ms),
+    )
 
 
 def buffer_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:

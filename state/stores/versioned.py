@@ -71,8 +71,9 @@ class VersionedStore(Store):
             self.expired_puts += 1
             return NOT_PUT
         self._advance(timestamp_ms)
-        return self._insert(body, timestamp_ms,
-                            _Version(self._pack(nothing, timestamp_ms, **{GONE: row is None}), row is None))
+        return self._insert(
+            body, timestamp_ms, _Version(self._pack(nothing, timestamp_ms, **{GONE: row is None}), row is None)
+        )
 
     def get(self, key: Key, as_of_ms: int | None = None) -> VersionedRow | None:
         """The newest version, or the one that holds at ``as_of_ms``; None where there is nothing.
@@ -91,8 +92,9 @@ class VersionedStore(Store):
         self.put(key, None, timestamp_ms)
         return found
 
-    def versions(self, key: Key, from_ms: int | None = None, to_ms: int | None = None, *,
-                 oldest_first: bool = False) -> Iterator[VersionedRow]:
+    def versions(
+        self, key: Key, from_ms: int | None = None, to_ms: int | None = None, *, oldest_first: bool = False
+    ) -> Iterator[VersionedRow]:
         """Versions that hold at some time from ``from_ms`` through ``to_ms``, both included, newest first."""
         body, oldest_ms = self._body(key), self._oldest_live_ms()
         lower = body if from_ms is None else (self._at(body, from_ms) or (body,))[0]
@@ -203,8 +205,11 @@ class VersionedStore(Store):
     def _write(self, keys: list[bytes], versions: list[tuple[int, int | None, _Version]], aged: _Aged) -> None:
         """Put down versions, each with its begin and end, and when they and the ``aged`` ones grow old."""
         held = self.columns.hold(keys)
-        due = [(key, due_ms) for key, version in zip(held, versions, strict=True)
-               if (due_ms := _due_ms(*version)) is not None]
+        due = [
+            (key, due_ms)
+            for key, version in zip(held, versions, strict=True)
+            if (due_ms := _due_ms(*version)) is not None
+        ]
         self._index.remove(aged.before)
         self._index.put(aged.now + due)
         self.columns.write_bytes(held, [version.value for _, _, version in versions])
@@ -220,8 +225,11 @@ class VersionedStore(Store):
 
     def _is_too_old(self, time_ms: int) -> bool:
         """Whether a put at this time is older than the history."""
-        return (self.spec.retention_ms is not None and self.stream_time_ms is not None
-                and time_ms < self.stream_time_ms - self.spec.retention_ms)
+        return (
+            self.spec.retention_ms is not None
+            and self.stream_time_ms is not None
+            and time_ms < self.stream_time_ms - self.spec.retention_ms
+        )
 
     def _get_as_of(self, body: bytes, as_of_ms: int | None) -> VersionedRow | None:
         found = self._at(body, as_of_ms)

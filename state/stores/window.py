@@ -65,18 +65,19 @@ class _WindowRows(Store, Generic[V]):
         """The key's windows with starts from ``from_ms`` through ``to_ms``, oldest first; None is no bound."""
         return Scan(self, self._of_key(self._body(key), from_ms, to_ms, False), self._entry)
 
-    def backward_fetch_between(self, key: Key, from_ms: int | None = None,
-                               to_ms: int | None = None) -> Scan[Entry[V]]:
+    def backward_fetch_between(self, key: Key, from_ms: int | None = None, to_ms: int | None = None) -> Scan[Entry[V]]:
         """As ``fetch_between``, newest first."""
         return Scan(self, self._of_key(self._body(key), from_ms, to_ms, True), self._entry)
 
-    def fetch_keys(self, lower: Key | None, upper: Key | None, from_ms: int | None = None,
-                   to_ms: int | None = None) -> Scan[Entry[V]]:
+    def fetch_keys(
+        self, lower: Key | None, upper: Key | None, from_ms: int | None = None, to_ms: int | None = None
+    ) -> Scan[Entry[V]]:
         """Windows of the keys from ``lower`` through ``upper``, by start, then key; None is no bound."""
         return Scan(self, self._of_keys(lower, upper, from_ms, to_ms, False), self._entry)
 
-    def backward_fetch_keys(self, lower: Key | None, upper: Key | None, from_ms: int | None = None,
-                            to_ms: int | None = None) -> Scan[Entry[V]]:
+    def backward_fetch_keys(
+        self, lower: Key | None, upper: Key | None, from_ms: int | None = None, to_ms: int | None = None
+    ) -> Scan[Entry[V]]:
         """As ``fetch_keys``, newest start first, greatest key first."""
         return Scan(self, self._of_keys(lower, upper, from_ms, to_ms, True), self._entry)
 
@@ -137,8 +138,9 @@ class _WindowRows(Store, Generic[V]):
         for start in self._starts(from_ms, to_ms, reverse):
             yield from self._range(start + body, start + body + BEHIND_TIMES, reverse)
 
-    def _of_keys(self, lower: Key | None, upper: Key | None, from_ms: int | None, to_ms: int | None,
-                 reverse: bool) -> Iterator[HeldRow]:
+    def _of_keys(
+        self, lower: Key | None, upper: Key | None, from_ms: int | None, to_ms: int | None, reverse: bool
+    ) -> Iterator[HeldRow]:
         first = b"" if lower is None else self._body(lower)
         last = None if upper is None else self._body(upper) + BEHIND_TIMES
         for start in self._starts(from_ms, to_ms, reverse):

@@ -61,8 +61,24 @@ def ui(settings, pytestconfig, monkeypatch) -> Iterator[str]:
 
     with broker_for(settings):
         workspace = str(pytestconfig.rootpath / "workspace.yaml")
-        server = start_kept([sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-w", workspace,
-                             "--host", "127.0.0.1", "--port", str(port)], log=log, environment={})
+        server = start_kept(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "dagster",
+                "dev",
+                "-w",
+                workspace,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ],
+            log=log,
+            environment={},
+        )
         try:
             wait_for(is_up, "the UI is up", START_LIMIT_S)
             yield url

@@ -87,8 +87,11 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
             assert story.ended() == "Success"
 
         with story.step("backfilled"):
-            wait_for(lambda: instance.get_materialized_partitions(dg.AssetKey(["weather", "backfill"])) == DAYS,
-                     "the days are there", RUN_LIMIT_S)
+            wait_for(
+                lambda: instance.get_materialized_partitions(dg.AssetKey(["weather", "backfill"])) == DAYS,
+                "the days are there",
+                RUN_LIMIT_S,
+            )
             story.open("/runs")
             story.text("3 partitions").wait_for()
     assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]

@@ -29,13 +29,19 @@ def build(commit_interval: timedelta, topic: str = TOPIC) -> Application:
     builder = StreamsBuilder()
     events = builder.stream(topic, key=String("user"), value=Json(Event))
     events.group_by_key().agg("sums", total=Sum("amount"), events=Count()).to_delta("user_sums")
-    (events.group_by_key()
+    (
+        events.group_by_key()
         .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=10), timedelta(seconds=2)))
         .agg("windows", total=Sum("amount"), biggest=Max("amount"))
         .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-        .to_delta("closed_windows"))
-    (events.filter(col("amount") >= 0).group_by("kind")
-        .agg("by_kind", total=Sum("amount"), events=Count()).to_delta("kind_sums"))
+        .to_delta("closed_windows")
+    )
+    (
+        events.filter(col("amount") >= 0)
+        .group_by("kind")
+        .agg("by_kind", total=Sum("amount"), events=Count())
+        .to_delta("kind_sums")
+    )
     return Application("faulty", builder, commit_interval=commit_interval)
 
 

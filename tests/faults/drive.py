@@ -19,6 +19,12 @@ if __name__ == "__main__":
     note(faults, STARTS)
     folder, bootstrap_servers, records = sys.argv[1:]
     settings = Settings(dir=Path(folder), bootstrap_servers=bootstrap_servers, slots=2, max_epoch_records=int(records))
-    run("tests.faults.applications:app", settings, bootstrap_servers=bootstrap_servers, until_caught_up=True,
-        take_over=True, on_step="tests.faults.hook:on_step")
+    run(
+        "tests.faults.applications:app",
+        settings,
+        bootstrap_servers=bootstrap_servers,
+        until_caught_up=True,
+        take_over=True,
+        on_step="tests.faults.hook:on_step",
+    )
     note(faults, "driver caught up")

@@ -58,8 +58,9 @@ def outcome(application_folder: Path, state_folder: Path) -> dict[str, Any]:
         found[name] = _newest(_rows(application_folder / name), ["_epoch", "_seq"], 1)
     for store in STORES:
         key_count = {"sums": 1, "windows": 3, "by_kind": 1}[store]
-        found[f"_changelog/{store}"] = _newest(_rows(application_folder / "_changelog" / store).drop("segment"),
-                                               ["_epoch"], key_count)
+        found[f"_changelog/{store}"] = _newest(
+            _rows(application_folder / "_changelog" / store).drop("segment"), ["_epoch"], key_count
+        )
     for task in sorted(path for path in state_folder.iterdir() if path.is_dir()):
         with open_reader(current_instance(task), IsolationLevel.READ_COMMITTED) as reader:
             stores = STORES[:2] if task.name.startswith(f"{TOPIC}-") else STORES[2:]

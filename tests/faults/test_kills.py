@@ -65,7 +65,9 @@ class Runs:
     def start(self, epoch_rows: int = EPOCH_ROWS) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.faults.drive", str(self.folder), self.brokers, str(epoch_rows)],
-            env={**os.environ, FAULTS_DIR: str(self.faults)}, stderr=subprocess.PIPE)
+            env={**os.environ, FAULTS_DIR: str(self.faults)},
+            stderr=subprocess.PIPE,
+        )
 
     def run(self, epoch_rows: int = EPOCH_ROWS) -> int:
         """One driver to its end; gives its exit code."""
@@ -78,13 +80,14 @@ class Runs:
         """One driver to its death at ``step`` and that of all it started; gives what is left to mend."""
         order(self.faults, [("driver", step)])
         assert self.run() == -9, f"the driver caught up before it met {step!r}"
-        wait_for(lambda: not any(map(self._has_started, psutil.process_iter())), "nothing outlives the driver",
-                 DEATH_LIMIT_S)
+        wait_for(
+            lambda: not any(map(self._has_started, psutil.process_iter())), "nothing outlives the driver", DEATH_LIMIT_S
+        )
         return unfinished(self.warehouse, self.state)
 
     def die_and_finish(self, kills: Sequence[str], undisturbed: dict) -> list[Unfinished]:
-        """Drivers that die at these steps, one after another, and one that nobody disturbs; gives what each death left.
-        """
+        """Drivers that die at these steps, one after another, and one that nobody disturbs; gives what each death
+        left."""
         found = [self.die(step) for step in kills]
         assert_same(self.finish(), undisturbed)
         for step, rest in zip(kills, found, strict=True):
@@ -164,7 +167,7 @@ def test_drivers_killed_at_random_times_leave_what_an_undisturbed_run_leaves(tmp
     runs, rng = Runs(tmp_path, brokers), random.Random(3)
     for life in range(1, RANDOM_KILLS + 1):
         driver = runs.start()
-        while driver.poll() is None and not any(runs.lives()[life - 1:]):
+        while driver.poll() is None and not any(runs.lives()[life - 1 :]):
             time.sleep(0.02)
         time.sleep(rng.uniform(0.0, 2.0))
         driver.kill()

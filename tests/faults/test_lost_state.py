@@ -126,7 +126,7 @@ def flip(folder: Path, offset: int, count: int = 16) -> None:
 def flip_headers_of_pages_with(shop: Shop, content: bytes) -> None:
     data, found = used_bytes(shop.instance), 0
     for page in range(2, len(data) // PAGE_BYTES + 1):
-        if content in data[page * PAGE_BYTES:(page + 1) * PAGE_BYTES]:
+        if content in data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]:
             flip(shop.instance, page * PAGE_BYTES)
             found += 1
     assert found
@@ -144,14 +144,21 @@ def put(shop: Shop, key: bytes, value: bytes, *, state: StateId) -> None:
     store.settle(generation=1, expected=shop.committed.state, committed=shop.committed.state)
     with store.session() as session:
         session.put_many(TASK_STORE, [key], [value])
-        store.apply(session, state=state, expected=shop.committed.state, generation=1, plan_hash="",
-                    make_receipt=lambda uncommitted: b"")
+        store.apply(
+            session,
+            state=state,
+            expected=shop.committed.state,
+            generation=1,
+            plan_hash="",
+            make_receipt=lambda uncommitted: b"",
+        )
     store.settle(generation=1, expected=state, committed=state)
     store.close()
 
 
 def lose_rows(shop: Shop) -> None:
     import lmdb
+
     with lmdb.open(str(shop.instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
         assert txn.delete(b"\x02shop-1", db=raw.open_db(b"sums", txn=txn))
 
@@ -159,30 +166,44 @@ def lose_rows(shop: Shop) -> None:
 DAMAGES: dict[str, tuple[Callable[[Shop], object], str]] = {
     "the folder is gone": (lambda shop: shutil.rmtree(shop.instance), "the folder is missing"),
     "the data file is gone": (lambda shop: (shop.instance / "data.mdb").unlink(), "holds no data"),
-    "the data file is cut short": (lambda shop: os.truncate(shop.instance / "data.mdb", 3 * PAGE_BYTES),
-                                   "were written"),
+    "the data file is cut short": (
+        lambda shop: os.truncate(shop.instance / "data.mdb", 3 * PAGE_BYTES),
+        "were written",
+    ),
     "the data file is empty": (lambda shop: os.truncate(shop.instance / "data.mdb", 0), "no LMDB header"),
     "bytes flipped in the file's header": (
-        lambda shop: [flip(shop.instance, page * PAGE_BYTES, 64) for page in (0, 1)], "no LMDB header"),
+        lambda shop: [flip(shop.instance, page * PAGE_BYTES, 64) for page in (0, 1)],
+        "no LMDB header",
+    ),
     "bytes flipped in the meta record": (flip_meta_record, "meta record is missing or damaged"),
     "bytes flipped in pages of rows": (lambda shop: flip_headers_of_pages_with(shop, b"shop-1"), "LMDB: "),
     "bytes flipped in the row of positions": (
-        lambda shop: put(shop, POSITIONS_KEY, b"\xc1garbage", state=shop.committed.state), "cannot be read"),
+        lambda shop: put(shop, POSITIONS_KEY, b"\xc1garbage", state=shop.committed.state),
+        "cannot be read",
+    ),
     "rows are gone": (lose_rows, "holds 4 rows, and 5 were written"),
     "another format version": (lambda shop: change_identity(shop.instance, format_version=0), "format version 0"),
     "no identity": (lambda shop: (shop.instance / "instance.json").unlink(), "instance.json cannot be read"),
     "the machine was restarted": (lambda shop: change_identity(shop.instance, boot_id="before"), "has restarted"),
     "another device": (lambda shop: change_identity(shop.instance, device=1), "another device"),
-    "another machine's folder": (lambda shop: change_identity(shop.instance, boot_id="theirs", device=1),
-                                 "has restarted"),
+    "another machine's folder": (
+        lambda shop: change_identity(shop.instance, boot_id="theirs", device=1),
+        "has restarted",
+    ),
     "a position beyond the log": (
-        lambda shop: put(shop, POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 10_000}}),
-                         state=shop.committed.state),
-        "holds position 10000 of sales-1, but the plan goes on from 60"),
+        lambda shop: put(
+            shop, POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 10_000}}), state=shop.committed.state
+        ),
+        "holds position 10000 of sales-1, but the plan goes on from 60",
+    ),
     "a state beyond the log": (
-        lambda shop: put(shop, b"extra", b"", state=StateId(1, 999)), "holds state 1.999 with base 1.999"),
+        lambda shop: put(shop, b"extra", b"", state=StateId(1, 999)),
+        "holds state 1.999 with base 1.999",
+    ),
     "three processes died over it": (
-        lambda shop: [(shop.instance / f"unproven.{5_000_001 + n}").touch() for n in range(3)], "3 processes died"),
+        lambda shop: [(shop.instance / f"unproven.{5_000_001 + n}").touch() for n in range(3)],
+        "3 processes died",
+    ),
 }
 
 
@@ -226,8 +247,10 @@ def test_a_restored_task_is_not_restored_again_at_the_next_start(shop):
 def test_a_task_whose_restored_state_is_no_better_stops_the_run(shop, monkeypatch):
     """Its changelog does not agree with the commit log: to restore for ever would say nothing to anybody."""
     shutil.rmtree(shop.instance)
-    monkeypatch.setattr("weir.pipelines.spark.restore.task_rows",
-                        lambda positions, clocks: [(POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 7}}))])
+    monkeypatch.setattr(
+        "weir.pipelines.spark.restore.task_rows",
+        lambda positions, clocks: [(POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 7}}))],
+    )
     shop.topics.rows["sales", 1] += sales(10, 1)
     with pytest.raises(RestoreFailedError, match=r"task 0_1 .*no better: holds position 7 of sales-1"):
         shop.run()
@@ -289,8 +312,10 @@ def test_pages_that_end_the_process_are_found_by_the_deaths(tmp_path):
     with (tmp_path / "i" / "data.mdb").open("r+b") as file:
         file.seek(page * PAGE_BYTES + 10)
         file.write(b"\x10\x00")  # the page's flags: no longer a leaf
-    ends = [subprocess.run([sys.executable, "-c", SCAN, str(tmp_path / "i")], capture_output=True, text=True)
-            for _ in range(4)]
+    ends = [
+        subprocess.run([sys.executable, "-c", SCAN, str(tmp_path / "i")], capture_output=True, text=True)
+        for _ in range(4)
+    ]
     assert [end.returncode for end in ends] == [-6, -6, -6, 1], ends[0].stderr
     assert "3 processes died over it" in ends[3].stderr
 

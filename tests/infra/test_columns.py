@@ -13,9 +13,17 @@ from weir.infra.kafka.columns import ERROR_BYTES, RECORD_SCHEMA, RecordColumns, 
 class Message(ctypes.Structure):
     """``rd_kafka_message_t``; the private field holds the timestamp here."""
 
-    _fields_ = (("error", ctypes.c_int32), ("topic", ctypes.c_void_p), ("partition", ctypes.c_int32),
-                ("payload", ctypes.c_char_p), ("length", ctypes.c_size_t), ("key", ctypes.c_char_p),
-                ("key_length", ctypes.c_size_t), ("offset", ctypes.c_int64), ("timestamp_ms", ctypes.c_int64))
+    _fields_ = (
+        ("error", ctypes.c_int32),
+        ("topic", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_char_p),
+        ("length", ctypes.c_size_t),
+        ("key", ctypes.c_char_p),
+        ("key_length", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("timestamp_ms", ctypes.c_int64),
+    )
 
 
 Take = ctypes.CFUNCTYPE(None, ctypes.POINTER(Message), ctypes.c_void_p)
@@ -79,8 +87,9 @@ def test_columns_hold_what_a_list_would(feed, records, start, end, until_ms, max
             stopped = count
             break
     assert feed([record(*row) for row in rows]) == stopped
-    assert bool(found.is_complete) == bool(wanted and (wanted[-1][3] + 1 >= end or wanted[-1][2] > until_ms
-                                                       or size >= max_bytes))
+    assert bool(found.is_complete) == bool(
+        wanted and (wanted[-1][3] + 1 >= end or wanted[-1][2] > until_ms or size >= max_bytes)
+    )
     assert found.bytes == size
     assert found.next_offset == (wanted[-1][3] + 1 if wanted else start)
     frame = feed.columns.frame()

@@ -38,8 +38,11 @@ def postgresql(tmp_path_factory):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request, tmp_path):
-    url = f"sqlite:///{tmp_path / 'control.sqlite'}" if request.param == "sqlite" else (
-        request.getfixturevalue("postgresql"))
+    url = (
+        f"sqlite:///{tmp_path / 'control.sqlite'}"
+        if request.param == "sqlite"
+        else (request.getfixturevalue("postgresql"))
+    )
     database = ControlDatabase(url)
     for application in database.applications():
         database.forget(application)
@@ -47,8 +50,9 @@ def database(request, tmp_path):
 
 
 def acquire(database, *, owner="one", pid=None, host=None, ttl_s=60.0, take_over=False):
-    return database.acquire_lease("app", owner=owner, pid=pid or os.getpid(), host=host or this_host(), ttl_s=ttl_s,
-                                  take_over=take_over)
+    return database.acquire_lease(
+        "app", owner=owner, pid=pid or os.getpid(), host=host or this_host(), ttl_s=ttl_s, take_over=take_over
+    )
 
 
 def ended_pid() -> int:
@@ -159,8 +163,16 @@ for number in range(100):
 @pytest.mark.slow
 def test_two_processes_that_make_a_database_and_write_at_once_lose_nothing(tmp_path):
     url = f"sqlite:///{tmp_path / 'control.sqlite'}"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, url, by], text=True, stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for by in ("one", "two")]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, url, by],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for by in ("one", "two")
+    ]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:
@@ -195,9 +207,21 @@ def test_of_many_that_acquire_at_once_one_gets_the_lease(database):
 
 def test_task_rows_are_replaced_by_task_and_read_back_as_written(database):
     acquire(database)
-    row = TaskStatusRow(task="0_2", slot=1, status="running", state="3.7", positions={"flights": {"2": 41}}, lag=9,
-                        stream_time_ms=1_000, uncommitted_bytes=10, uncommitted_records=2, open_windows=4,
-                        late_records=1, records_in=41, reason="")
+    row = TaskStatusRow(
+        task="0_2",
+        slot=1,
+        status="running",
+        state="3.7",
+        positions={"flights": {"2": 41}},
+        lag=9,
+        stream_time_ms=1_000,
+        uncommitted_bytes=10,
+        uncommitted_records=2,
+        open_windows=4,
+        late_records=1,
+        records_in=41,
+        reason="",
+    )
     database.report_tasks("app", [row, TaskStatusRow(task="0_10", slot=0, status="restoring", reason="lost disk")])
     database.report_tasks("app", [TaskStatusRow(task="0_10", slot=0, status="running", records_in=2**40)])
     database.add_metric("app", METRIC)
@@ -329,8 +353,10 @@ def test_a_password_in_the_url_is_never_shown():
 def test_the_newest_readings_stand_until_the_application_is_forgotten(database):
     lease = acquire(database)
     assert database.application_status("app").readings == ()
-    old, new = ({"group": "stream-task-metrics", "name": "process-total", "tags": {"task-id": "0_1"}, "value": value}
-                for value in (1.0, 2.5))
+    old, new = (
+        {"group": "stream-task-metrics", "name": "process-total", "tags": {"task-id": "0_1"}, "value": value}
+        for value in (1.0, 2.5)
+    )
     database.report_readings("app", [old, old])
     database.report_readings("app", [new])
     database.release(lease)

@@ -52,8 +52,9 @@ def processes_of(broker: EmbeddedBroker) -> list[int]:
 
 
 def start_user(settings) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", USER, str(settings.dir)], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", USER, str(settings.dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_two_commands_share_a_broker_that_ends_after_the_last_even_when_both_are_killed(settings, embedded):

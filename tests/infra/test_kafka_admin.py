@@ -62,8 +62,12 @@ def test_what_does_not_exist_is_named(kafka_admin, topic):
 @pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_unreachable_within_the_limit():
     admin = KafkaAdmin("127.0.0.1:1", time_limit_s=0.5)
-    for ask in (admin.check_reachable, lambda: admin.end_offsets([("t", 0)]), lambda: admin.partition_count("t"),
-                lambda: admin.create_topic("t", 1)):
+    for ask in (
+        admin.check_reachable,
+        lambda: admin.end_offsets([("t", 0)]),
+        lambda: admin.partition_count("t"),
+        lambda: admin.create_topic("t", 1),
+    ):
         with pytest.raises(BrokerUnreachableError, match=r"no answer from Kafka at 127\.0\.0\.1:1"):
             ask()
 
@@ -73,8 +77,15 @@ def test_a_misspelt_client_property_is_named():
         KafkaAdmin("127.0.0.1:1", {"secrity.protocol": "SASL_SSL"})
 
 
-@pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
-                                  KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE])
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ],
+)
 def test_a_leader_that_has_changed_is_asked_for_anew_and_waited_for(code):
     """A broker that was killed and came back leads with a newer epoch than the client remembers."""
     asked = []

@@ -63,8 +63,9 @@ def assert_reaches(reader: PartitionReader, position: int, end: int) -> None:
 
 def test_a_range_is_read_to_its_end_and_no_further(reading, numbered):
     found = reading(numbered).read(10, 25)
-    assert found.frame.rows() == [(b"k%d" % number, b"v%d" % number, 1_000_000 + number * 1_000, number)
-                                  for number in range(10, 25)]
+    assert found.frame.rows() == [
+        (b"k%d" % number, b"v%d" % number, 1_000_000 + number * 1_000, number) for number in range(10, 25)
+    ]
     assert found.next_offset == 25
 
 
@@ -121,7 +122,7 @@ def test_random_ranges_hold_what_was_produced(reading, broker, topic, compressio
         end = lot.randint(position + 1, 3_000)
         until_ms, max_bytes = lot.choice([None, 2**44, 2**45]), lot.choice([1, 1_000, 100_000, 64 << 20])
         found = reader.read(position, end, until_time_ms=until_ms, max_bytes=max_bytes)
-        assert found.frame.rows() == rows[position:found.next_offset]
+        assert found.frame.rows() == rows[position : found.next_offset]
         assert position < found.next_offset <= end
         if max_bytes == 64 << 20:
             late = next((row[3] for row in rows[position:end] if until_ms is not None and row[2] > until_ms), end)

@@ -37,15 +37,26 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(place, monkeyp
 
 
 def test_client_properties_merge_from_all_sources_under_librdkafkas_names(place, monkeypatch):
-    (place / "weir.toml").write_text('[kafka]\n"sasl.username" = "ann"\nsecurity.protocol = "SASL_PLAINTEXT"\n'
-                                     "enable.ssl.certificate.verification = false\n"
-                                     '[spark]\ndriver.memory = "1g"\n"spark.ui.port" = 4041\n')
+    (place / "weir.toml").write_text(
+        '[kafka]\n"sasl.username" = "ann"\nsecurity.protocol = "SASL_PLAINTEXT"\n'
+        "enable.ssl.certificate.verification = false\n"
+        '[spark]\ndriver.memory = "1g"\n"spark.ui.port" = 4041\n'
+    )
     monkeypatch.setenv("WEIR_KAFKA_SASL_PASSWORD", "hunter2")
     monkeypatch.setenv("WEIR_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO", "ann:hunter2")
-    settings = Settings.load(overrides={"schema_registry.url": "http://registry:8081",
-                                        "kafka.security.protocol": "SASL_SSL", "spark.driver.memory": "2g"})
-    assert settings.kafka == {"sasl.username": "ann", "security.protocol": "SASL_SSL", "sasl.password": "hunter2",
-                              "enable.ssl.certificate.verification": "false"}
+    settings = Settings.load(
+        overrides={
+            "schema_registry.url": "http://registry:8081",
+            "kafka.security.protocol": "SASL_SSL",
+            "spark.driver.memory": "2g",
+        }
+    )
+    assert settings.kafka == {
+        "sasl.username": "ann",
+        "security.protocol": "SASL_SSL",
+        "sasl.password": "hunter2",
+        "enable.ssl.certificate.verification": "false",
+    }
     assert settings.spark == {"spark.driver.memory": "2g", "spark.ui.port": "4041"}
     assert settings.schema_registry == {"url": "http://registry:8081", "basic.auth.user.info": "ann:hunter2"}
     assert "hunter2" not in repr(settings)
@@ -57,13 +68,19 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
     assert Settings.load("here").dir == place / "here"
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
-    ({"slot": "2"}, "^unknown setting 'slot' in a flag; did you mean 'slots'?"),
-    ({"kafka": "x"}, "^unknown setting 'kafka' in a flag; known settings are dir, .*kafka.<property>"),
-    ({"slots": "many"}, "^setting 'slots' in a flag cannot be 'many': it should be a valid integer$"),
-    ({"bootstrap_servers": ""}, "cannot be '': name the brokers as host:port or leave it out for the embedded one$"),
-    ({"slots": "0"}, "^setting 'slots' in a flag cannot be '0': it should be greater than or equal to 1$"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"slot": "2"}, "^unknown setting 'slot' in a flag; did you mean 'slots'?"),
+        ({"kafka": "x"}, "^unknown setting 'kafka' in a flag; known settings are dir, .*kafka.<property>"),
+        ({"slots": "many"}, "^setting 'slots' in a flag cannot be 'many': it should be a valid integer$"),
+        (
+            {"bootstrap_servers": ""},
+            "cannot be '': name the brokers as host:port or leave it out for the embedded one$",
+        ),
+        ({"slots": "0"}, "^setting 'slots' in a flag cannot be '0': it should be greater than or equal to 1$"),
+    ],
+)
 def test_a_wrong_flag_is_one_clear_sentence(overrides, message):
     with pytest.raises(SettingsError, match=message):
         Settings.load(overrides=overrides)
@@ -87,8 +104,13 @@ def test_an_unknown_variable_or_file_key_is_named_with_its_nearest(place, monkey
 
 
 def test_secrets_are_not_printed():
-    settings = Settings.load(overrides={"kafka.sasl.password": "hunter2", "kafka.sasl.username": "ann",
-                                        "control_url": "postgresql://ann:hunter2@host/db"})
+    settings = Settings.load(
+        overrides={
+            "kafka.sasl.password": "hunter2",
+            "kafka.sasl.username": "ann",
+            "control_url": "postgresql://ann:hunter2@host/db",
+        }
+    )
     assert "hunter2" not in repr(settings) + str(settings)
     assert "'sasl.username': 'ann'" in repr(settings)
     assert "postgresql://ann:***@host/db" in repr(settings)

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-HOLD = ("import sys; from weir.infra.spark.session import _sockets_folder; "
-        "print(_sockets_folder(), flush=True); sys.stdin.read()")
+HOLD = (
+    "import sys; from weir.infra.spark.session import _sockets_folder; "
+    "print(_sockets_folder(), flush=True); sys.stdin.read()"
+)
 
 
 def start(folder):
-    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               env={"TMPDIR": str(folder), "PYTHONPATH": ":".join(filter(None, sys.path))})
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"TMPDIR": str(folder), "PYTHONPATH": ":".join(filter(None, sys.path))},
+    )
     return process, process.stdout.readline().strip()
 
 
@@ -45,7 +52,10 @@ def test_a_folder_ends_with_its_owner_or_at_the_next_start(short_folder):
     assert len(list(short_folder.iterdir())) == 3
     last, last_folder = start(short_folder)
     assert {str(path) for path in short_folder.iterdir()} == {
-        first_folder, last_folder, str(short_folder / "weir-sockets-somebody-elses")}
+        first_folder,
+        last_folder,
+        str(short_folder / "weir-sockets-somebody-elses"),
+    }
     assert killed_folder not in (first_folder, last_folder)
     for process in (first, last):
         process.communicate("")

@@ -74,8 +74,12 @@ BUSY_DRIVER = textwrap.dedent("""
 
 def test_java_and_workers_end_with_a_driver_that_is_killed_in_mid_job(tmp_path):
     (tmp_path / "tmp").mkdir()
-    driver = subprocess.Popen([sys.executable, "-c", BUSY_DRIVER, str(tmp_path)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    driver = subprocess.Popen(
+        [sys.executable, "-c", BUSY_DRIVER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+    )
     wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, "the workers are busy")
     children = psutil.Process(driver.pid).children(recursive=True)
     assert len(children) >= 4  # Java, the workers' parent, two workers
@@ -107,8 +111,15 @@ def test_sql_reads_a_delta_table_and_leaves_nothing_outside_the_folder(tmp_path)
     elsewhere.mkdir()
     sockets.mkdir()
     environment = {**os.environ, "TMPDIR": str(sockets), "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", SQL_READER, str(tmp_path)], cwd=elsewhere, env=environment,
-                          capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SQL_READER, str(tmp_path)],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     assert done.stdout.splitlines() == ["42"]
     assert done.stderr == ""
     assert list(elsewhere.iterdir()) == []

@@ -23,8 +23,15 @@ from weir import (
 from weir.pipelines.serdes.partitioner import murmur2
 
 PARTITIONS, RECORDS = 2, 320
-TOPICS = {"joins-orders": 70, "joins-payments": 110, "joins-customers": 300, "joins-names": 900, "joins-views-eu": 130,
-          "joins-views-us": 170, "joins-rebates": 500}
+TOPICS = {
+    "joins-orders": 70,
+    "joins-payments": 110,
+    "joins-customers": 300,
+    "joins-names": 900,
+    "joins-views-eu": 130,
+    "joins-views-us": 170,
+    "joins-rebates": 500,
+}
 """Milliseconds between records of each, so that none keeps pace with another."""
 REBATES_PARTITIONS = 3
 """A join by foreign key needs no equal numbers."""
@@ -78,20 +85,32 @@ def program() -> Application:
     then = customers.to_stream().to_table("customers_then", history_retention=timedelta(seconds=10))
     orders.left_join(then).to_delta("priced_then")
     orders.left_join(then, grace=timedelta(seconds=2), store="unpriced").to_delta("priced_in_order")
-    orders.outer_join(payments, windows=JoinWindows.of_time_difference_and_grace(
-        timedelta(seconds=2), timedelta(seconds=1)), store="settled").to_delta("settled")
+    orders.outer_join(
+        payments,
+        windows=JoinWindows.of_time_difference_and_grace(timedelta(seconds=2), timedelta(seconds=1)),
+        store="settled",
+    ).to_delta("settled")
     customers.outer_join(names).to_delta("profiles")
     customers.group_by("tier").count("tiers").to_delta("tiers")
     rebates = builder.table("joins-rebates", key=String("grade"), value=Json(Rebate), store="rebates")
     customers.join(rebates, foreign_key="tier", store="rebated").to_delta("rebated")
     orders.map_values(paid="amount").merge(payments).to_delta("amounts")
     orders.group_by_key().cogroup(owed).cogroup(payments.group_by_key(), settled).aggregate(
-        "balances", int).to_stream().to_delta("balances")
-    (orders.group_by_key().cogroup(orders=Count(), amount=Sum("amount"))
+        "balances", int
+    ).to_stream().to_delta("balances")
+    (
+        orders.group_by_key()
+        .cogroup(orders=Count(), amount=Sum("amount"))
         .cogroup(payments.group_by_key(), paid=Sum("paid"), last=Last("paid"))
-        .windowed_by(TimeWindows.of_size_and_grace(timedelta(seconds=2), timedelta(seconds=1)).advance_by(
-            timedelta(milliseconds=500)))
-        .agg("spans").suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("spans"))
+        .windowed_by(
+            TimeWindows.of_size_and_grace(timedelta(seconds=2), timedelta(seconds=1)).advance_by(
+                timedelta(milliseconds=500)
+            )
+        )
+        .agg("spans")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("spans")
+    )
     builder.stream(["joins-views-eu", "joins-views-us"], key=String("user"), value=Json(View)).to_delta("views")
     return Application("joins", builder, commit_interval=timedelta(milliseconds=200))
 
@@ -102,8 +121,15 @@ app = program()
 def records(topic: str) -> Iterator[tuple[int, bytes, bytes | None, int]]:
     """Partition, key, value and timestamp; a tenth of the records come 3 s late, some values are null."""
     every_ms = TOPICS[topic]
-    fields = {"joins-orders": "amount", "joins-payments": "paid", "joins-customers": "tier", "joins-names": "name",
-              "joins-views-eu": "ms", "joins-views-us": "ms", "joins-rebates": "rebate"}
+    fields = {
+        "joins-orders": "amount",
+        "joins-payments": "paid",
+        "joins-customers": "tier",
+        "joins-names": "name",
+        "joins-views-eu": "ms",
+        "joins-views-us": "ms",
+        "joins-rebates": "rebate",
+    }
     for index in range(RECORDS * 70 // every_ms):
         lot = index * 2_654_435_761 % 997
         user, time_ms = lot % 40, 1_700_000_000_000 + index * every_ms - (3_000 if lot % 10 == 3 else 0)

@@ -60,21 +60,32 @@ def halves(user: str, visit: Visit) -> Iterator[tuple[str, Half]]:
 
 def program() -> Application:
     builder = StreamsBuilder()
-    visits = builder.stream("mixed-visits", key=String("user"), value=Msgpack(Visit),
-                            timestamp=FailOnInvalidTimestamp("at"), idle_after=SILENCE)
+    visits = builder.stream(
+        "mixed-visits",
+        key=String("user"),
+        value=Msgpack(Visit),
+        timestamp=FailOnInvalidTimestamp("at"),
+        idle_after=SILENCE,
+    )
     amounts = builder.stream("mixed-amounts", key=String("user"), value=Protobuf(Int64Value), idle_after=SILENCE)
     pages = builder.global_table("mixed-pages", key=String("page"), value=Json(Page), store="pages")
     branches = visits.split("by-").branch(col("amount") < 60, "small").default_branch("large")
     branches["by-small"].flat_map(halves).to_delta("halves")
     branches["by-large"].left_join(pages, key="page").to_delta("placed")
     by_user = visits.group_by_key()
-    by_user.agg("about_store", pages=ApproxDistinct("page"), amounts=ApproxQuantiles("amount", at=(0.5, 0.9)),
-                first=Collect("amount", limit=3)).to_stream().to_delta("about")
+    by_user.agg(
+        "about_store",
+        pages=ApproxDistinct("page"),
+        amounts=ApproxQuantiles("amount", at=(0.5, 0.9)),
+        first=Collect("amount", limit=3),
+    ).to_stream().to_delta("about")
     by_user.windowed_by(TimeWindows.of_size_and_grace(SECOND, SECOND)).emit_strategy(
-        EmitStrategy.on_window_close()).agg("closed_store", n=Count(), amount=Sum("amount")).to_delta("closed")
+        EmitStrategy.on_window_close()
+    ).agg("closed_store", n=Count(), amount=Sum("amount")).to_delta("closed")
     by_user.windowed_by(UnlimitedWindows.start_on(START + 2 * SECOND)).count("since").to_stream().to_delta("since")
-    visits.left_join(amounts, windows=JoinWindows.of_time_difference_and_grace(SILENCE, SILENCE),
-                     store="paid").to_delta("paid")
+    visits.left_join(
+        amounts, windows=JoinWindows.of_time_difference_and_grace(SILENCE, SILENCE), store="paid"
+    ).to_delta("paid")
     return Application("mixed", builder, commit_interval=timedelta(milliseconds=300))
 
 

@@ -15,5 +15,6 @@ class Order:
 TOPIC = "registry-orders"
 _builder = StreamsBuilder()
 _builder.stream(TOPIC, key=String("user"), value=Avro(Order)).group_by_key().agg(
-    "totals", total=Sum("amount")).to_delta("totals")
+    "totals", total=Sum("amount")
+).to_delta("totals")
 app = Application("registry-orders", _builder)

@@ -44,8 +44,9 @@ def live(tmp_path_factory, broker, kafka_admin, spark):
     produce(broker, rows[:200])
     register(settings, "sensors", REFERENCE)
     stop = threading.Event()
-    driver = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
-        "bootstrap_servers": broker, "stop": stop, "spark": spark})
+    driver = threading.Thread(
+        target=run, args=(REFERENCE, settings), kwargs={"bootstrap_servers": broker, "stop": stop, "spark": spark}
+    )
     driver.start()
     wait_for(lambda: records_in(settings) == 200, "it has caught up")
 
@@ -78,9 +79,23 @@ def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> 
 def command(settings: Settings, *arguments: str) -> subprocess.Popen:
     """``weir backfill`` in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "backfill", *arguments, "--dir",
-         str(settings.dir), "--bootstrap-servers", settings.bootstrap_servers, "--set", "slots=2"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-c",
+            "from weir.pipelines.cli import main; main()",
+            "backfill",
+            *arguments,
+            "--dir",
+            str(settings.dir),
+            "--bootstrap-servers",
+            settings.bootstrap_servers,
+            "--set",
+            "slots=2",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finished(process: subprocess.Popen) -> str:
@@ -113,8 +128,10 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_
     archive(readings()).write_parquet(tmp_path / "readings.parquet")
     killed, interrupted = (started(settings, epoch_records=1) for _ in range(2))
     from_files = started(settings, "--from", str(tmp_path / "readings.parquet"))
-    wait_for(lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
-             "they have begun")
+    wait_for(
+        lambda: [row["state"] for row in listed(settings) if row["source"] == "Kafka"] == ["running", "running"],
+        "they have begun",
+    )
     for process, number in ((killed, signal.SIGKILL), (interrupted, signal.SIGINT)):
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
@@ -126,7 +143,8 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_
     beyond_ms = day_outputs(app.topology).look_back_ms
     first_ms, end_ms = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000 for day in DAYS)
     assert left["complete"]["records_in"] == sum(
-        first_ms - beyond_ms <= row[2] < end_ms + beyond_ms for row in readings())
+        first_ms - beyond_ms <= row[2] < end_ms + beyond_ms for row in readings()
+    )
     assert_same(outputs(settings), before)
     for row in left.values():
         assert "is discarded" in weir_backfill(settings, "discard", "sensors", row["id"])
@@ -172,8 +190,11 @@ def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginn
 
 def stores(settings: Settings) -> dict:
     epoch = newest_commit(settings.warehouse, "sensors").epoch
-    return {store.name: state_as_of(settings.warehouse / "sensors", store, epoch).drop("_epoch")
-            for sub_topology in mended.topology.sub_topologies for store in sub_topology.stores}
+    return {
+        store.name: state_as_of(settings.warehouse / "sensors", store, epoch).drop("_epoch")
+        for sub_topology in mended.topology.sub_topologies
+        for store in sub_topology.stores
+    }
 
 
 def assert_same(found: dict, wanted: dict) -> None:

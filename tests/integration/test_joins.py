@@ -54,8 +54,10 @@ def expected() -> dict[str, list[dict[str, Any]]]:
                 _, key, value, timestamp_ms = queues[topic].pop(0)
                 inputs[topic].pipe_input(key, value, timestamp_ms=timestamp_ms)
             for table, rows in found.items():
-                rows += [{**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted, "_part": partition}
-                         for record in driver.create_output_table(table).read_records()]
+                rows += [
+                    {**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted, "_part": partition}
+                    for record in driver.create_output_table(table).read_records()
+                ]
     return found
 
 
@@ -82,8 +84,11 @@ def test_facts_of_joins_are_those_of_the_test_driver(summary, place, expected, t
 @pytest.mark.parametrize("table", UPDATES)
 def test_rows_of_joined_tables_are_those_of_the_test_driver(summary, place, expected, table):
     newest = {row["user"]: row for row in expected[table]}
-    wanted = [{name: value for name, value in row.items() if not name.startswith("_")}
-              for row in newest.values() if not row["_deleted"]]
+    wanted = [
+        {name: value for name, value in row.items() if not name.startswith("_")}
+        for row in newest.values()
+        if not row["_deleted"]
+    ]
     found = read_table(place.warehouse / "joins" / table).select(pl.exclude("^_.*$")).to_dicts()
     assert counted(found) == counted(wanted)
 
@@ -98,10 +103,15 @@ def test_counts_of_a_grouped_table_are_the_sums_over_the_test_drivers(summary, p
 
 
 def test_a_join_by_foreign_key_is_that_of_the_newest_rows(summary, place):
-    customers, rebates = ({key.decode(): value and json.loads(value) for _, key, value, _ in records(topic)}
-                          for topic in ("joins-customers", "joins-rebates"))
-    wanted = {user: (customer["tier"], rebate["rebate"]) for user, customer in customers.items()
-              if customer and (rebate := rebates[customer["tier"]])}
+    customers, rebates = (
+        {key.decode(): value and json.loads(value) for _, key, value, _ in records(topic)}
+        for topic in ("joins-customers", "joins-rebates")
+    )
+    wanted = {
+        user: (customer["tier"], rebate["rebate"])
+        for user, customer in customers.items()
+        if customer and (rebate := rebates[customer["tier"]])
+    }
     found = read_table(place.warehouse / "joins" / "rebated").to_dicts()
     assert {row["user"]: (row["tier"], row["rebate"]) for row in found} == wanted
     assert 5 < len(wanted) < len(customers)

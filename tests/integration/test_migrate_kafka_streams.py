@@ -63,8 +63,12 @@ def program(topic: str, id: str) -> Application:
     visits = builder.stream(topic, key=String("user"), value=String("country"))
     by_user = visits.group_by_key()
     by_user.count("by_user").to_delta("by_user")
-    (by_user.windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
-     .count("by_minute").suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("by_minute"))
+    (
+        by_user.windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
+        .count("by_minute")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("by_minute")
+    )
     visits.group_by("country").count("by_country").to_delta("by_country")
     return Application(id, builder)
 
@@ -74,8 +78,13 @@ def produce(bootstrap_servers: str, topic: str, first: int, count: int) -> None:
     random_times, producer = random.Random(first), Producer({"bootstrap.servers": bootstrap_servers})
     for number in range(first, first + count):
         time_ms = 1_700_000_000_000 + number * 300 - random_times.choice((0, 0, 5_000, 40_000))
-        producer.produce(topic, key=b"user-%d" % (number % 300), value=b"country-%d" % (number % 7),
-                         partition=number % PARTITIONS, timestamp=time_ms)
+        producer.produce(
+            topic,
+            key=b"user-%d" % (number % 300),
+            value=b"country-%d" % (number % 7),
+            partition=number % PARTITIONS,
+            timestamp=time_ms,
+        )
     assert producer.flush(30) == 0
 
 
@@ -84,11 +93,27 @@ def run_kafka_streams(folder: Path, *arguments: str) -> None:
         class_path = ":".join(map(str, (*fetch("streams"), folder)))
     except JarsError as error:
         pytest.skip(f"Kafka Streams' jars cannot be fetched: {error}")
-    subprocess.run([java_executable("javac"), "-d", str(folder), "-cp", class_path, str(SOURCE)], check=True,
-                   capture_output=True, timeout=LIMIT_S)
-    done = subprocess.run([java_executable(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                           f"-Djava.io.tmpdir={folder}", "-cp", class_path, SOURCE.stem, *arguments],
-                          capture_output=True, text=True, timeout=LIMIT_S)
+    subprocess.run(
+        [java_executable("javac"), "-d", str(folder), "-cp", class_path, str(SOURCE)],
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    done = subprocess.run(
+        [
+            java_executable(),
+            "-Xmx256m",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            f"-Djava.io.tmpdir={folder}",
+            "-cp",
+            class_path,
+            SOURCE.stem,
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -106,7 +131,8 @@ def windows(finals: pl.DataFrame) -> dict[str, int]:
 
 
 def test_a_kafka_streams_application_is_taken_over_with_nothing_lost_and_nothing_counted_twice(
-        broker, kafka_admin, topic, tmp_path):
+    broker, kafka_admin, topic, tmp_path
+):
     visits, id = topic(partitions=PARTITIONS), f"counts-{tmp_path.name}"
     out = topic(partitions=OUTPUT_PARTITIONS)
     produce(broker, visits, 0, RECORDS // 2)
@@ -114,8 +140,13 @@ def test_a_kafka_streams_application_is_taken_over_with_nothing_lost_and_nothing
 
     topics = KafkaTopics(kafka_admin, (visits,))
     moved = Place(program(visits, "moved"), topics, tmp_path / "moved", max_records=500)
-    app = KafkaStreamsApp(id=id, application=moved.application, cluster=kafka_admin, reader=topics.new_reader,
-                          topic_counts=topics.partition_counts())
+    app = KafkaStreamsApp(
+        id=id,
+        application=moved.application,
+        cluster=kafka_admin,
+        reader=topics.new_reader,
+        topic_counts=topics.partition_counts(),
+    )
     migration = app.migration()
     assert migration.positions == {(visits, 0): RECORDS // 4, (visits, 1): RECORDS // 4}
     assert migration.write(moved.warehouse)
@@ -134,8 +165,13 @@ def test_a_kafka_streams_application_is_taken_over_with_nothing_lost_and_nothing
     assert len(before) > 100
     assert len(after) > 100
 
-    wrong = KafkaStreamsApp(id=id, application=moved.application, cluster=kafka_admin, reader=topics.new_reader,
-                            topic_counts=topics.partition_counts(),
-                            serdes={"by_user": StoreSerdes(key=Int64("user"), value=Int64())})
+    wrong = KafkaStreamsApp(
+        id=id,
+        application=moved.application,
+        cluster=kafka_admin,
+        reader=topics.new_reader,
+        topic_counts=topics.partition_counts(),
+        serdes={"by_user": StoreSerdes(key=Int64("user"), value=Int64())},
+    )
     with pytest.raises(MigrationError, match=r"by_user.*give serdes"):
         wrong.migration()

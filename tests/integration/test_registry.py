@@ -16,8 +16,11 @@ from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-SCHEMA = {"type": "record", "name": "OrderPlaced", "fields": [{"name": "shop", "type": "string"},
-                                                              {"name": "amount", "type": "int"}]}
+SCHEMA = {
+    "type": "record",
+    "name": "OrderPlaced",
+    "fields": [{"name": "shop", "type": "string"}, {"name": "amount", "type": "int"}],
+}
 
 
 def test_workers_ask_the_registry_of_the_settings_for_the_schemas_they_meet(broker, kafka_admin, settings, spark):
@@ -29,13 +32,23 @@ def test_workers_ask_the_registry_of_the_settings_for_the_schemas_they_meet(brok
         for amount in range(100):
             encoded = io.BytesIO()
             fastavro.schemaless_writer(encoded, SCHEMA, {"shop": "x", "amount": amount})
-            producer.produce(TOPIC, header(number) + encoded.getvalue(), f"user-{amount % 3}", partition=amount % 3 % 2,
-                             timestamp=1_000 + amount)
+            producer.produce(
+                TOPIC,
+                header(number) + encoded.getvalue(),
+                f"user-{amount % 3}",
+                partition=amount % 3 % 2,
+                timestamp=1_000 + amount,
+            )
         producer.flush()
         with pytest.raises(SchemaRegistryError, match=r"--set schema_registry\.url"):
             run(reference, settings, bootstrap_servers=broker, until_caught_up=True, spark=spark)
-        run(reference, settings.model_copy(update={"schema_registry": {"url": server.url}}), bootstrap_servers=broker,
-            until_caught_up=True, spark=spark)
+        run(
+            reference,
+            settings.model_copy(update={"schema_registry": {"url": server.url}}),
+            bootstrap_servers=broker,
+            until_caught_up=True,
+            spark=spark,
+        )
         assert set(server.asked) == {number}
     rows = read_table(settings.warehouse / app.id / "totals").select("user", "total").rows()
     assert sorted(rows) == [(f"user-{user}", sum(range(user, 100, 3))) for user in range(3)]

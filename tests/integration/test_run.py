@@ -77,9 +77,22 @@ class Place:
     def start(self) -> subprocess.Popen[str]:
         """``weir run`` in a process of its own."""
         return subprocess.Popen(
-            [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "run", self.reference,
-             "--dir", str(self.settings.dir), "--bootstrap-servers", self.settings.bootstrap_servers],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(os.environ), text=True)
+            [
+                sys.executable,
+                "-c",
+                "from weir.pipelines.cli import main; main()",
+                "run",
+                self.reference,
+                "--dir",
+                str(self.settings.dir),
+                "--bootstrap-servers",
+                self.settings.bootstrap_servers,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ),
+            text=True,
+        )
 
     def state_of(self, task: TaskId) -> Path:
         return self.state / self.app.topology.task_name(task)
@@ -137,7 +150,8 @@ def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others
     there.run(until_caught_up=True, spark=spark, on_progress=scrape)
     assert any('stream_task_metrics_restore_total{application_id="faulty",task_id="1_2"}' in page for page in pages)
     (status,) = json.loads(CliRunner().invoke(weir, ["status", "--json", "--dir", str(there.settings.dir)]).stdout)[
-        "applications"]
+        "applications"
+    ]
     told = {(reading["name"], reading["tags"].get("task-id")): reading["value"] for reading in status["metrics"]}
     assert told["restore-total", "0_0"] > 0
     assert told["process-total", None] >= 1_000
@@ -152,17 +166,32 @@ def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others
 def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedded, spark):
     settings, bootstrap_servers = embedded
     stop, messages = threading.Event(), []
-    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
-        "bootstrap_servers": bootstrap_servers, "stop": stop, "spark": spark,
-        "on_progress": lambda progress: messages.append(progress.message)})
+    thread = threading.Thread(
+        target=run,
+        args=(REFERENCE, settings),
+        kwargs={
+            "bootstrap_servers": bootstrap_servers,
+            "stop": stop,
+            "spark": spark,
+            "on_progress": lambda progress: messages.append(progress.message),
+        },
+    )
     thread.start()
     try:
-        wait_for(lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
-                 "it has caught up")
+        wait_for(
+            lambda: (settings.warehouse / "faulty" / "user_sums").exists() and events_counted(settings) == 2_000,
+            "it has caught up",
+        )
         kill_broker(settings)
         wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
-        wait_for(lambda: KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
-                 if answers(bootstrap_servers) else False, "the broker is back")
+        wait_for(
+            lambda: (
+                KafkaAdmin(bootstrap_servers, time_limit_s=2).partition_counts([TOPIC]) == {TOPIC: PARTITIONS}
+                if answers(bootstrap_servers)
+                else False
+            ),
+            "the broker is back",
+        )
         produce(bootstrap_servers, 2_000, 3_000)
         wait_for(lambda: events_counted(settings) == 3_000, "it has gone on")
     finally:
@@ -181,9 +210,11 @@ def answers(bootstrap_servers: str) -> bool:
 
 def kill_broker(settings: Settings) -> None:
     """SIGKILL for the Java process of the folder's broker."""
-    (broker,) = [process for process in psutil.process_iter(["cmdline"])
-                 if "kafka.Kafka" in (cmdline := " ".join(process.info["cmdline"] or ()))
-                 and str(settings.kafka_dir) in cmdline]
+    (broker,) = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "kafka.Kafka" in (cmdline := " ".join(process.info["cmdline"] or ())) and str(settings.kafka_dir) in cmdline
+    ]
     broker.kill()
 
 
@@ -195,8 +226,11 @@ def test_readers_in_other_processes_see_committed_state_only_and_never_wait(plac
     try:
         task = there.state_of(TaskId(0, 1))
         wait_for(lambda: current_instance(task) is not None, "the first epoch is there")
-        reader = subprocess.Popen([sys.executable, "-m", "tests.integration.read_as_fast_as_possible",
-                                   str(current_instance(task)), "8"], stdout=subprocess.PIPE, text=True)
+        reader = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.read_as_fast_as_possible", str(current_instance(task)), "8"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for first in range(2_000, 6_000, 100):
             there.produce(first, first + 100)
         answer, _ = reader.communicate(timeout=60)
@@ -235,9 +269,15 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(p
     with pytest.raises(LeaseHeldError, match=f"process {older.pid}"):
         there.run(until_caught_up=True, spark=spark)
     stop, claimed = threading.Event(), threading.Event()
-    newer = threading.Thread(target=there.run, kwargs={
-        "take_over": True, "stop": stop, "spark": spark,
-        "on_progress": lambda progress: claimed.set() if progress.generation == 2 else None})
+    newer = threading.Thread(
+        target=there.run,
+        kwargs={
+            "take_over": True,
+            "stop": stop,
+            "spark": spark,
+            "on_progress": lambda progress: claimed.set() if progress.generation == 2 else None,
+        },
+    )
     newer.start()
     try:
         assert claimed.wait(60)
@@ -251,7 +291,6 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(p
         newer.join(60)
 
 
-
 def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
     theirs = Settings(dir=tmp_path / "theirs")
     with broker_for(theirs) as bootstrap_servers:
@@ -259,9 +298,16 @@ def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
         produce(bootstrap_servers, 0, 2_000)
     wait_for(lambda: not answers(bootstrap_servers), "the broker has ended")
     settings, messages = Settings(dir=tmp_path / "weir", slots=2, bootstrap_servers=bootstrap_servers), []
-    thread = threading.Thread(target=run, args=(REFERENCE, settings), kwargs={
-        "bootstrap_servers": bootstrap_servers, "until_caught_up": True, "spark": spark,
-        "on_progress": lambda progress: messages.append(progress.message)})
+    thread = threading.Thread(
+        target=run,
+        args=(REFERENCE, settings),
+        kwargs={
+            "bootstrap_servers": bootstrap_servers,
+            "until_caught_up": True,
+            "spark": spark,
+            "on_progress": lambda progress: messages.append(progress.message),
+        },
+    )
     thread.start()
     wait_for(lambda: any("no answer from Kafka" in message for message in messages), "it is told")
     with broker_for(theirs) as again:
@@ -302,13 +348,19 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
     """Two thousand records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
     settings, bootstrap_servers = own_broker
     look_for_work_often(bootstrap_servers)
-    KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS, {
-        "cleanup.policy": "compact", "segment.ms": "100000", "min.cleanable.dirty.ratio": "0.01"})
+    KafkaAdmin(bootstrap_servers).create_topic(
+        TOPIC, PARTITIONS, {"cleanup.policy": "compact", "segment.ms": "100000", "min.cleanable.dirty.ratio": "0.01"}
+    )
     produce(bootstrap_servers, 0, 2_000)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for partition in range(PARTITIONS):  # an hour later: it begins a segment, the newest of which is never cleaned
-        producer.produce(TOPIC, b'{"amount": 1, "kind": "kind-0"}', f"user-{partition}", partition=partition,
-                         timestamp=START_MS + 3_600_000)
+        producer.produce(
+            TOPIC,
+            b'{"amount": 1, "kind": "kind-0"}',
+            f"user-{partition}",
+            partition=partition,
+            timestamp=START_MS + 3_600_000,
+        )
     producer.flush()
     kept = {}
 
@@ -331,8 +383,10 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
     found = read_table(settings.warehouse / "faulty" / "user_sums")
     assert dict(found.select("user", "total").iter_rows()) == sums
     commit = newest_commit(settings.warehouse, "faulty")
-    reached = {partition: commit.tasks[app.topology.task_name(TaskId(0, partition))].positions[TOPIC][partition]
-               for partition in range(PARTITIONS)}
+    reached = {
+        partition: commit.tasks[app.topology.task_name(TaskId(0, partition))].positions[TOPIC][partition]
+        for partition in range(PARTITIONS)
+    }
     assert reached == {partition: left[-1].offset() + 1 for partition, left in kept.items()}
 
 

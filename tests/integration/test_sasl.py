@@ -21,8 +21,12 @@ from weir.state.commit.tables import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "weir",
-         "sasl.password": "open-sesame"}
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "weir",
+    "sasl.password": "open-sesame",
+}
 START_LIMIT_S, RUN_LIMIT_S = 60, 120
 SASL_PROPERTIES = """
 listeners=SASL_PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
@@ -43,14 +47,20 @@ def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     port, controller_port = free_ports()
     properties = folder / "server.properties"
-    properties.write_text(broker_properties(folder / "data", port, controller_port)
-                          + SASL_PROPERTIES.format(port=port, controller_port=controller_port))
+    properties.write_text(
+        broker_properties(folder / "data", port, controller_port)
+        + SASL_PROPERTIES.format(port=port, controller_port=controller_port)
+    )
     java = [java_executable(), "-Xmx512m", "-cp", ":".join(map(str, jars("kafka")))]
-    subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", "weir-tests-with-a-login", "-c", properties],
-                   check=True, capture_output=True)
+    subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "-t", "weir-tests-with-a-login", "-c", properties],
+        check=True,
+        capture_output=True,
+    )
     with open(folder / "broker.log", "wb") as log:
-        kafka = subprocess.Popen([*java, "kafka.Kafka", properties], stdout=log, stderr=log,
-                                 preexec_fn=end_with_parent())
+        kafka = subprocess.Popen(
+            [*java, "kafka.Kafka", properties], stdout=log, stderr=log, preexec_fn=end_with_parent()
+        )
     try:
         bootstrap_servers = f"127.0.0.1:{port}"
         admin = KafkaAdmin(bootstrap_servers, LOGIN)
@@ -88,12 +98,24 @@ def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subproces
     """``weir run`` in ``folder``, told where to go and how to log in by nothing but its ``weir.toml``."""
     folder.joinpath("weir.toml").write_text(
         f'bootstrap_servers = "{bootstrap_servers}"\nslots = 2\n[kafka]\n'
-        + "".join(f'"{name}" = "{value}"\n' for name, value in login.items()))
+        + "".join(f'"{name}" = "{value}"\n' for name, value in login.items())
+    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     return subprocess.run(
-        [sys.executable, "-c", "from weir.pipelines.cli import main; main()", "run", "tests.faults.applications:app",
-         "--until-caught-up"], cwd=folder, env={**environment, "PYTHONPATH": os.getcwd()}, text=True,
-        capture_output=True, timeout=RUN_LIMIT_S)
+        [
+            sys.executable,
+            "-c",
+            "from weir.pipelines.cli import main; main()",
+            "run",
+            "tests.faults.applications:app",
+            "--until-caught-up",
+        ],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": os.getcwd()},
+        text=True,
+        capture_output=True,
+        timeout=RUN_LIMIT_S,
+    )
 
 
 def test_a_login_in_weir_toml_serves_the_driver_and_the_workers(tmp_path, guarded):

@@ -51,14 +51,17 @@ def expected() -> dict[str, Counter[str]]:
             for _, key, value, timestamp_ms in (row for row in records() if row[0] == partition):
                 topic.pipe_input(key, value, timestamp_ms=timestamp_ms)
             for table, rows in found.items():
-                rows.update(shown({**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted})
-                            for record in driver.create_output_table(table).read_records())
+                rows.update(
+                    shown({**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted})
+                    for record in driver.create_output_table(table).read_records()
+                )
     return found
 
 
 def shown(row: dict[str, Any]) -> str:
-    return repr(sorted((name, value.timestamp() if hasattr(value, "timestamp") else value)
-                       for name, value in row.items()))
+    return repr(
+        sorted((name, value.timestamp() if hasattr(value, "timestamp") else value) for name, value in row.items())
+    )
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -85,8 +88,10 @@ def mixed_rows() -> dict[str, Counter[str]]:
                 inputs[topic].pipe_input(key, value, timestamp_ms=timestamp_ms)
             driver.advance_wall_clock_time(timedelta(hours=1))
             for table, rows in found.items():
-                rows.update(shown({**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted})
-                            for record in driver.create_output_table(table).read_records())
+                rows.update(
+                    shown({**record.row, "_ts": record.timestamp, "_deleted": record.is_deleted})
+                    for record in driver.create_output_table(table).read_records()
+                )
     return found
 
 
@@ -105,19 +110,27 @@ def test_what_a_live_run_writes_and_lets_go_in_silence_are_the_rows_of_the_test_
             admin.create_topic(topic, mixed.PARTITIONS)
             for partition, key, value, timestamp_ms in mixed.records(topic):
                 encoded = value if isinstance(value, bytes) else writer.encode(value)
-                producer.produce(topic, encoded, key, partition=partition,
-                                 timestamp=timestamp_ms if topic == "mixed-amounts" else 1)
+                producer.produce(
+                    topic, encoded, key, partition=partition, timestamp=timestamp_ms if topic == "mixed-amounts" else 1
+                )
         producer.flush()
-        stop, settings = Event(), place.model_copy(update={
-            "schema_registry": {"url": server.url}, "max_epoch_records": 60})
+        stop, settings = (
+            Event(),
+            place.model_copy(update={"schema_registry": {"url": server.url}, "max_epoch_records": 60}),
+        )
 
         def watched() -> None:
             tables = [place.warehouse / "mixed" / table for table in mixed.TABLES]
             try:
-                wait_for(lambda: all(
-                    (table / "_delta_log").exists()
-                    and pl.read_delta(str(table)).height >= expected[table.name].total() for table in tables),
-                    "all rows are written", every_s=0.3)
+                wait_for(
+                    lambda: all(
+                        (table / "_delta_log").exists()
+                        and pl.read_delta(str(table)).height >= expected[table.name].total()
+                        for table in tables
+                    ),
+                    "all rows are written",
+                    every_s=0.3,
+                )
             finally:
                 stop.set()
 

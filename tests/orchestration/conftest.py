@@ -29,9 +29,11 @@ def database(settings) -> ControlDatabase:
 @pytest.fixture
 def drive(database):
     """``drive(owner, pid)`` takes the lease as a driver does."""
+
     def acquire(owner: str = "weir run", pid: int | None = None) -> Lease:
-        return database.acquire_lease("flights", owner=owner, pid=pid or os.getpid(), host=this_host(), ttl_s=60,
-                                      take_over=True)
+        return database.acquire_lease(
+            "flights", owner=owner, pid=pid or os.getpid(), host=this_host(), ttl_s=60, take_over=True
+        )
 
     return acquire
 
@@ -53,16 +55,31 @@ def instance():
 @pytest.fixture
 def commit_of():
     """``commit_of(epoch, at_s, offset, totals)`` is a commit of two tasks, the first of which reads to ``offset``."""
-    def make(epoch: int, *, at_s: float = START_S, offset: int = 10, records_in: int | None = None,
-             dead_letters: int = 0, late_records: int = 1, **fields) -> CommitRecord:
-        first = {"records_in": offset if records_in is None else records_in, "late_records": late_records,
-                 "dead_letters": dead_letters}
-        tasks = {TASKS[0]: TaskCommit(state=StateId(1, epoch), instance="i", positions={"flights": {0: offset}},
-                                      totals=first),
-                 TASKS[1]: TaskCommit(state=StateId(1, epoch), instance="i",
-                                      totals={"records_in": 7, "late_records": 2})}
-        return CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=round(at_s * 1000), fingerprint="f",
-                            tasks=tasks, **fields)
+
+    def make(
+        epoch: int,
+        *,
+        at_s: float = START_S,
+        offset: int = 10,
+        records_in: int | None = None,
+        dead_letters: int = 0,
+        late_records: int = 1,
+        **fields,
+    ) -> CommitRecord:
+        first = {
+            "records_in": offset if records_in is None else records_in,
+            "late_records": late_records,
+            "dead_letters": dead_letters,
+        }
+        tasks = {
+            TASKS[0]: TaskCommit(
+                state=StateId(1, epoch), instance="i", positions={"flights": {0: offset}}, totals=first
+            ),
+            TASKS[1]: TaskCommit(state=StateId(1, epoch), instance="i", totals={"records_in": 7, "late_records": 2}),
+        }
+        return CommitRecord(
+            kind="commit", generation=1, epoch=epoch, at_ms=round(at_s * 1000), fingerprint="f", tasks=tasks, **fields
+        )
 
     return make
 
@@ -70,9 +87,11 @@ def commit_of():
 @pytest.fixture
 def tick(instance, settings):
     """``tick(sensor, cursor)`` is one look of a sensor; its events and partitions are recorded as the daemon does."""
+
     def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason:
-        context = dg.build_sensor_context(instance=instance, cursor=cursor,
-                                          resources={"weir": WeirResource(dir=str(settings.dir))})
+        context = dg.build_sensor_context(
+            instance=instance, cursor=cursor, resources={"weir": WeirResource(dir=str(settings.dir))}
+        )
         answer = sensor(context)
         assert isinstance(answer, dg.SensorResult | dg.SkipReason)
         if isinstance(answer, dg.SensorResult):
@@ -92,6 +111,7 @@ def tick(instance, settings):
 @pytest.fixture
 def shown(instance):
     """``shown(asset)`` is the metadata of its newest materialization, as plain values."""
+
     def metadata(key: dg.AssetKey) -> dict[str, object]:
         event = instance.get_latest_materialization_event(key)
         if event is None:

@@ -24,14 +24,23 @@ OBSERVATIONS = 40
 def make_history(settings: Settings, epochs: int) -> None:
     """Bring the application to its first commit, that of epoch ``epochs``."""
     topics = Topics({("weather", partition): [] for partition in range(PARTITIONS)})
-    for key, value, at_ms, partition in weather_records(PARTITIONS).head(OBSERVATIONS).select(
-            "key", "value", "timestamp_ms", "partition").iter_rows():
+    for key, value, at_ms, partition in (
+        weather_records(PARTITIONS).head(OBSERVATIONS).select("key", "value", "timestamp_ms", "partition").iter_rows()
+    ):
         topics.rows["weather", partition].append((key.encode(), value.encode(), at_ms))
-    runner = EpochRunner(app.topology, TaskSettings(
-        application_folder=str(settings.warehouse / app.id), state_folder=str(settings.state_dir / app.id),
-        partition_counts=app.topology.partition_counts(topics.partition_counts())), topics.reader, lambda step: None)
-    committer = Committer(settings.warehouse, app.id, application_tables(app.topology),
-                          fingerprint=app.topology.fingerprint)
+    runner = EpochRunner(
+        app.topology,
+        TaskSettings(
+            application_folder=str(settings.warehouse / app.id),
+            state_folder=str(settings.state_dir / app.id),
+            partition_counts=app.topology.partition_counts(topics.partition_counts()),
+        ),
+        topics.reader,
+        lambda step: None,
+    )
+    committer = Committer(
+        settings.warehouse, app.id, application_tables(app.topology), fingerprint=app.topology.fingerprint
+    )
     coordinator = Coordinator(app, settings.warehouse, committer, InlineSlots(runner))
     coordinator.start(topics.partition_counts(), topics.start_offsets)
     ends, limits = topics.end_offsets(list(topics.rows)), Limits(max_records=10, max_bytes=1 << 20, max_skew_ms=None)

@@ -41,6 +41,7 @@ CHECKS = {"offsets_continuous", "late_record_rate", "uncommitted_bytes", "dead_l
 @pytest.fixture
 def audit(settings):
     """``audit()`` runs the checks; results by name, those of the outputs by table."""
+
     def run() -> dict[str, dg.AssetCheckResult]:
         results = list(audit_checks(FLIGHTS)(WeirResource(dir=str(settings.dir))))
         assert {result.check_name for result in results} == CHECKS
@@ -79,8 +80,10 @@ def test_rates_are_those_of_the_records_read(committer, commit_of, audit):
 
 def test_uncommitted_bytes_count_while_a_driver_runs(database, audit):
     lease = database.acquire_lease("flights", owner="weir run", pid=1, host=this_host(), ttl_s=60)
-    database.report_tasks("flights", [TaskStatusRow(task="0_0", slot=0, status="running",
-                                                    uncommitted_bytes=Thresholds().uncommitted_max_bytes + 1)])
+    database.report_tasks(
+        "flights",
+        [TaskStatusRow(task="0_0", slot=0, status="running", uncommitted_bytes=Thresholds().uncommitted_max_bytes + 1)],
+    )
     assert not audit()["uncommitted_bytes"].passed
     database.release(lease)
     assert audit()["uncommitted_bytes"].passed
@@ -118,7 +121,8 @@ def lose_a_row(shop: Shop) -> None:
 
 @pytest.mark.slow
 def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_from_the_changelog(
-        shop, settings, database, instance, tick, monkeypatch):
+    shop, settings, database, instance, tick, monkeypatch
+):
     known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
     sensor = repair_sensor(known, restore_job(known))
     full, sampled = compare(known, settings)
@@ -133,8 +137,17 @@ def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_fr
     checks = state_checks(known)
 
     def evaluate() -> None:
-        assert not dg.materialize(checks, selection=dg.AssetSelection.all_asset_checks(), instance=instance, resources={
-            "weir": WeirResource(dir=str(settings.dir))}, raise_on_error=False).get_asset_check_evaluations()[0].passed
+        assert (
+            not dg.materialize(
+                checks,
+                selection=dg.AssetSelection.all_asset_checks(),
+                instance=instance,
+                resources={"weir": WeirResource(dir=str(settings.dir))},
+                raise_on_error=False,
+            )
+            .get_asset_check_evaluations()[0]
+            .passed
+        )
 
     evaluate()
     assert "once a driver of sales runs" in tick(sensor).skip_message
@@ -151,23 +164,34 @@ def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_fr
 
 @pytest.mark.usefixtures("database")
 def test_a_comparison_that_a_run_has_still_to_make_asks_for_nothing(instance, tick):
-    instance.report_dagster_event(DagsterEvent(
-        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value, job_name="flights_verify",
-        event_specific_data=AssetCheckEvaluationPlanned(
-            asset_key=FLIGHTS.ingest, check_name="state_equals_changelog")), "a-run")
+    instance.report_dagster_event(
+        DagsterEvent(
+            event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+            job_name="flights_verify",
+            event_specific_data=AssetCheckEvaluationPlanned(
+                asset_key=FLIGHTS.ingest, check_name="state_equals_changelog"
+            ),
+        ),
+        "a-run",
+    )
     assert "no comparison has found" in tick(repair_sensor(FLIGHTS, restore_job(FLIGHTS))).skip_message
 
 
 def test_what_holds_back_downstream_are_the_errors():
     specs = [spec for check in (audit_checks(FLIGHTS), *state_checks(FLIGHTS)) for spec in check.check_specs]
     assert {spec.name for spec in specs if spec.blocking} == {
-        "offsets_continuous", "rows_as_committed", "state_equals_changelog", "sampled_state_equals_changelog"}
+        "offsets_continuous",
+        "rows_as_committed",
+        "state_equals_changelog",
+        "sampled_state_equals_changelog",
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_output_that_lacks_committed_rows_holds_back_what_is_downstream(
-        committer, commit_of, settings, instance, is_lost):
+    committer, commit_of, settings, instance, is_lost
+):
     spec = FLIGHTS.table_specs["late_departures"]
     rows = pl.DataFrame([{name: None for name in spec.schema} | {"_epoch": 1}] * 3, schema=spec.schema)
     entry = write_file(settings.warehouse / "flights", spec, rows)
@@ -182,20 +206,34 @@ def test_an_output_that_lacks_committed_rows_holds_back_what_is_downstream(
     @dg.asset(deps=[FLIGHTS.outputs["late_departures"]])
     def report() -> None: ...
 
-    result = dg.materialize([committed, audit_checks(FLIGHTS), report], instance=instance, raise_on_error=False,
-                            resources={"weir": WeirResource(dir=str(settings.dir))})
+    result = dg.materialize(
+        [committed, audit_checks(FLIGHTS), report],
+        instance=instance,
+        raise_on_error=False,
+        resources={"weir": WeirResource(dir=str(settings.dir))},
+    )
     assert result.success is not is_lost
     made = {event.asset_key for event in result.get_asset_materialization_events()}
     assert (dg.AssetKey("report") in made) is not is_lost
 
 
 def test_an_ingest_without_news_turns_stale_by_dagsters_own_policy(instance):
-    graph = dg.Definitions([ingest_assets(FLIGHTS)], resources={"weir": WeirResource(), "pipes": None}
-                           ).resolve_asset_graph()
+    graph = dg.Definitions(
+        [ingest_assets(FLIGHTS)], resources={"weir": WeirResource(), "pipes": None}
+    ).resolve_asset_graph()
     instance.report_runless_asset_event(dg.AssetMaterialization(FLIGHTS.ingest))
     thresholds, now = Thresholds(), get_current_datetime()
-    for age_s, state in ((0.0, FreshnessState.PASS), (thresholds.stale_warn_s + 5, FreshnessState.WARN),
-                         (thresholds.stale_fail_s + 5, FreshnessState.FAIL)):
+    for age_s, state in (
+        (0.0, FreshnessState.PASS),
+        (thresholds.stale_warn_s + 5, FreshnessState.WARN),
+        (thresholds.stale_fail_s + 5, FreshnessState.FAIL),
+    ):
         with freeze_time(now + timedelta(seconds=age_s)):
-            assert asyncio.run(TimeWindowFreshnessPolicyEvaluator().evaluate_freshness(
-                LoadingContextForTest(instance), graph.get(FLIGHTS.ingest))) == state
+            assert (
+                asyncio.run(
+                    TimeWindowFreshnessPolicyEvaluator().evaluate_freshness(
+                        LoadingContextForTest(instance), graph.get(FLIGHTS.ingest)
+                    )
+                )
+                == state
+            )

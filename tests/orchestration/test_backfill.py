@@ -38,8 +38,9 @@ def test_a_range_of_days_is_one_run_and_days_are_those_of_the_application():
 
 def test_an_application_without_rows_of_days_has_no_backfill():
     clicking = weir_assets(clicks("clicking"), "nowhere:app", first_day=date(2024, 1, 1))
-    graph = dg.Definitions.merge(clicking, dg.Definitions(
-        resources={"weir": WeirResource(), "pipes": driver_pipes()})).resolve_asset_graph()
+    graph = dg.Definitions.merge(
+        clicking, dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()})
+    ).resolve_asset_graph()
     assert dg.AssetKey(["clicking", "backfill"]) not in graph.get_all_asset_keys()
 
 
@@ -58,9 +59,14 @@ def computed_anew(place, instance: dg.DagsterInstance, config: dict | None = Non
     """A run over three days."""
     [asset] = [each for each in weather_defs.assets if BACKFILL in getattr(each, "keys", ())]
     return dg.materialize(
-        [asset], resources=place[1], instance=instance, selection=[BACKFILL], raise_on_error=False, tags={
-            ASSET_PARTITION_RANGE_START_TAG: "2013-03-04", ASSET_PARTITION_RANGE_END_TAG: "2013-03-06"},
-        run_config={"ops": {"weather__backfill": {"config": config}}} if config else None)
+        [asset],
+        resources=place[1],
+        instance=instance,
+        selection=[BACKFILL],
+        raise_on_error=False,
+        tags={ASSET_PARTITION_RANGE_START_TAG: "2013-03-04", ASSET_PARTITION_RANGE_END_TAG: "2013-03-06"},
+        run_config={"ops": {"weather__backfill": {"config": config}}} if config else None,
+    )
 
 
 def terminate(instance: dg.DagsterInstance) -> None:
@@ -78,10 +84,18 @@ def kill(instance: dg.DagsterInstance) -> None:
 @pytest.mark.dagster
 @pytest.mark.spark
 @pytest.mark.broker
-@pytest.mark.parametrize(("end", "status", "message", "left"), [
-    (terminate, dg.DagsterRunStatus.CANCELED, "the backfill was stopped; nothing of it is left", []),
-    (kill, dg.DagsterRunStatus.FAILURE, "the backfill of weather was killed; `weir backfill list weather` shows how "
-     "far it came", ["broken off"])])
+@pytest.mark.parametrize(
+    ("end", "status", "message", "left"),
+    [
+        (terminate, dg.DagsterRunStatus.CANCELED, "the backfill was stopped; nothing of it is left", []),
+        (
+            kill,
+            dg.DagsterRunStatus.FAILURE,
+            "the backfill of weather was killed; `weir backfill list weather` shows how far it came",
+            ["broken off"],
+        ),
+    ],
+)
 def test_a_backfill_that_is_ended_says_what_is_left_and_the_outputs_are_as_they_were(place, end, status, message, left):
     settings, _ = place
     table = settings.warehouse / "weather" / "daily_weather"
@@ -127,8 +141,10 @@ def test_three_days_are_computed_anew_and_swapped_in_by_one_run(place):
         result = computed_anew(place, instance)
         assert result.success
         assert instance.get_materialized_partitions(BACKFILL) == {"2013-03-04", "2013-03-05", "2013-03-06"}
-    metadata = {name: entry.value for name, entry
-                in result.get_asset_materialization_events()[0].materialization.metadata.items()}
+    metadata = {
+        name: entry.value
+        for name, entry in result.get_asset_materialization_events()[0].materialization.metadata.items()
+    }
     assert metadata["swap"].endswith("daily_weather 9 rows")
     assert 26_115 > metadata["records_in"] > 20_000
     after = read_rows(table)

@@ -29,14 +29,28 @@ def record(instance: dg.DagsterInstance, events) -> None:
 
 def updates(warehouse: Path, carriers: list[str], epoch: int):
     """A file of carrier_totals; carrier ``gone`` is deleted by it."""
-    return write_file(warehouse / app.id, SPECS["carrier_totals"], pl.DataFrame(
-        {"carrier": carriers, "flights": 1, "late": 0, "cancelled": 0, "_ts": 0, "_epoch": epoch,
-         "_seq": range(len(carriers)), "_deleted": [name == "gone" for name in carriers]},
-        schema_overrides=SPECS["carrier_totals"].schema))
+    return write_file(
+        warehouse / app.id,
+        SPECS["carrier_totals"],
+        pl.DataFrame(
+            {
+                "carrier": carriers,
+                "flights": 1,
+                "late": 0,
+                "cancelled": 0,
+                "_ts": 0,
+                "_epoch": epoch,
+                "_seq": range(len(carriers)),
+                "_deleted": [name == "gone" for name in carriers],
+            },
+            schema_overrides=SPECS["carrier_totals"].schema,
+        ),
+    )
 
 
 def test_what_a_driver_outside_dagster_has_committed_shows_with_its_offsets_and_row_counts(
-        committer, settings, commit_of, look, shown):
+    committer, settings, commit_of, look, shown
+):
     for epoch, carriers in ((1, ["UA", "gone", "AA"]), (2, ["UA"])):
         committer.commit(commit_of(epoch, files=(updates(settings.warehouse, carriers, epoch),)))
     look()
@@ -56,8 +70,10 @@ def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer,
     committer.commit(commit_of(1))
     for lag in (4000, 250):
         database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
-        database.add_metric("flights", MetricRow(
-            epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5))
+        database.add_metric(
+            "flights",
+            MetricRow(epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5),
+        )
     look()
     assert (shown(INGEST)["lag_records"], shown(INGEST)["commit_ms"]) == (250, 12.5)
     assert "| lag, records |" in shown(INGEST)["last_hour"]
@@ -76,8 +92,17 @@ def test_a_commit_is_shown_once(committer, commit_of, look):
 
 def test_a_commit_that_a_run_has_reported_itself_is_not_shown_again(committer, commit_of, instance, look, shown):
     committer.commit(commit_of(1))
-    instance.report_runless_asset_event(dg.AssetMaterialization(INGEST, metadata={
-        "generation": 1, "epoch": 1, "committed_at": dg.MetadataValue.timestamp(float(START_S)), "ended": "stopped"}))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(
+            INGEST,
+            metadata={
+                "generation": 1,
+                "epoch": 1,
+                "committed_at": dg.MetadataValue.timestamp(float(START_S)),
+                "ended": "stopped",
+            },
+        )
+    )
     look()
     assert shown(INGEST)["ended"] == "stopped"
     assert isinstance(look(), dg.SkipReason)

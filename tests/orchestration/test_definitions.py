@@ -27,8 +27,10 @@ def clicks(application: str) -> Application:
 
 @pytest.mark.slow
 def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
-    probe = ("import sys, weir.orchestration.definitions as d; d.defs.get_repository_def(); "
-             "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))")
+    probe = (
+        "import sys, weir.orchestration.definitions as d; d.defs.get_repository_def(); "
+        "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))"
+    )
     ratios = []
     for _ in range(3):  # the first one compiles modules, and others may use the machine
         dagster_s, _ = cpu_seconds("import dagster")
@@ -103,7 +105,8 @@ def test_everything_that_the_ui_shows_says_what_it_is_to_those_who_operate_it():
 def test_assets_and_sensors_say_whose_they_are():
     clicking = dg.Definitions.merge(
         weir_assets(clicks("clicking"), "nowhere:app", owners=["team:clicks"]),
-        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}))
+        dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
+    )
     specs = [spec for spec in clicking.resolve_all_asset_specs() if spec.key.path[0] == "clicking"]
     assert {spec.key.path[1] for spec in specs} == {"ingest", "changelog", "dead_letters"}
     assert all(list(spec.owners) == ["team:clicks"] for spec in specs)
@@ -113,8 +116,9 @@ def test_assets_and_sensors_say_whose_they_are():
 def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read_it():
     first = weir_assets(clicks("first"), "nowhere:first")
     second = weir_assets(clicks("second-one"), "nowhere:second")
-    graph = dg.Definitions.merge(first, second, dg.Definitions(
-        resources={"weir": WeirResource(), "pipes": driver_pipes()})).resolve_asset_graph()
+    graph = dg.Definitions.merge(
+        first, second, dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()})
+    ).resolve_asset_graph()
     clicked = dg.AssetKey(["kafka", "clicks"])
     assert graph.get(clicked).is_external
     assert graph.get(clicked).child_keys == {dg.AssetKey(["first", "ingest"]), dg.AssetKey(["second-one", "ingest"])}

@@ -52,8 +52,9 @@ class Deployment:
     def __init__(self, folder: Path, settings: Settings, dagster_url: str, root: Path) -> None:
         self.folder, self.settings, self.root = folder, settings, root
         self.dagster_url = dagster_url
-        (folder / "dagster.yaml").write_text(DAGSTER_YAML.format(
-            url=dagster_url.replace("postgresql://", "postgresql+psycopg2://")))
+        (folder / "dagster.yaml").write_text(
+            DAGSTER_YAML.format(url=dagster_url.replace("postgresql://", "postgresql+psycopg2://"))
+        )
         self.instance = dg.DagsterInstance.from_config(str(folder))
         self.database = ControlDatabase(settings.control_database_url)
         self.port = free_port(0)
@@ -72,14 +73,21 @@ class Deployment:
 
     def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "servers.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=log, stderr=log, cwd=self.root,
-                                    env={**os.environ, "DAGSTER_HOME": str(self.folder)})
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=self.root,
+                env={**os.environ, "DAGSTER_HOME": str(self.folder)},
+            )
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         """GraphQL, as the UI asks."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/graphql", json.dumps({"query": query, "variables": variables}).encode(),
-            {"Content-Type": "application/json"})
+            f"http://127.0.0.1:{self.port}/graphql",
+            json.dumps({"query": query, "variables": variables}).encode(),
+            {"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.load(response)["data"]
 
@@ -95,9 +103,13 @@ class Deployment:
 
     def reads(self, generation: int) -> bool:
         status = self.status()
-        return (status is not None and status.is_running and status.state == "running"
-                and status.generation == generation
-                and sum(task.records_in for task in status.tasks) == OBSERVATIONS)
+        return (
+            status is not None
+            and status.is_running
+            and status.state == "running"
+            and status.generation == generation
+            and sum(task.records_in for task in status.tasks) == OBSERVATIONS
+        )
 
     def is_in(self, run: dg.DagsterRun, status: dg.DagsterRunStatus) -> bool:
         known = self.instance.get_run_by_id(run.run_id)
@@ -160,10 +172,17 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
 
 def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     wait_for(deployment.is_up, "the UI is up", START_LIMIT_S)
-    launched = deployment.ask(LAUNCH, params={
-        "selector": {"repositoryLocationName": "weir", "repositoryName": "__repository__",
-                     "jobName": "weather_continuously"},
-        "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}}})["launchRun"]
+    launched = deployment.ask(
+        LAUNCH,
+        params={
+            "selector": {
+                "repositoryLocationName": "weir",
+                "repositoryName": "__repository__",
+                "jobName": "weather_continuously",
+            },
+            "runConfigData": {"ops": {"weather_ingest": {"config": {"until_caught_up": False}}}},
+        },
+    )["launchRun"]
     assert launched["__typename"] == "LaunchRunSuccess", launched
     wait_for(lambda: deployment.reads(1), "the first run has read the topic", START_LIMIT_S)
     first, life = deployment.run(), deployment.status()
@@ -177,16 +196,20 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     assert driver.is_running(), "the ingest goes on without a daemon"
 
     driver.parent().parent().kill()
-    assert wait_for(lambda: deployment.is_in(first, dg.DagsterRunStatus.FAILURE), "it has failed", START_LIMIT_S
-                    ) < FAILED_LIMIT_S
+    assert (
+        wait_for(lambda: deployment.is_in(first, dg.DagsterRunStatus.FAILURE), "it has failed", START_LIMIT_S)
+        < FAILED_LIMIT_S
+    )
     assert any("was terminated by signal 9" in entry.message for entry in deployment.instance.all_logs(first.run_id))
     wait_for(lambda: deployment.reads(2), "the next run has gone on", START_LIMIT_S)
     second, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
     below = psutil.Process(deployment.status().pid).children(recursive=True)
 
     deployment.ask(TERMINATE, run=second.run_id)
-    assert wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), "it is canceled", START_LIMIT_S
-                    ) < TERMINATED_LIMIT_S
+    assert (
+        wait_for(lambda: deployment.is_in(second, dg.DagsterRunStatus.CANCELED), "it is canceled", START_LIMIT_S)
+        < TERMINATED_LIMIT_S
+    )
     failures = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     assert [entry.get_dagster_event().step_failure_data.error_display_string for entry in failures] == []
     reports = deployment.instance.all_logs(second.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
@@ -197,7 +220,8 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     after = newest_commit(deployment.settings.warehouse, "weather")
     assert after.generation == 2
     assert {name: task.positions for name, task in after.tasks.items()} == {
-        name: task.positions for name, task in before.tasks.items()}
+        name: task.positions for name, task in before.tasks.items()
+    }
     for run in (first, second):
         assert len(deployment.instance.all_logs(run.run_id)) < 200
     assert secrets_found(deployment) == []
@@ -210,12 +234,17 @@ def secrets_found(deployment: Deployment) -> list[str]:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         for (table,) in tables:
             for secret in SECRETS:
-                if connection.execute(f"SELECT 1 FROM {table} AS row WHERE row::text LIKE %s LIMIT 1",
-                                      [f"%{secret}%"]).fetchone():
+                if connection.execute(
+                    f"SELECT 1 FROM {table} AS row WHERE row::text LIKE %s LIMIT 1", [f"%{secret}%"]
+                ).fetchone():
                     found.append(f"{secret} in table {table}")
     assert len(tables) > 10
-    logs = [*deployment.settings.logs.iterdir(), *deployment.folder.rglob("*.log"), *deployment.folder.rglob("*.err"),
-            *deployment.folder.rglob("*.out")]
+    logs = [
+        *deployment.settings.logs.iterdir(),
+        *deployment.folder.rglob("*.log"),
+        *deployment.folder.rglob("*.err"),
+        *deployment.folder.rglob("*.out"),
+    ]
     assert len(logs) > 2
     found += [f"{secret} in {log}" for log in logs for secret in SECRETS if secret in log.read_text(errors="replace")]
     return found

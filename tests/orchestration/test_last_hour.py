@@ -10,8 +10,10 @@ def test_bars_go_from_zero_to_the_greatest_value_and_leave_gaps_where_nothing_wa
 
 
 def test_the_hour_ends_with_the_newest_minute_and_older_ones_are_left_out():
-    rows = [MinuteRow(at_ms=minute * MINUTE_MS, epoch=1, records_per_s=pace, lag=7, commit_ms=3.0)
-            for minute, pace in ((100, 9_999.0), (140, 1_000.0), (199, 500.0))]
+    rows = [
+        MinuteRow(at_ms=minute * MINUTE_MS, epoch=1, records_per_s=pace, lag=7, commit_ms=3.0)
+        for minute, pace in ((100, 9_999.0), (140, 1_000.0), (199, 500.0))
+    ]
     [line] = [line for line in last_hour_markdown(rows).splitlines() if line.startswith("| records/s")]
     _, _, now, most, plot, _ = (cell.strip() for cell in line.split("|"))
     assert (now, most) == ("500", "1,000")

@@ -25,16 +25,20 @@ def place(tmp_path_factory):
     """Settings of a folder whose topic is loaded and read to its end by Dagster, and what Dagster recorded."""
     settings = Settings(dir=tmp_path_factory.mktemp("dagster") / "weir")
     with broker_for(settings):
-        result = dg.materialize([*flights_defs.assets, *flights_defs.asset_checks],
-                                selection=dg.AssetSelection.assets(*FLIGHTS.topics.values(), FLIGHTS.ingest,
-                                                                   *FLIGHTS.tables.values()),
-                                resources={"weir": WeirResource(dir=str(settings.dir)), "pipes": driver_pipes()})
+        result = dg.materialize(
+            [*flights_defs.assets, *flights_defs.asset_checks],
+            selection=dg.AssetSelection.assets(*FLIGHTS.topics.values(), FLIGHTS.ingest, *FLIGHTS.tables.values()),
+            resources={"weir": WeirResource(dir=str(settings.dir)), "pipes": driver_pipes()},
+        )
         yield settings, result
 
 
 def metadata_of(result: dg.ExecuteInProcessResult, name: str) -> dict[str, object]:
-    [event] = [event for event in result.get_asset_materialization_events()
-               if event.asset_key == dg.AssetKey(["flights", *name.split("/")])]
+    [event] = [
+        event
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == dg.AssetKey(["flights", *name.split("/")])
+    ]
     return {key: entry.value for key, entry in event.materialization.metadata.items()}
 
 
@@ -68,11 +72,22 @@ def test_every_check_has_passed(place):
     _, result = place
     evaluations = result.get_asset_check_evaluations()
     assert {evaluation.check_name for evaluation in evaluations} == {
-        "lag", "offsets_continuous", "late_record_rate", "dead_letter_rate", "uncommitted_bytes", "rows_as_committed",
-        "state_equals_changelog", "sampled_state_equals_changelog"}
+        "lag",
+        "offsets_continuous",
+        "late_record_rate",
+        "dead_letter_rate",
+        "uncommitted_bytes",
+        "rows_as_committed",
+        "state_equals_changelog",
+        "sampled_state_equals_changelog",
+    }
     assert all(evaluation.passed for evaluation in evaluations), evaluations
-    metadata = {(evaluation.check_name, evaluation.asset_key.path[-1]): {
-        name: entry.value for name, entry in evaluation.metadata.items()} for evaluation in evaluations}
+    metadata = {
+        (evaluation.check_name, evaluation.asset_key.path[-1]): {
+            name: entry.value for name, entry in evaluation.metadata.items()
+        }
+        for evaluation in evaluations
+    }
     assert metadata["lag", "ingest"]["lag_records"] == 0
     assert metadata["late_record_rate", "ingest"]["records_in"] == FLIGHTS_IN_2013
     assert metadata["rows_as_committed", "late_departures"]["found_rows"] > 100_000

@@ -28,13 +28,20 @@ def moved(broker, topic, settings, instance, monkeypatch):
     monkeypatch.setattr(test_migration, "app", Application("moved", builder), raising=False)
     defs = dg.Definitions.merge(
         weir_assets(test_migration.app, "tests.orchestration.test_migration:app"),
-        dg.Definitions(resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker),
-                                  "pipes": driver_pipes()}))
+        dg.Definitions(
+            resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
+        ),
+    )
     job = defs.resolve_job_def("moved_migration")
 
     def run(direction: str, *, dry_run: bool, **config) -> list[dict[str, object]]:
-        result = job.execute_in_process(instance=instance, raise_on_error=False, run_config={"ops": {
-            "moved_migration_dry_run": {"config": {"move": {direction: config}, "dry_run": dry_run}}}})
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            run_config={
+                "ops": {"moved_migration_dry_run": {"config": {"move": {direction: config}, "dry_run": dry_run}}}
+            },
+        )
         if not result.success:
             [failed] = [event for event in result.all_events if event.is_step_failure]
             pytest.fail(failed.step_failure_data.error_display_string)
@@ -60,8 +67,10 @@ def test_a_groups_offsets_come_in_and_the_positions_go_out_to_a_group_and_to_fil
     assert "- note: store n begins empty" in shown["changes"]
     assert positions(moved) is None
     shown, done = moved("from_group", dry_run=False, group=group, empty_stores=True)
-    assert (shown["outcome"], done["outcome"]) == ("nothing was changed (--dry-run)",
-                                                   "committed as the application's epoch 1")
+    assert (shown["outcome"], done["outcome"]) == (
+        "nothing was changed (--dry-run)",
+        "committed as the application's epoch 1",
+    )
     assert positions(moved) == {0: 5, 1: 20}
     [shown] = moved("to_group", dry_run=True, group=out)
     assert f"- topic {moved.topic}, partition 1: offset 20" in shown["changes"]
@@ -74,8 +83,9 @@ def test_a_groups_offsets_come_in_and_the_positions_go_out_to_a_group_and_to_fil
     assert (tmp_path / "out" / "0_0" / ".checkpoint").read_text() == f"0\n1\n{moved.topic} 0 4\n"
 
 
-def test_files_of_kafka_streams_a_spark_checkpoint_and_a_whole_application_come_in(moved, broker, kafka_admin,
-                                                                                  tmp_path):
+def test_files_of_kafka_streams_a_spark_checkpoint_and_a_whole_application_come_in(
+    moved, broker, kafka_admin, tmp_path
+):
     (tmp_path / "0_0").mkdir()
     (tmp_path / "0_0" / ".checkpoint").write_text(f"0\n1\n{moved.topic} 0 11\n")
     [shown] = moved("from_checkpoints", dry_run=True, paths=[str(tmp_path / "0_0")], empty_stores=True)

@@ -57,25 +57,48 @@ class Ingest:
         """Materialize in a process of its own; returns once all of the topic has been read."""
         log = (self.home / "run.log").open("ab")
         self.run = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "tests.orchestration.held", "--select",
-             'key:"held/ingest"+1', "--config-json", json.dumps(run_config)],
-            env={**os.environ, "DAGSTER_HOME": str(self.home)}, stdout=log, stderr=log)
+            [
+                sys.executable,
+                "-m",
+                "dagster",
+                "asset",
+                "materialize",
+                "-m",
+                "tests.orchestration.held",
+                "--select",
+                'key:"held/ingest"+1',
+                "--config-json",
+                json.dumps(run_config),
+            ],
+            env={**os.environ, "DAGSTER_HOME": str(self.home)},
+            stdout=log,
+            stderr=log,
+        )
         log.close()
         wait_for(lambda: self.run.poll() is not None or self.has_read_all(), "the topic is read", START_LIMIT_S)
         assert self.has_read_all(), (self.home / "run.log").read_text()
 
     def has_read_all(self) -> bool:
         status = self.database.application_status("held")
-        return (status is not None and status.is_running and status.state == "running" and bool(status.tasks)
-                and sum(task.records_in for task in status.tasks) == self.records)
+        return (
+            status is not None
+            and status.is_running
+            and status.state == "running"
+            and bool(status.tasks)
+            and sum(task.records_in for task in status.tasks) == self.records
+        )
 
     def produce(self, *airports: str) -> list[Message]:
         """One more observation each."""
         produced: list[Message] = []
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2"})  # as the loader
         for airport in airports:
-            producer.produce("weather", key=airport.encode(), value=b'{"temp": 1.0}',
-                             on_delivery=lambda error, message: produced.append(message))
+            producer.produce(
+                "weather",
+                key=airport.encode(),
+                value=b'{"temp": 1.0}',
+                on_delivery=lambda error, message: produced.append(message),
+            )
         assert producer.flush(END_LIMIT_S) == 0
         self.records += len(airports)
         return produced
@@ -102,8 +125,11 @@ class Ingest:
         return status
 
     def tick(self, name: str) -> dg.SensorResult | dg.SkipReason:
-        answer = SENSORS[name](dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursors.get(name), resources={"weir": WeirResource()}))
+        answer = SENSORS[name](
+            dg.build_sensor_context(
+                instance=self.instance, cursor=self.cursors.get(name), resources={"weir": WeirResource()}
+            )
+        )
         self.cursors[name] = getattr(answer, "cursor", None) or self.cursors.get(name)
         for event in getattr(answer, "asset_events", None) or ():
             self.instance.report_runless_asset_event(event)
@@ -112,8 +138,11 @@ class Ingest:
     def next_result(self, name: str) -> dg.SensorResult:
         """Look until the sensor has something to tell or to start."""
         answers: list[dg.SensorResult | dg.SkipReason] = []
-        wait_for(lambda: answers.append(self.tick(name)) or isinstance(answers[-1], dg.SensorResult),
-                 f"{name} has something to tell", END_LIMIT_S)
+        wait_for(
+            lambda: answers.append(self.tick(name)) or isinstance(answers[-1], dg.SensorResult),
+            f"{name} has something to tell",
+            END_LIMIT_S,
+        )
         return answers[-1]
 
     def told_next(self, name: str) -> dict[str, int]:
@@ -144,7 +173,8 @@ class Ingest:
     def job(self, name: str, config: dict | None = None, **options) -> dict[str, object]:
         """Run a job; the metadata of its one step, as plain values."""
         result = defs.resolve_job_def(name).execute_in_process(
-            instance=self.instance, run_config={"ops": config} if config else None, **options)
+            instance=self.instance, run_config={"ops": config} if config else None, **options
+        )
         assert result.success
         [output] = [event.step_output_data for event in result.all_events if event.is_successful_output]
         return {key: entry.value for key, entry in output.metadata.items()}
@@ -188,8 +218,11 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
     assert ingest.database.pending_requests("held") == [], "it asks for no more"
     first = ingest.last_request("held_uncommitted")
     ingest.produce("EWR", "JFK", "LGA")
-    wait_for(lambda: ingest.tick("held_uncommitted") and ingest.last_request("held_uncommitted") != first,
-             "it asks again", END_LIMIT_S)
+    wait_for(
+        lambda: ingest.tick("held_uncommitted") and ingest.last_request("held_uncommitted") != first,
+        "it asks again",
+        END_LIMIT_S,
+    )
     second = ingest.last_request("held_uncommitted")
     assert second.id > first.id
     assert second.requested_at_ms - first.requested_at_ms >= COOLDOWN_S * 1000
@@ -223,8 +256,10 @@ def test_records_that_a_topic_is_about_to_delete_are_told_until_they_have_been_r
     ingest.delete_before(message)
     told = ingest.told_next("held_retention")
     assert told.keys() == {f"{partition} near retention"}
-    assert (f"{partition}: offset {message.offset()} comes next and {message.offset()} is the oldest kept, of 1: "
-            "read faster, or lengthen the topic's retention") in ingest.observed()
+    assert (
+        f"{partition}: offset {message.offset()} comes next and {message.offset()} is the oldest kept, of 1: "
+        "read faster, or lengthen the topic's retention"
+    ) in ingest.observed()
     again = ingest.told_next("held_retention")
     assert min(again[what] - told[what] for what in told) >= COOLDOWN_S * 1000
     ingest.job("held_resume")
@@ -253,7 +288,11 @@ def test_files_that_commits_have_left_are_compacted_beside_the_running_ingest_an
     many, rows = files(), read_table(table).sort("origin")
     tables = ingest.job("held_compaction", tags=request.tags)["tables"]
     assert {record.data["table"] for record in tables.records} == {
-        "airports", "_changelog/by_airport", "_dead_letters", "_commits"}
+        "airports",
+        "_changelog/by_airport",
+        "_dead_letters",
+        "_commits",
+    }
     assert files() == 1 < many
     assert_frame_equal(read_table(table).sort("origin"), rows)
     assert isinstance(ingest.tick("held_compaction_due"), dg.SkipReason), "there is nothing left to merge"
@@ -339,7 +378,8 @@ def test_a_driver_that_hangs_is_killed_its_run_fails_with_the_reason_and_the_nex
 def test_a_second_run_says_who_holds_the_lease(ingest):
     life = ingest.status()
     second = defs.resolve_implicit_global_asset_job_def().execute_in_process(
-        instance=ingest.instance, asset_selection=[dg.AssetKey(["held", "ingest"]), *TABLES], raise_on_error=False)
+        instance=ingest.instance, asset_selection=[dg.AssetKey(["held", "ingest"]), *TABLES], raise_on_error=False
+    )
     assert not second.success
     assert f"driven already, by {life.owner} (process {life.pid} on " in ingest.failure(second.run_id)
     assert ingest.status().is_running

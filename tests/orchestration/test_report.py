@@ -18,9 +18,19 @@ SPEC = FLIGHTS.table_specs["late_departures"]
 
 def finals(settings, rows: list[tuple[int, int, int]]):
     """A file of windows: hour, flights, late."""
-    frame = pl.DataFrame([{**dict.fromkeys(SPEC.schema), "window_start": datetime(2013, 1, 1, hour, tzinfo=UTC),
-                           "flights": flights, "late": late, "_epoch": 1} for hour, flights, late in rows],
-                         schema=SPEC.schema)
+    frame = pl.DataFrame(
+        [
+            {
+                **dict.fromkeys(SPEC.schema),
+                "window_start": datetime(2013, 1, 1, hour, tzinfo=UTC),
+                "flights": flights,
+                "late": late,
+                "_epoch": 1,
+            }
+            for hour, flights, late in rows
+        ],
+        schema=SPEC.schema,
+    )
     return write_file(settings.warehouse / "flights", SPEC, frame)
 
 
@@ -34,7 +44,8 @@ def test_the_chart_has_a_bar_an_hour_as_long_as_its_share_of_late_departures(com
 
 
 def test_it_is_made_anew_when_a_commit_brought_final_windows_and_not_at_other_commits(
-        committer, commit_of, settings, instance):
+    committer, commit_of, settings, instance
+):
     cursor = None
 
     def is_requested(epoch: int, *files) -> bool:
@@ -42,8 +53,9 @@ def test_it_is_made_anew_when_a_commit_brought_final_windows_and_not_at_other_co
         committer.commit(commit_of(epoch, offset=epoch, files=files))
         for event in news(FLIGHTS, newest_commit(settings.warehouse, "flights"), instance, settings.warehouse, pace={}):
             instance.report_runless_asset_event(event)
-        result = dg.evaluate_automation_conditions(defs, instance, asset_selection=dg.AssetSelection.assets(REPORT),
-                                                   cursor=cursor)
+        result = dg.evaluate_automation_conditions(
+            defs, instance, asset_selection=dg.AssetSelection.assets(REPORT), cursor=cursor
+        )
         cursor = result.cursor
         if result.total_requested:
             instance.report_runless_asset_event(dg.AssetMaterialization(REPORT))

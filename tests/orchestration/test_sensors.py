@@ -35,8 +35,17 @@ def task(**fields) -> TaskStatusRow:
 
 
 def metric(**fields) -> MetricRow:
-    return MetricRow(**{"epoch": 7, "committed_epoch": 7, "records_in": 1, "records_per_s": 1000.0, "lag": 0,
-                        "commit_ms": 9.0, **fields})
+    return MetricRow(
+        **{
+            "epoch": 7,
+            "committed_epoch": 7,
+            "records_in": 1,
+            "records_per_s": 1000.0,
+            "lag": 0,
+            "commit_ms": 9.0,
+            **fields,
+        }
+    )
 
 
 def observed(answer: dg.SensorResult | dg.SkipReason) -> list[str]:
@@ -117,54 +126,91 @@ def test_what_lasts_is_told_again_after_the_cooldown(database, drive, tick):
 
 
 def minutes(lags: list[int], epochs: list[int] | None = None, pace: float = 1000.0) -> list[MinuteRow]:
-    return [MinuteRow(at_ms=number * 60_000, epoch=epoch, records_per_s=pace, lag=lag, commit_ms=1.0)
-            for number, (lag, epoch) in enumerate(zip(lags, epochs or range(len(lags)), strict=True))]
+    return [
+        MinuteRow(at_ms=number * 60_000, epoch=epoch, records_per_s=pace, lag=lag, commit_ms=1.0)
+        for number, (lag, epoch) in enumerate(zip(lags, epochs or range(len(lags)), strict=True))
+    ]
 
 
-@pytest.mark.parametrize(("lags", "pace", "expected"), [
-    ([1, 2, 3, 4, 5, 6], 1000.0, {"lag grows"}),
-    ([1, 2, 3, 3, 5, 6], 1000.0, set()),
-    ([2, 3, 4, 5, 6], 1000.0, set()),
-    ([9000], 29.0, {"lag in seconds"}),
-    ([9000], 31.0, set()),
-    ([9000], 0.01, set()),
-])
+@pytest.mark.parametrize(
+    ("lags", "pace", "expected"),
+    [
+        ([1, 2, 3, 4, 5, 6], 1000.0, {"lag grows"}),
+        ([1, 2, 3, 3, 5, 6], 1000.0, set()),
+        ([2, 3, 4, 5, 6], 1000.0, set()),
+        ([9000], 29.0, {"lag in seconds"}),
+        ([9000], 31.0, set()),
+        ([9000], 0.01, set()),
+    ],
+)
 def test_growing_lag_and_lag_in_seconds_are_told_apart(lags, pace, expected):
     found = conditions(running(metric=metric(lag=lags[-1])), minutes([lags[-1]], pace=pace), lags, LIMITS)
     assert set(found) == expected
 
 
 def running(**fields) -> ApplicationStatus:
-    return ApplicationStatus(**{
-        "application": "flights", "state": "running", "is_running": True, "generation": 1, "owner": "", "host": "",
-        "pid": 1, "has_process": True, "started_at_ms": 0, "heartbeat_at_ms": 0, "ended_at_ms": None, "error": None,
-        "tasks": (task(),), "metric": metric(), **fields})
+    return ApplicationStatus(
+        **{
+            "application": "flights",
+            "state": "running",
+            "is_running": True,
+            "generation": 1,
+            "owner": "",
+            "host": "",
+            "pid": 1,
+            "has_process": True,
+            "started_at_ms": 0,
+            "heartbeat_at_ms": 0,
+            "ended_at_ms": None,
+            "error": None,
+            "tasks": (task(),),
+            "metric": metric(),
+            **fields,
+        }
+    )
 
 
-@pytest.mark.parametrize(("lags", "epochs", "silent_s", "fields", "expected"), [
-    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {}, "50 records wait and no epoch after 7 has begun for 180 s"),
-    ([50, 50, 50, 50], [7, 7, 7, 8], 0, {}, None),
-    ([50, 50, 0, 50], [7, 7, 7, 7], 0, {}, None),
-    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"state": "waiting"}, None),
-    ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"tasks": (task(status="restoring"),)}, None),
-    ([], None, 181, {"state": "dead", "is_running": False}, "said nothing for 181 s"),
-    ([], None, 180, {}, None),
-    ([], None, 181, {"has_process": False}, None),
-    ([], None, 181, {"tasks": ()}, None),
-    ([], None, 181, {"ended_at_ms": 1}, None)],
-    ids=["no epoch", "an epoch", "no lag", "no broker", "restoring", "silent", "not yet", "no process", "starting",
-         "ended"])
+@pytest.mark.parametrize(
+    ("lags", "epochs", "silent_s", "fields", "expected"),
+    [
+        ([50, 50, 50, 50], [7, 7, 7, 7], 0, {}, "50 records wait and no epoch after 7 has begun for 180 s"),
+        ([50, 50, 50, 50], [7, 7, 7, 8], 0, {}, None),
+        ([50, 50, 0, 50], [7, 7, 7, 7], 0, {}, None),
+        ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"state": "waiting"}, None),
+        ([50, 50, 50, 50], [7, 7, 7, 7], 0, {"tasks": (task(status="restoring"),)}, None),
+        ([], None, 181, {"state": "dead", "is_running": False}, "said nothing for 181 s"),
+        ([], None, 180, {}, None),
+        ([], None, 181, {"has_process": False}, None),
+        ([], None, 181, {"tasks": ()}, None),
+        ([], None, 181, {"ended_at_ms": 1}, None),
+    ],
+    ids=[
+        "no epoch",
+        "an epoch",
+        "no lag",
+        "no broker",
+        "restoring",
+        "silent",
+        "not yet",
+        "no process",
+        "starting",
+        "ended",
+    ],
+)
 def test_a_driver_that_does_not_get_on_is_told_from_one_that_waits_restores_or_has_ended(
-        lags, epochs, silent_s, fields, expected):
+    lags, epochs, silent_s, fields, expected
+):
     limit_s = LIMITS.stalled_max_s
     found = stall(running(**fields), minutes(lags, epochs), limit_s, limit_s, silent_s * 1000)
     assert found is None if expected is None else expected in found
 
 
-@pytest.mark.parametrize(("began", "max_task_idle_s", "is_told"), [
-    (-5, 0, True), (-5, 60, True), (-5, 61, False), (-1, 0, False)])
+@pytest.mark.parametrize(
+    ("began", "max_task_idle_s", "is_told"), [(-5, 0, True), (-5, 60, True), (-5, 61, False), (-1, 0, False)]
+)
 def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
-        database, drive, tick, monkeypatch, began, max_task_idle_s, is_told):
+    database, drive, tick, monkeypatch, began, max_task_idle_s, is_told
+):
     """Four minutes without an epoch, not all of them its own; three are allowed beside the wait."""
     waiting = clicks("flights")
     waiting.max_task_idle = timedelta(seconds=max_task_idle_s)
@@ -197,8 +243,9 @@ with stacks_on_signal(pathlib.Path(sys.argv[1])):
 @pytest.fixture
 def hanging(settings):
     """A process that answers a request for its stacks and nothing else."""
-    process = subprocess.Popen([sys.executable, "-c", HANGS, str(settings.logs / "flights.stacks")],
-                               stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS, str(settings.logs / "flights.stacks")], stdout=subprocess.PIPE
+    )
     process.stdout.readline()
     yield process
     process.kill()
@@ -249,10 +296,17 @@ def test_closed_segments_start_a_compaction_once_and_its_pool_takes_one(committe
     assert limits[compaction_pool(FLIGHTS)] == 1
 
 
-@pytest.mark.parametrize(("position", "oldest", "end", "expected"), [
-    (95, 100, 1100, {"t-0 has lost records"}), (199, 100, 1100, {"t-0 near retention"}), (200, 100, 1100, set()),
-    (5, 0, 1000, set()), (1100, 1099, 1100, set())],
-    ids=["deleted before it was read", "close", "far", "nothing was ever deleted", "all is read"])
+@pytest.mark.parametrize(
+    ("position", "oldest", "end", "expected"),
+    [
+        (95, 100, 1100, {"t-0 has lost records"}),
+        (199, 100, 1100, {"t-0 near retention"}),
+        (200, 100, 1100, set()),
+        (5, 0, 1000, set()),
+        (1100, 1099, 1100, set()),
+    ],
+    ids=["deleted before it was read", "close", "far", "nothing was ever deleted", "all is read"],
+)
 def test_records_near_the_oldest_kept_are_told(position, oldest, end, expected):
     found = endangered({"t": {0: position}}, {("t", 0): oldest}, {("t", 0): end}, 0.1)
     assert set(found) == expected
@@ -260,7 +314,8 @@ def test_records_near_the_oldest_kept_are_told(position, oldest, end, expected):
 
 @pytest.mark.broker
 def test_a_topic_that_deletes_what_comes_next_is_told_by_its_brokers(
-        broker, kafka_admin, committer, commit_of, tick, monkeypatch):
+    broker, kafka_admin, committer, commit_of, tick, monkeypatch
+):
     topic = f"flights-{uuid.uuid4().hex[:8]}"
     kafka_admin.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": broker})
@@ -278,8 +333,10 @@ def test_a_topic_that_deletes_what_comes_next_is_told_by_its_brokers(
     until = time.monotonic() + BROKER_LIMIT_S
     while isinstance(answer := tick(sensor), dg.SkipReason) and time.monotonic() < until:
         pass  # a broker that does not answer in time is asked again at the next look
-    assert observed(answer) == [f"{topic}-0: offset 42 comes next and 40 is the oldest kept, of 60: "
-                                "read faster, or lengthen the topic's retention"]
+    assert observed(answer) == [
+        f"{topic}-0: offset 42 comes next and 40 is the oldest kept, of 60: "
+        "read faster, or lengthen the topic's retention"
+    ]
     assert isinstance(tick(sensor, answer.cursor), dg.SkipReason)
 
 

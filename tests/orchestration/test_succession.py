@@ -40,8 +40,13 @@ def run_of(instance):
     job = defs.resolve_implicit_global_asset_job_def()
 
     def create(status: dg.DagsterRunStatus) -> dg.DagsterRun:
-        return instance.create_run_for_job(job, status=status, run_config={"ops": {
-            "flights_ingest": {"config": {"until_caught_up": False}}, "flights__topic": {"config": {}}}})
+        return instance.create_run_for_job(
+            job,
+            status=status,
+            run_config={
+                "ops": {"flights_ingest": {"config": {"until_caught_up": False}}, "flights__topic": {"config": {}}}
+            },
+        )
 
     return create
 
@@ -60,7 +65,8 @@ def test_a_killed_driver_of_a_failed_run_is_started_again_as_it_was_configured_a
 
 
 def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
-        database, drive, run_of, tick, instance, monkeypatch):
+    database, drive, run_of, tick, instance, monkeypatch
+):
     run = run_of(dg.DagsterRunStatus.STARTED)
     database.release(drive(f"dagster run {run.run_id}"))
     assert "to report its driver's end" in tick(succession_sensor(FLIGHTS)).skip_message
@@ -75,32 +81,55 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_goes_on_in_the_next(
 @pytest.fixture
 def step_failed(instance):
     """``step_failed(run, error)`` is the ingest's step with an error of that class."""
+
     def fail(run: dg.DagsterRun, error: str) -> None:
-        instance.report_dagster_event(DagsterEvent(
-            event_type_value=dg.DagsterEventType.STEP_FAILURE.value, job_name=run.job_name, step_key="flights_ingest",
-            event_specific_data=StepFailureData(error=SerializableErrorInfo("it ended", [], cls_name=error),
-                                                user_failure_data=None)), run.run_id)
+        instance.report_dagster_event(
+            DagsterEvent(
+                event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
+                job_name=run.job_name,
+                step_key="flights_ingest",
+                event_specific_data=StepFailureData(
+                    error=SerializableErrorInfo("it ended", [], cls_name=error), user_failure_data=None
+                ),
+            ),
+            run.run_id,
+        )
 
     return fail
 
 
 def test_a_run_whose_checks_take_longer_than_its_ingest_is_left_to_them(
-        database, drive, run_of, tick, instance, monkeypatch):
+    database, drive, run_of, tick, instance, monkeypatch
+):
     run = run_of(dg.DagsterRunStatus.STARTED)
     database.release(drive(f"dagster run {run.run_id}"))
-    instance.report_dagster_event(DagsterEvent(
-        event_type_value=dg.DagsterEventType.STEP_SUCCESS.value, job_name=run.job_name, step_key="flights_ingest",
-        event_specific_data=StepSuccessData(duration_ms=1.0)), run.run_id)
+    instance.report_dagster_event(
+        DagsterEvent(
+            event_type_value=dg.DagsterEventType.STEP_SUCCESS.value,
+            job_name=run.job_name,
+            step_key="flights_ingest",
+            event_specific_data=StepSuccessData(duration_ms=1.0),
+        ),
+        run.run_id,
+    )
     monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
     assert "goes on with its other steps" in tick(succession_sensor(FLIGHTS)).skip_message
     assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
 
 
-@pytest.mark.parametrize(("error", "goes_on"), [
-    (None, True), ("DagsterExecutionInterruptedError", True), ("ChildProcessCrashException", True),
-    ("Failure", False)], ids=["both killed", "run worker killed", "step killed", "an error of its own"])
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (None, True),
+        ("DagsterExecutionInterruptedError", True),
+        ("ChildProcessCrashException", True),
+        ("Failure", False),
+    ],
+    ids=["both killed", "run worker killed", "step killed", "an error of its own"],
+)
 def test_a_failed_run_goes_on_in_the_next_when_its_step_could_not_say_how_it_ended(
-        database, drive, run_of, step_failed, tick, error, goes_on):
+    database, drive, run_of, step_failed, tick, error, goes_on
+):
     run = run_of(dg.DagsterRunStatus.FAILURE)
     if error is not None:
         step_failed(run, error)
@@ -110,8 +139,9 @@ def test_a_failed_run_goes_on_in_the_next_when_its_step_could_not_say_how_it_end
     assert bool(requested(tick(succession_sensor(FLIGHTS)))) is goes_on
 
 
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED,
-                                    dg.DagsterRunStatus.CANCELING])
+@pytest.mark.parametrize(
+    "status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.CANCELING]
+)
 def test_a_run_that_ended_with_its_driver_is_left_alone(database, drive, run_of, tick, status):
     database.release(drive(f"dagster run {run_of(status).run_id}"))
     assert isinstance(tick(succession_sensor(FLIGHTS)), dg.SkipReason)
@@ -131,7 +161,8 @@ def swap_at_rest(database) -> None:
 
 
 def test_a_killed_driver_goes_on_although_a_backfill_was_swapped_in_before_anybody_looked(
-        database, drive, run_of, tick, settings):
+    database, drive, run_of, tick, settings
+):
     run = run_of(dg.DagsterRunStatus.FAILURE)
     drive(owner_of(run.run_id), ended_pid())
     lease = database.acquire_lease("flights", owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=60)
@@ -144,7 +175,8 @@ def test_a_killed_driver_goes_on_although_a_backfill_was_swapped_in_before_anybo
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED])
 def test_a_driver_that_is_silent_over_a_long_epoch_is_not_taken_for_dead_because_of_a_swap(
-        database, run_of, tick, status, monkeypatch):
+    database, run_of, tick, status, monkeypatch
+):
     monkeypatch.setattr(succession, "REPORT_LIMIT_S", 0.0)
     run = run_of(status)
     database.acquire_lease("flights", owner=owner_of(run.run_id), pid=os.getpid(), host=this_host(), ttl_s=-1)
@@ -187,19 +219,50 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_life_that_got_on
     assert pauses_s == [0, 10, 20, 40, 60, 60, 0, 10]
 
 
-@pytest.mark.parametrize(("committed_s", "reading_s", "lag", "committed_epoch", "expected"), [
-    (STEADY_S, None, 0, 7, True), (STEADY_S - 1, None, 0, 7, False), (None, None, 0, 7, False),
-    (-100, STEADY_S, 0, 7, True), (-100, STEADY_S, 1, 7, False), (-100, STEADY_S, 0, 6, False)],
-    ids=["commits still", "not long enough", "no commit at all", "nothing to do", "lag alone", "never committed"])
+@pytest.mark.parametrize(
+    ("committed_s", "reading_s", "lag", "committed_epoch", "expected"),
+    [
+        (STEADY_S, None, 0, 7, True),
+        (STEADY_S - 1, None, 0, 7, False),
+        (None, None, 0, 7, False),
+        (-100, STEADY_S, 0, 7, True),
+        (-100, STEADY_S, 1, 7, False),
+        (-100, STEADY_S, 0, 6, False),
+    ],
+    ids=["commits still", "not long enough", "no commit at all", "nothing to do", "lag alone", "never committed"],
+)
 def test_a_life_got_on_when_it_committed_for_a_while_or_had_nothing_to_commit(
-        commit_of, committed_s, reading_s, lag, committed_epoch, expected):
+    commit_of, committed_s, reading_s, lag, committed_epoch, expected
+):
     """Seconds are those after the start."""
-    metric = None if reading_s is None else MetricRow(
-        epoch=7, committed_epoch=committed_epoch, records_in=1, records_per_s=0.0, lag=lag, commit_ms=9.0,
-        at_ms=round((START_S + reading_s) * 1000))
+    metric = (
+        None
+        if reading_s is None
+        else MetricRow(
+            epoch=7,
+            committed_epoch=committed_epoch,
+            records_in=1,
+            records_per_s=0.0,
+            lag=lag,
+            commit_ms=9.0,
+            at_ms=round((START_S + reading_s) * 1000),
+        )
+    )
     life = ApplicationStatus(
-        application="flights", state="dead", is_running=False, generation=1, owner="", host="", pid=1,
-        has_process=False, started_at_ms=START_S * 1000, heartbeat_at_ms=0, ended_at_ms=None, error=None, tasks=(),
-        metric=metric)
+        application="flights",
+        state="dead",
+        is_running=False,
+        generation=1,
+        owner="",
+        host="",
+        pid=1,
+        has_process=False,
+        started_at_ms=START_S * 1000,
+        heartbeat_at_ms=0,
+        ended_at_ms=None,
+        error=None,
+        tasks=(),
+        metric=metric,
+    )
     newest = None if committed_s is None else commit_of(7, at_s=START_S + committed_s)
     assert has_got_on(life, newest, STEADY_S) is expected

@@ -5,8 +5,17 @@ from dataclasses import replace
 from weir.orchestration.worker import LOG_EVERY_S, logged
 from weir.pipelines.spark.progress import Progress
 
-RUNNING = Progress(application="flights", generation=1, epoch=5, committed_epoch=4, records_in=1000, lag=20,
-                   records_per_s=500.0, commit_ms=9.0, state="running")
+RUNNING = Progress(
+    application="flights",
+    generation=1,
+    epoch=5,
+    committed_epoch=4,
+    records_in=1000,
+    lag=20,
+    records_per_s=500.0,
+    commit_ms=9.0,
+    state="running",
+)
 
 
 def test_a_line_is_logged_when_the_state_changes_and_every_five_minutes_besides():

@@ -13,13 +13,15 @@ class MemorySession:
         rows = self.rows.get(store, {})
         return [rows.get(key) for key in keys]
 
-    def scan(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-             reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         rows = sorted(self.rows.get(store, {}).items(), reverse=reverse)
         return iter([(key, value) for key, value in rows if key >= lower and (upper is None or key < upper)])
 
-    def first(self, store: str, lower: bytes = b"", upper: bytes | None = None, *,
-              reverse: bool = False) -> tuple[bytes, bytes] | None:
+    def first(
+        self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
+    ) -> tuple[bytes, bytes] | None:
         return next(self.scan(store, lower, upper, reverse=reverse), None)
 
     def count(self, store: str) -> int:

@@ -21,31 +21,52 @@ def test_defaults_are_those_of_the_documentation():
     assert application.topology is application.topology
 
 
-@pytest.mark.parametrize(("id", "settings", "message"), [
-    ("_a", {}, "application id '_a'"), ("a/b", {}, "application id"), ("", {}, "application id"),
-    ("a", {"commit_interval": timedelta(0)}, "commit_interval"), ("a", {"on_error": "ignore"}, "on_error"),
-    ("a", {"start": "newest"}, "start"), ("a", {"max_skew": timedelta(seconds=-1)}, "max_skew"),
-    ("a", {"max_task_idle": timedelta(seconds=-1)}, "max_task_idle.*None waits for nothing"),
-    ("a", {"uncommitted_max_bytes": 0}, "uncommitted_max_bytes")])
+@pytest.mark.parametrize(
+    ("id", "settings", "message"),
+    [
+        ("_a", {}, "application id '_a'"),
+        ("a/b", {}, "application id"),
+        ("", {}, "application id"),
+        ("a", {"commit_interval": timedelta(0)}, "commit_interval"),
+        ("a", {"on_error": "ignore"}, "on_error"),
+        ("a", {"start": "newest"}, "start"),
+        ("a", {"max_skew": timedelta(seconds=-1)}, "max_skew"),
+        ("a", {"max_task_idle": timedelta(seconds=-1)}, "max_task_idle.*None waits for nothing"),
+        ("a", {"uncommitted_max_bytes": 0}, "uncommitted_max_bytes"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(id, settings, message):
     with pytest.raises(TopologyError, match=message):
         Application(id, builder(), **settings)
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("flights", "write package.module:attribute"), ("a:", "write package.module:attribute"),
-    ("./shop.py:app", "names a file; write its module, as shop:app,"), ("shop.py:app", "as shop:app,"),
-    ("no_such_module_here:app", "no module 'no_such_module_here'"),
-    ("made.nothing:app", "no module 'made.nothing'"),
-    ("made.good:nope", "no 'nope'; it has app"), ("made.good:other", "is a int, not an Application"),
-    ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
-    ("made.broken:app", "imports 'not_there_at_all'"),
-    ("made.typo:app", r"'made.typo' cannot be loaded: .*typo.py, line 2: AttributeError: .*'of_size', it has "
-                      r"of_size_and_grace, of_size_with_no_grace; correct the program"),
-    ("made.java:app", r"java.py, line 3: AttributeError: 'KStream' object has no attribute 'groupByKey', it has "
-                      r"group_by_key, group_by; correct"),
-    ("made.own:app", r"line 1: AttributeError: mine; correct the program"),
-    ("made.cut:app", r"'made.cut' cannot be loaded: SyntaxError: .*cut.py, line 1\); correct the program")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("flights", "write package.module:attribute"),
+        ("a:", "write package.module:attribute"),
+        ("./shop.py:app", "names a file; write its module, as shop:app,"),
+        ("shop.py:app", "as shop:app,"),
+        ("no_such_module_here:app", "no module 'no_such_module_here'"),
+        ("made.nothing:app", "no module 'made.nothing'"),
+        ("made.good:nope", "no 'nope'; it has app"),
+        ("made.good:other", "is a int, not an Application"),
+        ("made.empty:app", r"no 'app'; define it as Application\(...\)"),
+        ("made.broken:app", "imports 'not_there_at_all'"),
+        (
+            "made.typo:app",
+            r"'made.typo' cannot be loaded: .*typo.py, line 2: AttributeError: .*'of_size', it has "
+            r"of_size_and_grace, of_size_with_no_grace; correct the program",
+        ),
+        (
+            "made.java:app",
+            r"java.py, line 3: AttributeError: 'KStream' object has no attribute 'groupByKey', it has "
+            r"group_by_key, group_by; correct",
+        ),
+        ("made.own:app", r"line 1: AttributeError: mine; correct the program"),
+        ("made.cut:app", r"'made.cut' cannot be loaded: SyntaxError: .*cut.py, line 1\); correct the program"),
+    ],
+)
 def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message):
     package = tmp_path / "made"
     package.mkdir()
@@ -53,12 +74,16 @@ def test_a_name_that_leads_nowhere_says_why(tmp_path, monkeypatch, name, message
     (package / "empty.py").write_text("")
     (package / "broken.py").write_text("import not_there_at_all")
     (package / "typo.py").write_text("from weir import TimeWindows\nTimeWindows.of_size(1)")
-    (package / "java.py").write_text("from weir import StreamsBuilder, String\nstream = StreamsBuilder().stream("
-                                     "'in', key=String('k'), value=String('v'))\nstream.groupByKey()")
+    (package / "java.py").write_text(
+        "from weir import StreamsBuilder, String\nstream = StreamsBuilder().stream("
+        "'in', key=String('k'), value=String('v'))\nstream.groupByKey()"
+    )
     (package / "own.py").write_text("raise AttributeError('mine')")
     (package / "cut.py").write_text("app = (")
-    (package / "good.py").write_text("from tests.pipelines.test_application import builder\n"
-                                     "from weir import Application\napp, other = Application('a', builder()), 3")
+    (package / "good.py").write_text(
+        "from tests.pipelines.test_application import builder\n"
+        "from weir import Application\napp, other = Application('a', builder()), 3"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ApplicationLoadError, match=message):
         load_application(name)

@@ -123,8 +123,11 @@ def test_the_task_of_a_key_does_not_depend_on_what_a_store_calls_its_columns(mon
     both = builder.stream("votes", key=String("name"), value=Json(Sale)).group_by_key().cogroup(votes=Count())
     both.cogroup(moved, moves=Count()).agg("both").to_delta("both")
     owned = builder.table("owned", key=String("id"), value=Json(Town), store="owned")
-    owned.join(builder.table("mayors", key=String("person"), value=Json(Sale), store="mayors"), foreign_key="mayor",
-               store="ruled").to_stream().to_delta("ruled")
+    owned.join(
+        builder.table("mayors", key=String("person"), value=Json(Sale), store="mayors"),
+        foreign_key="mayor",
+        store="ruled",
+    ).to_stream().to_delta("ruled")
     reader = StateReader("nowhere", Application("sales", builder))
     found = [reader.task_of(store, "Ulm") for store in ("newest", "towns", "both", "mayors", "ruled-result-store")]
     found.append(reader.task_of("ruled-subscription-store", ("Ulm", "7")))
@@ -149,8 +152,14 @@ def test_stores_under_avro_keys_answer_without_a_registry_which_only_finding_the
         serde = Avro(Shop)
         connect_serdes([serde], {"url": server.url})
         keys = {number: serde.encode(Shop("Ulm", number)) for number in range(8)}
-        rows = {("sales", partition): [(key, b'{"amount": %d}' % number, 1_000) for number, key in keys.items()
-                                       if murmur2([key])[0] % 2 == partition] for partition in (0, 1)}
+        rows = {
+            ("sales", partition): [
+                (key, b'{"amount": %d}' % number, 1_000)
+                for number, key in keys.items()
+                if murmur2([key])[0] % 2 == partition
+            ]
+            for partition in (0, 1)
+        }
         running = by_shop()
         connect_serdes(running.topology.serdes(), {"url": server.url})
         place = Place(running, Topics(rows), tmp_path)
@@ -174,8 +183,11 @@ def test_the_application_says_what_queries_see_unless_they_say_it_themselves(pla
     driver._ends = place.topics.end_offsets([("sales", 0), ("sales", 1)])
     driver._run_epoch()
     TaskStoreCache.close_all()  # a process opens a store once
-    for default, isolation, wanted in (("read_committed", None, 20), ("read_uncommitted", None, 21),
-                                       ("read_uncommitted", IsolationLevel.READ_COMMITTED, 20),
-                                       ("read_committed", IsolationLevel.READ_UNCOMMITTED, 21)):
+    for default, isolation, wanted in (
+        ("read_committed", None, 20),
+        ("read_uncommitted", None, 21),
+        ("read_uncommitted", IsolationLevel.READ_COMMITTED, 20),
+        ("read_committed", IsolationLevel.READ_UNCOMMITTED, 21),
+    ):
         reader = StateReader(place.folder / "dir", application(default))
         assert reader.get("sums", "shop-2", query=Query(isolation=isolation)).rows["sales"].to_list() == [wanted]

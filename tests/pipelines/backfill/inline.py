@@ -39,8 +39,17 @@ class Cluster:
         return {topic: count for topic, count in self.topics.partition_counts().items() if topic in topics}
 
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
-        return {wanted: next((offset for offset, row in enumerate(self.topics.rows[wanted])
-                              if offset >= self.oldest and row[2] >= time_ms), None) for wanted in partitions}
+        return {
+            wanted: next(
+                (
+                    offset
+                    for offset, row in enumerate(self.topics.rows[wanted])
+                    if offset >= self.oldest and row[2] >= time_ms
+                ),
+                None,
+            )
+            for wanted in partitions
+        }
 
 
 def copied(template: Place, folder: Path) -> Place:
@@ -86,35 +95,51 @@ class ShadowPlace(Place):
     @property
     def settings(self) -> TaskSettings:
         counts = self.application.topology.partition_counts(self.topics.partition_counts())
-        return TaskSettings(application_folder=str(self.shadow.folder), state_folder=str(self.shadow.state_folder),
-                            partition_counts=counts)
+        return TaskSettings(
+            application_folder=str(self.shadow.folder),
+            state_folder=str(self.shadow.state_folder),
+            partition_counts=counts,
+        )
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
     """A shadow of the place's application, or of another program of it, that has not run."""
-    return begin_from_kafka(program or place.application, place.warehouse, place.folder / "shadows",
-                            Cluster(place.topics), days, **options)
+    return begin_from_kafka(
+        program or place.application, place.warehouse, place.folder / "shadows", Cluster(place.topics), days, **options
+    )
 
 
 def begun_whole(place: Place, program: Application | None = None, oldest: int = 0) -> Shadow:
     """A shadow of everything that has not run."""
-    return begin_everything(program or place.application, place.warehouse, place.folder / "shadows",
-                            Cluster(place.topics, oldest))
+    return begin_everything(
+        program or place.application, place.warehouse, place.folder / "shadows", Cluster(place.topics, oldest)
+    )
 
 
-def run_on(place: Place, shadow: Shadow, program: Application | None = None,
-           on_step: Callable[[str], None] = lambda step: None) -> Shadow:
+def run_on(
+    place: Place, shadow: Shadow, program: Application | None = None, on_step: Callable[[str], None] = lambda step: None
+) -> Shadow:
     """Run a shadow of everything to where the live application is now."""
     live, program = newest_commit(place.warehouse, place.application.id), program or place.application
     return run_shadow(place, shadow, program, on_step, whole_ranges(program, Cluster(place.topics), live))
 
 
-def run_shadow(place: Place, shadow: Shadow, program: Application | None = None,
-               on_step: Callable[[str], None] = lambda step: None, ranges: Ranges | None = None) -> Shadow:
+def run_shadow(
+    place: Place,
+    shadow: Shadow,
+    program: Application | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
+    ranges: Ranges | None = None,
+) -> Shadow:
     """Run it to its end and complete it."""
     topics = RangedTopics(place.topics.rows, ranges or shadow.backfill.ranges)
-    there = ShadowPlace(shadow_application(program or place.application, shadow.id), topics, place.folder,
-                        max_records=place.max_records, shadow=shadow)
+    there = ShadowPlace(
+        shadow_application(program or place.application, shadow.id),
+        topics,
+        place.folder,
+        max_records=place.max_records,
+        shadow=shadow,
+    )
     summary = there.run(on_step)
     shadow.complete(Completion(records_in=summary.records_in, seconds=summary.seconds))
     return shadow
@@ -127,16 +152,25 @@ def made(place: Place, days: Days, program: Application | None = None, **options
 
 def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
     """A complete backfill over a table or files in the place of the topic ``readings``."""
-    shadow = begin_from_files(place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)},
-                              days, **options)
+    shadow = begin_from_files(
+        place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)}, days, **options
+    )
     backfill, source = shadow.backfill, place.application.topology.source("readings")
     partitions = backfill.ranges["readings"]
-    rows = {partition: write_slice(shadow.slices, source, partition, len(partitions), backfill.files)
-            for partition in partitions}
-    topics = Slices(place.topics.rows, {"readings": {partition: (0, count) for partition, count in rows.items()}},
-                    shadow.slices)
-    there = ShadowPlace(shadow_application(place.application, shadow.id), topics, place.folder,
-                        max_records=place.max_records, shadow=shadow)
+    rows = {
+        partition: write_slice(shadow.slices, source, partition, len(partitions), backfill.files)
+        for partition in partitions
+    }
+    topics = Slices(
+        place.topics.rows, {"readings": {partition: (0, count) for partition, count in rows.items()}}, shadow.slices
+    )
+    there = ShadowPlace(
+        shadow_application(place.application, shadow.id),
+        topics,
+        place.folder,
+        max_records=place.max_records,
+        shadow=shadow,
+    )
     summary = there.driver().run(Event(), until_caught_up=True, end_time_ms=backfill.end_time_ms)
     shadow.complete(Completion(records_in=summary.records_in, seconds=summary.seconds))
     return shadow

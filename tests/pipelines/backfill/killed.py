@@ -23,8 +23,9 @@ LIFE_LIMIT_S = 120
 def swap_killed_at(place: Place, shadow: Shadow, step: str) -> None:
     """Swap ``shadow`` in, no further than ``step``, where the process that does it is killed."""
     arguments = [str(place.warehouse), str(place.folder / "shadows"), shadow.id, step]
-    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], capture_output=True, text=True,
-                           timeout=LIFE_LIMIT_S, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-m", __name__, *arguments], capture_output=True, text=True, timeout=LIFE_LIMIT_S, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, f"it did not meet {step!r}: {ended.stderr}"
 
 

@@ -45,13 +45,27 @@ def build(least: int = 500) -> Application:
     readings.filter(col("value") >= least).to_delta("raised")
     hour = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=30))
     final = Suppressed.until_window_closes(BufferConfig.unbounded())
-    (readings.group_by_key().windowed_by(hour).agg("by_hour", readings=Count(), high=high)
-        .suppress(final).to_delta("hours"))
-    (readings.group_by_key().windowed_by(hour.advance_by(timedelta(minutes=30)))
-        .agg("by_half", readings=Count(), high=high).to_delta("overlapping"))
+    (
+        readings.group_by_key()
+        .windowed_by(hour)
+        .agg("by_hour", readings=Count(), high=high)
+        .suppress(final)
+        .to_delta("hours")
+    )
+    (
+        readings.group_by_key()
+        .windowed_by(hour.advance_by(timedelta(minutes=30)))
+        .agg("by_half", readings=Count(), high=high)
+        .to_delta("overlapping")
+    )
     patient = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(hours=20))  # none is late, however rows meet
-    (readings.group_by("kind").windowed_by(patient).agg("by_kind", readings=Count(), high=high)
-        .suppress(final).to_delta("kinds"))
+    (
+        readings.group_by("kind")
+        .windowed_by(patient)
+        .agg("by_kind", readings=Count(), high=high)
+        .suppress(final)
+        .to_delta("kinds")
+    )
     readings.group_by_key().agg("ever", readings=Count(), high=high).to_delta("totals")
     return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
 
@@ -63,9 +77,13 @@ mended = build(300)
 def build_sessions() -> Application:
     """Sessions of readings, which later readings may join."""
     builder = StreamsBuilder()
-    (builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key()
+    (
+        builder.stream("readings", key=String("sensor"), value=Json(Reading))
+        .group_by_key()
         .windowed_by(SessionWindows.of_inactivity_gap_and_grace(timedelta(minutes=30), timedelta(days=1)))
-        .agg("by_visit", readings=Count()).to_delta("visits"))
+        .agg("by_visit", readings=Count())
+        .to_delta("visits")
+    )
     return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
 
 
@@ -81,8 +99,11 @@ def readings(per_day: int = 40) -> list:
     """In order but for some; a few are hours late."""
     rng, rows = random.Random(5), []
     for number in range(6 * per_day):
-        at = FIRST + timedelta(days=1) * number / per_day - rng.choice([timedelta()] * 8 + [timedelta(minutes=20),
-                                                                                            timedelta(hours=5)])
+        at = (
+            FIRST
+            + timedelta(days=1) * number / per_day
+            - rng.choice([timedelta()] * 8 + [timedelta(minutes=20), timedelta(hours=5)])
+        )
         value = {"value": rng.randrange(1000), "kind": f"kind-{rng.randrange(3)}"}
         rows.append((f"sensor-{rng.randrange(4)}".encode(), json.dumps(value).encode(), round(at.timestamp() * 1000)))
     return rows
@@ -91,9 +112,14 @@ def readings(per_day: int = 40) -> list:
 def archive(rows: list) -> pl.DataFrame:
     """Readings as a table keeps them, in no order."""
     values = [json.loads(value) for _, value, _ in rows]
-    frame = pl.DataFrame({"sensor": [key.decode() for key, _, _ in rows], "value": [value["value"] for value in values],
-                          "kind": [value["kind"] for value in values],
-                          "_ts": pl.Series([time_ms for *_, time_ms in rows]).cast(pl.Datetime("ms", "UTC"))})
+    frame = pl.DataFrame(
+        {
+            "sensor": [key.decode() for key, _, _ in rows],
+            "value": [value["value"] for value in values],
+            "kind": [value["kind"] for value in values],
+            "_ts": pl.Series([time_ms for *_, time_ms in rows]).cast(pl.Datetime("ms", "UTC")),
+        }
+    )
     return frame.sample(fraction=1.0, shuffle=True, seed=1)
 
 
@@ -109,4 +135,4 @@ def give(place: Place, share: float, rows: list | None = None) -> None:
     rows = rows or readings()
     for partition in (0, 1):
         of_partition = [row for row in rows if (row[0][-1] - ord("0")) % 2 == partition]
-        place.topics.rows["readings", partition] = of_partition[:round(len(of_partition) * share)]
+        place.topics.rows["readings", partition] = of_partition[: round(len(of_partition) * share)]

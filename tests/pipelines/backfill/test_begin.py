@@ -53,8 +53,9 @@ def application(builder: StreamsBuilder) -> Application:
 
 def cut(**fields) -> CommitRecord:
     task = TaskCommit(state=StateId(1, 7), instance="i", positions={"clicks": {0: 9}})
-    return CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f", tasks={"clicks-0_0": task},
-                        **fields)
+    return CommitRecord(
+        kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f", tasks={"clicks-0_0": task}, **fields
+    )
 
 
 @pytest.fixture
@@ -69,15 +70,18 @@ def test_windows_and_facts_belong_to_days_and_what_knows_earlier_days_does_not()
     stream.to_delta("facts")
     grouped.windowed_by(TimeWindows.of_size_and_grace(HOUR, HOUR)).agg("hours", n=Count()).to_delta("by_hour")
     grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace(HOUR, 3 * HOUR)).agg("visits", n=Count()).to_delta(
-        "by_visit")
+        "by_visit"
+    )
     grouped.windowed_by(UnlimitedWindows.of()).agg("ever", n=Count()).to_delta("by_ever")
     totals = grouped.agg("totals", n=Count())
     totals.to_delta("running")
     totals.to_stream().to_delta("changes")
     outputs = day_outputs(application(builder).topology)
     assert outputs.swapped == (
-        DayOutput(table="facts", column="_ts"), DayOutput(table="by_hour", column="window_start"),
-        DayOutput(table="by_visit", column="window_start"))
+        DayOutput(table="facts", column="_ts"),
+        DayOutput(table="by_hour", column="window_start"),
+        DayOutput(table="by_visit", column="window_start"),
+    )
     assert outputs.left_out.keys() == {"by_ever", "running", "changes"}
     assert "'totals', which holds what came before" in outputs.left_out["changes"]
     assert outputs.look_back_ms >= 4 * 3_600_000
@@ -130,8 +134,10 @@ def test_a_global_table_is_of_now_and_refused_before_anything_is_made(tmp_path, 
     names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
     stream.join(names, key="user").to_delta("named")
     program, cluster = application(builder), Cluster(topics)
-    for begin in (lambda: begin_everything(program, tmp_path, tmp_path, cluster),
-                  lambda: begin_from_kafka(program, tmp_path, tmp_path, cluster, DAYS)):
+    for begin in (
+        lambda: begin_everything(program, tmp_path, tmp_path, cluster),
+        lambda: begin_from_kafka(program, tmp_path, tmp_path, cluster, DAYS),
+    ):
         with pytest.raises(GlobalTablesError, match="global table 'names', which has its topic's rows of now"):
             begin()
     assert not list(tmp_path.iterdir())
@@ -221,9 +227,13 @@ def test_days_that_end_before_they_begin_are_refused(settings):
     assert refused.exit_code == 1
 
 
-@pytest.mark.parametrize(("days", "message"), [
-    (["2024-02-30"], "FIRST is a day, as 2013-01-08, and '2024-02-30' is none"),
-    (["2024-05-03", "tomorrow"], "END is a day, as 2013-01-08, and 'tomorrow' is none")])
+@pytest.mark.parametrize(
+    ("days", "message"),
+    [
+        (["2024-02-30"], "FIRST is a day, as 2013-01-08, and '2024-02-30' is none"),
+        (["2024-05-03", "tomorrow"], "END is a day, as 2013-01-08, and 'tomorrow' is none"),
+    ],
+)
 def test_what_is_no_day_is_refused_in_one_sentence(settings, days, message):
     refused = command(settings, "run", "clicking", *days)
     assert refused.stderr.strip() == f"weir: {message}"

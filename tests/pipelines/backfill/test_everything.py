@@ -86,8 +86,13 @@ def assert_stores_are_the_changelogs(place: Place) -> None:
     topology = place.application.topology
     for name in newest_commit(place.warehouse, place.application.id).tasks:
         specs = topology.sub_topologies[topology.task_of(name).sub_topology].stores
-        verify_task(place.warehouse, place.application.id, place.folder / "state" / name, specs,
-                    lambda commit: task_rows(commit.positions, commit.clocks))
+        verify_task(
+            place.warehouse,
+            place.application.id,
+            place.folder / "state" / name,
+            specs,
+            lambda commit: task_rows(commit.positions, commit.clocks),
+        )
 
 
 def swap(place: Place, shadow, on_step=lambda step: None, program: Application = mended) -> int:
@@ -102,8 +107,10 @@ def test_the_application_goes_on_as_if_the_new_program_had_run_from_the_beginnin
     assert swap(place, shadow) == epoch + 2
     assert_same(contents(place), at_swap)
     history = {f"store {store.name}": state_as_of(place.warehouse / "sensors", store, epoch) for store in stores(place)}
-    assert_same({name: rows.drop("_epoch") for name, rows in history.items()},
-                {name: rows for name, rows in before.items() if name in history})
+    assert_same(
+        {name: rows.drop("_epoch") for name, rows in history.items()},
+        {name: rows for name, rows in before.items() if name in history},
+    )
     place.application = mended
     place.run()
     assert len(place.restores.done) == len(newest_commit(place.warehouse, "sensors").tasks)
@@ -302,8 +309,7 @@ class OwnStore:
 def test_stores_that_follow_hear_of_what_changed_and_of_what_is_gone(place, tmp_path):
     specs = [store for store in stores(place) if store.name in ("ever", "by_kind")]
     give_more(place, SHARE)
-    followers = {spec.name: Follower(place.warehouse / "sensors", spec, OwnStore(spec.key), tmp_path)
-                 for spec in specs}
+    followers = {spec.name: Follower(place.warehouse / "sensors", spec, OwnStore(spec.key), tmp_path) for spec in specs}
     for at_swap in (False, True):
         if at_swap:
             swap(place, run_shadow(place, begun_whole(place, GROWN), GROWN), program=GROWN)
@@ -320,8 +326,9 @@ def build_grown() -> Application:
     """Another topology over the same topic and two more: a store beside one that was, a versioned one, rows that expire
     under keys too long for a store, and nothing behind a repartition."""
     builder = StreamsBuilder()
-    names = builder.table("names", key=String("sensor"), value=String("name"), store="names",
-                          history_retention=timedelta(days=2))
+    names = builder.table(
+        "names", key=String("sensor"), value=String("name"), store="names", history_retention=timedelta(days=2)
+    )
     notes = builder.table("notes", key=String("note"), value=String("text"), store="notes", ttl=timedelta(days=1))
     readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
     readings.left_join(names).to_delta("named")
@@ -343,10 +350,17 @@ def give_more(place: Place, share: float) -> None:
         sensors_of = [b"sensor-%d" % number for number in range(4) if number % 2 == partition]
         place.topics.rows["names", partition] = [
             (sensor, None if day % 4 == 3 else b"name-%d" % day, DAYS.start_ms + (day - 2) * DAY_MS)
-            for day in range(0, days, 2) for sensor in sensors_of[day // 4:]]
+            for day in range(0, days, 2)
+            for sensor in sensors_of[day // 4 :]
+        ]
         place.topics.rows["notes", partition] = [
-            (b"n%d" % (number % 5) * 300, None if number % 7 == 6 else b"text-%d" % number,
-             DAYS.start_ms + (number // 4 - 2) * DAY_MS) for number in range(partition, 4 * days, 2)]
+            (
+                b"n%d" % (number % 5) * 300,
+                None if number % 7 == 6 else b"text-%d" % number,
+                DAYS.start_ms + (number // 4 - 2) * DAY_MS,
+            )
+            for number in range(partition, 4 * days, 2)
+        ]
 
 
 def test_another_topology_takes_over_with_its_state_and_its_topics(place, shadow, tmp_path_factory):
@@ -387,7 +401,8 @@ def test_what_cannot_be_computed_anew_from_the_beginning_does_not_begin(place, t
         begun_whole(place, GROWN)
     builder = StreamsBuilder()
     builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key().agg(
-        "ever", last=Max("value")).to_delta("totals")
+        "ever", last=Max("value")
+    ).to_delta("totals")
     with pytest.raises(TableSchemaError, match="write to a table of another name"):
         begun_whole(place, Application("sensors", builder))
     with pytest.raises(NoCutError, match="it has committed nothing; run it first"):

@@ -63,8 +63,9 @@ def test_no_record_of_files_is_late(tmp_path):
     shadow = made_from_files(place, DAYS, tmp_path / "all.parquet")
     prepare(shadow)
     swap_at_rest(place.warehouse, place.application, shadow.id)
-    hours = output(place, "hours").filter(pl.col("window_start").dt.timestamp("ms").is_between(
-        DAYS.start_ms, DAYS.end_ms, closed="left"))
+    hours = output(place, "hours").filter(
+        pl.col("window_start").dt.timestamp("ms").is_between(DAYS.start_ms, DAYS.end_ms, closed="left")
+    )
     assert hours["readings"].sum() == sum(DAYS.start_ms <= row[2] < DAYS.end_ms for row in readings())
 
 
@@ -76,11 +77,14 @@ def test_days_that_the_live_run_has_not_finished_are_refused(tmp_path, in_order)
         made_from_files(place, Days(first=date(2024, 5, 6), end=date(2024, 5, 7)), tmp_path / "all.parquet")
 
 
-@pytest.mark.parametrize(("columns", "reason"), [
-    (["sensor", "value", "_ts"], "has no column 'kind'; it has sensor, value, _ts"),
-    (["sensor", "value", "kind"], "has no column '_ts'"),
-    ([], "cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (["sensor", "value", "_ts"], "has no column 'kind'; it has sensor, value, _ts"),
+        (["sensor", "value", "kind"], "has no column '_ts'"),
+        ([], "cannot be read"),
+    ],
+)
 def test_files_that_do_not_fit_are_named_with_what_is_wrong(tmp_path, in_order, columns, reason):
     place = sensors(tmp_path, rows=in_order)
     place.run()

@@ -20,7 +20,8 @@ from weir.state.commit.tables import read_table
 pytestmark = pytest.mark.slow
 DAYS = Days(first=date(2013, 1, 3), end=date(2013, 1, 6))
 IN_DAYS = pl.col("window_start").is_between(
-    datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC), closed="left")
+    datetime(2013, 1, 3, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC), closed="left"
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,15 @@ def records():
     """The topic's records up to the night of the eighth of January, by partition."""
     end_ms = datetime(2013, 1, 9, tzinfo=UTC).timestamp() * 1000
     found = flight_records(4).filter(pl.col("timestamp_ms") < end_ms)
-    return {partition: [(key.encode(), value.encode(), time_ms) for key, value, time_ms
-                        in found.filter(partition=partition).select("key", "value", "timestamp_ms").iter_rows()]
-            for partition in range(4)}
+    return {
+        partition: [
+            (key.encode(), value.encode(), time_ms)
+            for key, value, time_ms in found.filter(partition=partition)
+            .select("key", "value", "timestamp_ms")
+            .iter_rows()
+        ]
+        for partition in range(4)
+    }
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def place(records, tmp_path):
 
 def test_three_days_come_out_as_the_live_run_had_them_while_that_goes_on(place, records):
     for partition, rows in records.items():
-        place.topics.rows["flights", partition] = rows[:int(len(rows) * 0.85)]
+        place.topics.rows["flights", partition] = rows[: int(len(rows) * 0.85)]
     assert place.run().totals["late_records"] > 0
     cut = newest_commit(place.warehouse, "flights").epoch
     shadow = made(place, DAYS)

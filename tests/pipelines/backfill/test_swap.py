@@ -126,8 +126,9 @@ def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new
     assert list(shadows(place.warehouse, place.folder / "shadows", "sensors")) == []
 
 
-@pytest.mark.parametrize(("step", "is_running"), [*((step, True) for step in STEPS), ("pivot appended", False),
-                                                  ("settled", False)])
+@pytest.mark.parametrize(
+    ("step", "is_running"), [*((step, True) for step in STEPS), ("pivot appended", False), ("settled", False)]
+)
 def test_a_crash_at_any_step_leaves_all_or_nothing_and_ends_well(place, shadow, results, step, is_running):
     before, after = results
     swap = swap_by_request if is_running else swap_by_command

@@ -11,12 +11,40 @@ from typer.testing import CliRunner
 
 from weir.pipelines.cli.app import app
 
-COMMANDS = [("demo",), ("run",), ("plan",), ("describe",), ("status",), ("logs",), ("reset",), ("show",), ("query",),
-            ("commit",), ("pause",), ("resume",), ("stop",), ("compact",), ("snapshot",), ("restore",), ("verify",),
-            ("stacks",), ("bench",), ("kafka", "start"), ("kafka", "create"), ("kafka", "stop"),
-            ("migrate", "from-group"), ("migrate", "from-checkpoints"), ("migrate", "from-spark"),
-            ("migrate", "from-kafka-streams"), ("migrate", "to-group"), ("migrate", "to-checkpoints"),
-            ("backfill", "run"), ("backfill", "swap"), ("backfill", "discard"), ("backfill", "list")]
+COMMANDS = [
+    ("demo",),
+    ("run",),
+    ("plan",),
+    ("describe",),
+    ("status",),
+    ("logs",),
+    ("reset",),
+    ("show",),
+    ("query",),
+    ("commit",),
+    ("pause",),
+    ("resume",),
+    ("stop",),
+    ("compact",),
+    ("snapshot",),
+    ("restore",),
+    ("verify",),
+    ("stacks",),
+    ("bench",),
+    ("kafka", "start"),
+    ("kafka", "create"),
+    ("kafka", "stop"),
+    ("migrate", "from-group"),
+    ("migrate", "from-checkpoints"),
+    ("migrate", "from-spark"),
+    ("migrate", "from-kafka-streams"),
+    ("migrate", "to-group"),
+    ("migrate", "to-checkpoints"),
+    ("backfill", "run"),
+    ("backfill", "swap"),
+    ("backfill", "discard"),
+    ("backfill", "list"),
+]
 README = Path(__file__).parents[3] / "README.md"
 STEERING = ("commit", "pause", "resume", "stop")
 
@@ -44,8 +72,12 @@ def test_every_command_of_the_tree_is_in_the_list():
 def test_every_command_stands_in_the_readme():
     block = README.read_text().partition("## Operating it\n```\n")[2].partition("```")[0]
     lines = re.findall(r"weir ([a-z|]+)(?: ([a-z|]+))?", block)
-    shown = {(name, *rest) for names, more in lines for name in names.split("|")
-             for rest in ([(each,) for each in more.split("|")] if name == "kafka" else [()])}
+    shown = {
+        (name, *rest)
+        for names, more in lines
+        for name in names.split("|")
+        for rest in ([(each,) for each in more.split("|")] if name == "kafka" else [()])
+    }
     assert shown == {path if path[0] == "kafka" else path[:1] for path in COMMANDS}
 
 
@@ -79,9 +111,15 @@ def test_a_setting_without_a_value_is_refused(weir):
     assert "KEY=VALUE" in result.stderr
 
 
-@pytest.mark.parametrize("command", [
-    ["run", "shop:app"], ["plan", "shop:app"], ["backfill", "run", "shop", "--everything"],
-    ["migrate", "from-group", "shop:app", "g"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "shop:app"],
+        ["plan", "shop:app"],
+        ["backfill", "run", "shop", "--everything"],
+        ["migrate", "from-group", "shop:app", "g"],
+    ],
+)
 def test_no_brokers_at_all_are_refused(weir, command):
     result = weir(*command, "--bootstrap-servers", "")
     assert "'bootstrap_servers' in a flag cannot be ''" in " ".join(result.stderr.split())

@@ -18,8 +18,9 @@ from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import read_table
 from weir.state.types import StoreSpec
 
-CHANGES = changelog_spec(StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}),
-                                   value=pl.Schema({"n": pl.Int64()})))
+CHANGES = changelog_spec(
+    StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}), value=pl.Schema({"n": pl.Int64()}))
+)
 
 
 @pytest.fixture

@@ -51,8 +51,9 @@ def test_a_pause_that_was_told_to_have_failed_does_not_pause_the_next_driver(set
     assert driver.pending_requests("shop") == []
 
 
-@pytest.mark.parametrize(("task", "message"), [
-    ("0_9", "shop has no task '0_9'; its tasks are 0_0, 0_1"), ("0_1", "shop is not running")])
+@pytest.mark.parametrize(
+    ("task", "message"), [("0_9", "shop has no task '0_9'; its tasks are 0_0, 0_1"), ("0_1", "shop is not running")]
+)
 def test_a_task_that_is_not_there_is_refused_before_it_counts_whether_a_driver_runs(settings, task, message):
     database = ControlDatabase(settings.control_database_url)
     lease = database.acquire_lease("shop", owner="weir run", pid=1, host=this_host(), ttl_s=60)

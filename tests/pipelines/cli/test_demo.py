@@ -36,8 +36,14 @@ class Folder:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
 
     def demo(self, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([*WEIR, "demo", "--no-ui"], cwd=self.path, env={**self.environment, **environment},
-                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [*WEIR, "demo", "--no-ui"],
+            cwd=self.path,
+            env={**self.environment, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def demo_that_has_committed(self) -> subprocess.Popen[str]:
         """One in the middle of its run, once it has committed something of its own."""
@@ -47,8 +53,14 @@ class Folder:
         return running
 
     def json(self, *arguments: str):
-        done = subprocess.run([*WEIR, *arguments, "--json"], cwd=self.path, env=self.environment, text=True,
-                              capture_output=True, check=True)
+        done = subprocess.run(
+            [*WEIR, *arguments, "--json"],
+            cwd=self.path,
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         return json.loads(done.stdout)
 
     def committed_records(self) -> int:
@@ -57,8 +69,11 @@ class Folder:
         return sum(task.totals["records_in"] for task in tasks if task.positions)
 
     def processes(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter(["cmdline"])
-                if str(self.path) in " ".join(process.info["cmdline"] or ())]
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(self.path) in " ".join(process.info["cmdline"] or ())
+        ]
 
 
 def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_tables(tmp_path):
@@ -67,8 +82,13 @@ def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_ta
     segments = tmp_path / ".weir" / "kafka"
 
     loading = folder.demo()
-    wait_for(lambda: sum(file.stat().st_size for file in segments.rglob("flights-*/*.log")) > 0
-             or loading.poll() is not None, "it loads", WAIT_LIMIT_S)
+    wait_for(
+        lambda: (
+            sum(file.stat().st_size for file in segments.rglob("flights-*/*.log")) > 0 or loading.poll() is not None
+        ),
+        "it loads",
+        WAIT_LIMIT_S,
+    )
     loading.kill()
     loading.communicate()
 
@@ -102,8 +122,7 @@ def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_ta
     assert status["records_in"] == sum(status["positions"]["flights"].values()) == CSV_TOTALS["flights"]
     open_windows = StateReader(tmp_path / ".weir", app).windows("hourly").rows
     assert open_windows.height == status["open_windows"]
-    assert (finals["flights"].sum() + open_windows["flights"].sum() + status["late_records"]
-            == CSV_TOTALS["flights"])
+    assert finals["flights"].sum() + open_windows["flights"].sum() + status["late_records"] == CSV_TOTALS["flights"]
 
     again = folder.demo()
     output, _ = again.communicate(timeout=WAIT_LIMIT_S)

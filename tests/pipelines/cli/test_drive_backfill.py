@@ -37,8 +37,11 @@ def test_a_second_swap_hears_of_the_first_and_not_that_a_driver_runs(tmp_path):
     settings = Settings(dir=tmp_path)
     register(settings, app.id, REFERENCE)
     database = ControlDatabase(settings.control_database_url)
-    Shadow.of(settings.warehouse, settings.state_dir, "faulty", "everything-1").begin(Backfill(
-        id="everything-1", application="faulty", days=EVERYTHING, source="Kafka", ranges={}, cut_epoch=1))
-    with (drive_backfill._at_rest(database, "faulty"),
-          pytest.raises(CommandError, match=f"process {os.getpid()} works on faulty at rest, .* try again")):
+    Shadow.of(settings.warehouse, settings.state_dir, "faulty", "everything-1").begin(
+        Backfill(id="everything-1", application="faulty", days=EVERYTHING, source="Kafka", ranges={}, cut_epoch=1)
+    )
+    with (
+        drive_backfill._at_rest(database, "faulty"),
+        pytest.raises(CommandError, match=f"process {os.getpid()} works on faulty at rest, .* try again"),
+    ):
         drive_backfill.swap_in(settings, REFERENCE, "everything-1")

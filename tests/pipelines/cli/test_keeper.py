@@ -53,9 +53,11 @@ def test_closing_the_pipe_ends_the_server_and_what_it_left_running(tmp_path, nap
 
 @pytest.mark.slow
 def test_kill_minus_nine_of_the_command_ends_the_server_too(tmp_path, nap):
-    command = (f"import sys, time; from pathlib import Path; from weir.pipelines.cli.keeper import start_kept; "
-               f"kept = start_kept([sys.executable, '-c', {SERVER.format(nap=nap)!r}], "
-               f"log=Path({str(tmp_path / 'log')!r}), environment={{}}); time.sleep(600)")
+    command = (
+        f"import sys, time; from pathlib import Path; from weir.pipelines.cli.keeper import start_kept; "
+        f"kept = start_kept([sys.executable, '-c', {SERVER.format(nap=nap)!r}], "
+        f"log=Path({str(tmp_path / 'log')!r}), environment={{}}); time.sleep(600)"
+    )
     owner = subprocess.Popen([sys.executable, "-c", command])
     assert len(wait_for_count(nap, done=False)) >= 3
     owner.send_signal(signal.SIGKILL)

@@ -37,8 +37,9 @@ def moved(broker, topic, tmp_path, monkeypatch):
     def run(command, *arguments, program="stateless"):
         reference = [f"{program}_{name[-8:]}:app"] if command.startswith("from-") else ["moved"]
         servers = [] if command == "to-checkpoints" else ["--bootstrap-servers", broker]
-        return CliRunner().invoke(app, ["migrate", command, *reference, *map(str, arguments), *servers,
-                                        "--dir", str(tmp_path / "weir")])
+        return CliRunner().invoke(
+            app, ["migrate", command, *reference, *map(str, arguments), *servers, "--dir", str(tmp_path / "weir")]
+        )
 
     run.topic, run.warehouse = name, tmp_path / "weir" / "warehouse"
     return run
@@ -46,8 +47,11 @@ def moved(broker, topic, tmp_path, monkeypatch):
 
 def positions(moved):
     newest = newest_commit(moved.warehouse, "moved")
-    return {number: task.positions.get(moved.topic, {}).get(number) for number, task
-            in enumerate(newest.tasks.values())} if newest else None
+    return (
+        {number: task.positions.get(moved.topic, {}).get(number) for number, task in enumerate(newest.tasks.values())}
+        if newest
+        else None
+    )
 
 
 def test_a_groups_offsets_become_positions_and_positions_a_groups_offsets(moved, kafka_admin):
@@ -127,9 +131,11 @@ def test_a_kafka_streams_application_is_taken_over_with_serdes_of_its_own(moved,
     assert producer.flush(30) == 0
     kafka_admin.set_group_offsets(id, {(moved.topic, 0): 15, (moved.topic, 1): 20})
     name = f"serdes_{moved.topic[-8:]}"
-    (tmp_path / f"{name}.py").write_text("from weir import Int64, String\n"
-                                         "from weir.pipelines.migrate import StoreSerdes\n"
-                                         "n = StoreSerdes(key=String(), value=Int64(), has_timestamps=True)\n")
+    (tmp_path / f"{name}.py").write_text(
+        "from weir import Int64, String\n"
+        "from weir.pipelines.migrate import StoreSerdes\n"
+        "n = StoreSerdes(key=String(), value=Int64(), has_timestamps=True)\n"
+    )
     plain = moved("from-kafka-streams", id, program="counted")
     assert (plain.exit_code, "expected 8 bytes, found 16" in plain.stderr) == (1, True), plain.output
     wrong = moved("from-kafka-streams", id, "--serdes", f"m={name}:n", program="counted")

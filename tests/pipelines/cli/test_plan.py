@@ -18,9 +18,14 @@ from weir.pipelines.cli.app import app
 from weir.pipelines.topology.changes import compare
 from weir.state.commit.protocol import newest_commit
 
-OTHERS = {"kept": lambda: program(positive_only=True), "renamed": lambda: program(store="other"),
-          "rebuilt": lambda: program(by_amount=True), "output": lambda: program(output="new_totals"),
-          "refunds": lambda: program(refunds=True), "columns": lambda: program(total="sum")}
+OTHERS = {
+    "kept": lambda: program(positive_only=True),
+    "renamed": lambda: program(store="other"),
+    "rebuilt": lambda: program(by_amount=True),
+    "output": lambda: program(output="new_totals"),
+    "refunds": lambda: program(refunds=True),
+    "columns": lambda: program(total="sum"),
+}
 
 
 @pytest.fixture
@@ -89,7 +94,8 @@ def test_another_grace_is_named_and_the_state_goes_on(planned, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "store waiting: grace was 0:01:00 and is 0:02:00, for what is read from now on" in result.stdout
     assert json.loads(planned("longer grace", "--json").stdout)["settings"] == [
-        {"store": "waiting", "setting": "grace", "before": "0:01:00", "now": "0:02:00"}]
+        {"store": "waiting", "setting": "grace", "before": "0:01:00", "now": "0:02:00"}
+    ]
 
 
 def test_an_application_without_a_commit_starts_from_the_beginning(planned, tmp_path):

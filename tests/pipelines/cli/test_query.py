@@ -21,11 +21,14 @@ TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
-@pytest.mark.parametrize(("text", "key"), [
-    ("UA-EWR", {"carrier": "UA", "origin": "EWR"}),
-    ("UA-EWR-2", {"carrier": "UA", "origin": "EWR-2"}),
-    ('{"origin": "E-R", "carrier": "U-A"}', {"carrier": "U-A", "origin": "E-R"}),
-])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("UA-EWR", {"carrier": "UA", "origin": "EWR"}),
+        ("UA-EWR-2", {"carrier": "UA", "origin": "EWR-2"}),
+        ('{"origin": "E-R", "carrier": "U-A"}', {"carrier": "U-A", "origin": "E-R"}),
+    ],
+)
 def test_several_key_columns_take_a_dash_or_json(text, key):
     assert parse_key(text, ROUTE) == key
 
@@ -37,12 +40,15 @@ def test_one_key_column_takes_the_text_as_it_is():
     assert parse_key("2013-01-01T10:00", pl.Schema({"at": pl.Datetime("ms", "UTC")})) == {"at": TEN}
 
 
-@pytest.mark.parametrize(("text", "schema", "words"), [
-    ("UA", ROUTE, "carrier, origin"),
-    ('{"carrier": "UA"}', ROUTE, "carrier, origin"),
-    ("{carrier", ROUTE, "not JSON"),
-    ("seven", pl.Schema({"id": pl.Int64()}), "'seven'"),
-])
+@pytest.mark.parametrize(
+    ("text", "schema", "words"),
+    [
+        ("UA", ROUTE, "carrier, origin"),
+        ('{"carrier": "UA"}', ROUTE, "carrier, origin"),
+        ("{carrier", ROUTE, "not JSON"),
+        ("seven", pl.Schema({"id": pl.Int64()}), "'seven'"),
+    ],
+)
 def test_a_key_that_does_not_fit_says_what_would(text, schema, words):
     with pytest.raises(CommandError, match=words):
         parse_key(text, schema)
@@ -58,16 +64,28 @@ def settings(tmp_path):
     set_current(task, "first")
 
     def apply(number: int, expected: StateId | None, rows: list[tuple[str, str, datetime, int]]) -> None:
-        keys = pl.DataFrame([{"carrier": carrier, "origin": origin, "window_start": start,
-                              "window_end": start + timedelta(hours=1)} for carrier, origin, start, _ in rows],
-                            schema=spec.key)
-        values = pl.DataFrame([{**{name: delay for name in spec.value}, "_ts": 0} for *_, delay in rows],
-                              schema={**spec.value, "_ts": pl.Int64()})
+        keys = pl.DataFrame(
+            [
+                {"carrier": carrier, "origin": origin, "window_start": start, "window_end": start + timedelta(hours=1)}
+                for carrier, origin, start, _ in rows
+            ],
+            schema=spec.key,
+        )
+        values = pl.DataFrame(
+            [{**{name: delay for name in spec.value}, "_ts": 0} for *_, delay in rows],
+            schema={**spec.value, "_ts": pl.Int64()},
+        )
         with store.session() as session:
             typed = TypedStore(spec, session)
             typed.write(typed.encode(keys), values)
-            receipt = store.apply(session, state=StateId(1, number), expected=expected, generation=1,
-                                  plan_hash=str(number), make_receipt=lambda _: b"receipt")
+            receipt = store.apply(
+                session,
+                state=StateId(1, number),
+                expected=expected,
+                generation=1,
+                plan_hash=str(number),
+                make_receipt=lambda _: b"receipt",
+            )
         assert receipt is not None
 
     store.settle(generation=1, expected=None, committed=None)

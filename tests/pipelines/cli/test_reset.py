@@ -29,8 +29,11 @@ def reset(settings: Settings, *arguments: str, answer: str = ""):
 
 
 def files(settings: Settings) -> set[Path]:
-    return {path.relative_to(settings.dir) for root in (settings.state_dir, settings.warehouse, settings.tmp)
-            for path in root.rglob("file")}
+    return {
+        path.relative_to(settings.dir)
+        for root in (settings.state_dir, settings.warehouse, settings.tmp)
+        for path in root.rglob("file")
+    }
 
 
 def test_it_asks_first_and_a_no_changes_nothing(settings):
@@ -56,7 +59,8 @@ def test_state_and_tables_go_and_those_of_others_stay(settings, arguments, answe
 def test_one_that_runs_is_left_alone(settings):
     before = files(settings)
     ControlDatabase(settings.control_database_url).acquire_lease(
-        "shop", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=60)
+        "shop", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=60
+    )
     result = reset(settings, "--yes")
     assert result.exit_code == 1
     assert "weir run" in result.stderr

@@ -17,9 +17,20 @@ from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
 from weir.state.types import TableSpec
 
-TOTALS = TableSpec(name="totals", keys=("shop",), schema=pl.Schema({
-    "shop": pl.String(), "total": pl.Int64(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64(),
-    "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+TOTALS = TableSpec(
+    name="totals",
+    keys=("shop",),
+    schema=pl.Schema(
+        {
+            "shop": pl.String(),
+            "total": pl.Int64(),
+            "_ts": pl.Datetime("ms", "UTC"),
+            "_epoch": pl.Int64(),
+            "_seq": pl.Int64(),
+            "_deleted": pl.Boolean(),
+        }
+    ),
+)
 
 
 @pytest.fixture
@@ -27,12 +38,22 @@ def shown(tmp_path):
     """Shows a table of a folder whose application ``sales`` has committed once."""
     committer = Committer(tmp_path / "warehouse", "sales", [TOTALS, DEAD_LETTERS], fingerprint="f")
     generation = committer.claim().generation
-    totals = pl.DataFrame([("a", 1, 1_000, 1, 0, False), ("b", 5, 2_000, 1, 1, False), ("a", 3, 3_000, 1, 2, False),
-                           ("c", None, 4_000, 1, 3, True)], schema=list(TOTALS.schema), orient="row")
+    totals = pl.DataFrame(
+        [
+            ("a", 1, 1_000, 1, 0, False),
+            ("b", 5, 2_000, 1, 1, False),
+            ("a", 3, 3_000, 1, 2, False),
+            ("c", None, 4_000, 1, 3, True),
+        ],
+        schema=list(TOTALS.schema),
+        orient="row",
+    )
     bad = BadRecord(topic="sales", partition=0, offset=7, timestamp_ms=-5, reason="negative timestamp -5", value=b"{}")
     folder = tmp_path / "warehouse" / "sales"
-    files = (write_file(folder, TOTALS, totals.cast({"_ts": pl.Datetime("ms", "UTC")})),
-             write_file(folder, DEAD_LETTERS, dead_letter_frame([bad], 1)))
+    files = (
+        write_file(folder, TOTALS, totals.cast({"_ts": pl.Datetime("ms", "UTC")})),
+        write_file(folder, DEAD_LETTERS, dead_letter_frame([bad], 1)),
+    )
     committer.commit(CommitRecord(kind="commit", generation=generation, epoch=1, at_ms=0, fingerprint="f", files=files))
     committer.close()
     runner = CliRunner()
@@ -45,7 +66,7 @@ def test_of_a_table_the_newest_row_a_key_is_shown_and_deleted_keys_are_not(shown
 
 
 def test_dead_letters_are_shown_with_their_reason(shown):
-    letter, = json.loads(shown("_dead_letters", "--json").stdout)
+    (letter,) = json.loads(shown("_dead_letters", "--json").stdout)
     assert (letter["offset"], letter["value"], letter["reason"]) == (7, "{}", "negative timestamp -5")
 
 
@@ -56,11 +77,19 @@ def test_windows_that_end_behind_the_year_9999_are_shown_and_so_are_the_rows_bes
         assert as_dictionaries(frame)[1] == {"window_end": "+10000-01-01T00:00:00Z", "count": 2}
         print_json(as_dictionaries(frame))
         assert [row["window_end"] for row in json.loads(capsys.readouterr().out)] == [
-            "1970-01-01T00:00:00+00:00", "+10000-01-01T00:00:00Z", None, "-1199-02-15T14:13:20Z"]
+            "1970-01-01T00:00:00+00:00",
+            "+10000-01-01T00:00:00Z",
+            None,
+            "-1199-02-15T14:13:20Z",
+        ]
         print_table(frame)
         assert capsys.readouterr().out.splitlines() == [
-            "window_end              count", "1970-01-01 00:00            1", "+10000-01-01T00:00:00Z      2",
-            "-                           3", "-1199-02-15T14:13:20Z       4"]
+            "window_end              count",
+            "1970-01-01 00:00            1",
+            "+10000-01-01T00:00:00Z      2",
+            "-                           3",
+            "-1199-02-15T14:13:20Z       4",
+        ]
 
 
 def test_an_unknown_table_names_the_known_ones(shown):

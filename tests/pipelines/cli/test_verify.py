@@ -183,8 +183,14 @@ def test_a_position_that_the_commit_log_does_not_have_is_named(shop):
 def test_a_state_that_the_commit_log_does_not_have_is_named(shop):
     store = TaskStore.open(shop.state_of("0_1") / "first", "0_1", ["sums"])
     with store.session() as session:
-        store.apply(session, state=StateId(1, 99), expected=store.base, generation=1, plan_hash="",
-                    make_receipt=lambda uncommitted: b"")
+        store.apply(
+            session,
+            state=StateId(1, 99),
+            expected=store.base,
+            generation=1,
+            plan_hash="",
+            make_receipt=lambda uncommitted: b"",
+        )
     store.settle(generation=1, expected=StateId(1, 99), committed=StateId(1, 99))
     store.close()
     found = shop.differs()

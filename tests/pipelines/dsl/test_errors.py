@@ -88,102 +88,150 @@ def built():
     return builder.build()
 
 
-@pytest.mark.parametrize(("describe", "message"), [
-    (lambda: clicks(value=Hidden), r"'_page' begins with an underscore"),
-    (lambda: clicks(key="page"), r"'page' is both a key column and a value column; rename"),
-    (lambda: clicks().group_by_key().agg("", n=Count()), "the store has no name"),
-    (lambda: clicks().group_by_key().count(None), "the store has no name"),
-    (lambda: clicks().to_table("a/b"), "the store name 'a/b' does not do"),
-    (lambda: clicks().to_delta("_commits"), "the table name '_commits' does not do"),
-    (lambda: clicks().group_by_key().agg("s"), "computes nothing"),
-    (lambda: clicks().group_by_key().agg("s", n=Count), "pass Count()"),
-    (lambda: clicks().group_by_key().agg("s", n=Sum("nope")), "'nope'; the columns here are user, page, ms"),
-    (lambda: clicks().group_by_key().agg("s", n=Mean("page")), "it needs numbers or booleans"),
-    (lambda: clicks().group_by_key().agg("s", n=Sum(pl.lit(1))), "uses no column"),
-    (lambda: clicks().group_by_key().agg("s", user=Count()), "'user' is both"),
-    (lambda: clicks().group_by_key().agg("s", _n=Count()), "underscore"),
-    (lambda: clicks().group_by_key().agg("s", n=Mean("ms"), n__sum=Count()), "'n__sum' is one that Weir makes"),
-    (lambda: clicks(key="n__count").group_by_key().agg("s", n=Mean("ms")), "'n__count' is one that Weir makes"),
-    (lambda: clicks().group_by_key().agg("s", n__stored=Count()), "'n__stored' is one that Weir makes"),
-    (lambda: StreamsBuilder().table("t", key=Json(Tags), value=String(), store="s"), "'tags', which is a list"),
-    (lambda: clicks().filter(col("ms") + 1), "filter needs true or false"),
-    (lambda: clicks().filter(col("ms").shift(1) > 1), "beyond its own record"),
-    (lambda: clicks().filter(col("ms") > col("ms").mean()), "beyond its own record"),
-    (lambda: clicks().map_values(x=col("ms").filter(col("ms") > 1) + 1), "beyond its own record"),
-    (lambda: clicks().map_values(x=col("ms").map_elements(untyped, return_dtype=pl.Int64)), "map_elements"),
-    (lambda: clicks().map_values(x=col("page").dt.hour()), "does not fit the columns"),
-    (lambda: clicks().map_values(untyped), "untyped has no return annotation"),
-    (lambda: clicks().map_values(odd), "no column type"),
-    (lambda: clicks().map_values(), "either one function or columns"),
-    (lambda: clicks().map_values(user=col("ms")), "'user' is both"),
-    (lambda: clicks().select_key(untyped_of_any), "no return annotation"),
-    (lambda: clicks().select_key(), "no columns"),
-    (lambda: clicks().select_key(page="user"), "'page' is both"),
-    (lambda: clicks().group_by_key().aggregate("s", dict, untyped_of_any), "no return annotation"),
-    (lambda: clicks().group_by_key().windowed_by(timedelta(hours=1)), "pass TimeWindows"),
-    (lambda: clicks(value=Start).group_by_key().windowed_by(WINDOWS).reduce("s", max), "is the window's own"),
-    (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").to_stream().group_by_key().windowed_by(WINDOWS),
-     "windowed already"),
-    (lambda: clicks().group_by_key().count("s").suppress(FINAL), "needs a windowed table"),
-    (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").suppress(WINDOWS), "pass Suppressed"),
-    (lambda: Delimited(Hidden, sep=""), "empty separator"),
-    (lambda: with_clicks(lambda s: s.merge(s.map_values(page="page"))),
-     "user: String, page: String, ms: Int64 and user: String, page: String; give both the same names"),
-    (lambda: with_clicks(lambda s: s.merge(s.to_table("s"))), "merge got a KTable; pass a stream"),
-    (lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
-     "are not kept, so a join cannot"),
-    (lambda: with_clicks(lambda s: s.join(s.to_table("s", ttl=timedelta(hours=1)))), "cannot look them up"),
-    (lambda: with_clicks(lambda s: s.join(s.to_table("s"), windows=timedelta(1))), "cannot join .* this way"),
-    (lambda: with_clicks(lambda s: s.join(s.to_table("s"), grace=timedelta(1))), "cannot join a KTable this way"),
-    (lambda: with_clicks(lambda s: s.to_table("s").join(s)), "a table cannot join a KStream; pass a table"),
-    (lambda: StreamsBuilder().build(), "reads nothing"),
-    (lambda: StreamsBuilder().stream(re.compile("c.*"), key=String(), value=String()), "not found by a pattern"),
-    (lambda: StreamsBuilder().stream("c-*", key=String(), value=String()), "'c-[*]' is none that Kafka takes"),
-    (lambda: StreamsBuilder().stream(["c", None], key=String(), value=String()), "the topic is None; name it"),
-    (lambda: StreamsBuilder().table(["c", "d"], key=String(), value=String(), store="s"), "stream alone reads several"),
-    (lambda: StreamsBuilder().stream("c", key=str, value=String()), "key is <class 'str'>; pass a serde"),
-    (lambda: StreamsBuilder().stream("c", key=String(), value=String), "value is <class .*String'>; pass a serde"),
-    (lambda: TimeWindows.of_size_and_grace(3600, 60), "window size is 3600; pass a datetime.timedelta"),
-    (lambda: TimeWindows.of_size_with_no_grace(timedelta(seconds=-1)), "window size is -0:00:01; it must be at least"),
-    (lambda: TimeWindows.of_size_and_grace(timedelta(1), timedelta(hours=-25)), "grace is -1 day, 1:00:00; it must"),
-    (lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta(microseconds=-1500)),
-     r"inactivity gap is -0:00:00.001500, which is not a whole number"),
-    (lambda: JoinWindows.of_time_difference_with_no_grace(timedelta(seconds=-2)), "time difference is -0:00:02; it"),
-    (lambda: UnlimitedWindows.start_on("2024"), "the window starts at '2024'; pass a datetime with tzinfo=UTC"),
-    (lambda: BufferConfig.max_records("5"), "max_records is '5'; it must be a whole number from 0"),
-    (lambda: BufferConfig.max_records(None), "max_records is None; it must be a whole number from 0"),
-    (lambda: BufferConfig.max_records(True), "max_records is True; it must be a whole number from 0"),
-    (lambda: BufferConfig.unbounded().with_max_bytes("1MB"), "max_bytes is '1MB'; it must be a whole number from 0"),
-    (lambda: BufferConfig.max_bytes(1.5), "max_bytes is 1.5; it must be a whole number from 0"),
-    (lambda: clicks().group_by_key().agg("s", q=ApproxQuantiles("ms", at=0.5)), "q is at 0.5; give shares between 0"),
-    (lambda: clicks().group_by_key().agg("s", q=ApproxQuantiles("ms", at="5")), "q is at '5'; give shares between 0"),
-    (lambda: clicks().group_by_key().agg("s", c=Collect("ms", limit="3")), "the limit of c is '3'; it must be a whole"),
-    (lambda: Protobuf(Click), "Protobuf got <class '.*Click'>, which is no message class; pass one that protoc made"),
-    (lambda: Avro("x.avsc"), "'x.avsc' is not a dataclass; declare the schema as a frozen dataclass"),
-    (lambda: Json("x"), "'x' is not a dataclass"),
-    (lambda: Msgpack("x"), "'x' is not a dataclass"),
-    (lambda: Delimited("x", sep="-"), "'x' is not a dataclass"),
-    (lambda: TimeWindowed(String(), size=5), "the size of TimeWindowed is 5; pass a datetime.timedelta"),
-    (lambda: TimeWindowed(String(), size=timedelta(0)), "the size of TimeWindowed is 0:00:00; it must be at least"),
-    (lambda: String(5), r"String got the column name 5; pass text, as String\("),
-    (lambda: Application("a", None), "got a NoneType as its builder; pass the StreamsBuilder that"),
-    (lambda: Application("a", built()), "got a Topology as its builder; pass the StreamsBuilder that"),
-    (lambda: Application(5, StreamsBuilder()), "the application id 5 does not do"),
-    (lambda: Application("a", StreamsBuilder(), uncommitted_max_bytes="5"), "uncommitted_max_bytes is '5'; it must be"),
-    (lambda: TopologyTestDriver(StreamsBuilder()),
-     r"the driver runs an Application, and got a StreamsBuilder; pass Application\("),
-])
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda: clicks(value=Hidden), r"'_page' begins with an underscore"),
+        (lambda: clicks(key="page"), r"'page' is both a key column and a value column; rename"),
+        (lambda: clicks().group_by_key().agg("", n=Count()), "the store has no name"),
+        (lambda: clicks().group_by_key().count(None), "the store has no name"),
+        (lambda: clicks().to_table("a/b"), "the store name 'a/b' does not do"),
+        (lambda: clicks().to_delta("_commits"), "the table name '_commits' does not do"),
+        (lambda: clicks().group_by_key().agg("s"), "computes nothing"),
+        (lambda: clicks().group_by_key().agg("s", n=Count), "pass Count()"),
+        (lambda: clicks().group_by_key().agg("s", n=Sum("nope")), "'nope'; the columns here are user, page, ms"),
+        (lambda: clicks().group_by_key().agg("s", n=Mean("page")), "it needs numbers or booleans"),
+        (lambda: clicks().group_by_key().agg("s", n=Sum(pl.lit(1))), "uses no column"),
+        (lambda: clicks().group_by_key().agg("s", user=Count()), "'user' is both"),
+        (lambda: clicks().group_by_key().agg("s", _n=Count()), "underscore"),
+        (lambda: clicks().group_by_key().agg("s", n=Mean("ms"), n__sum=Count()), "'n__sum' is one that Weir makes"),
+        (lambda: clicks(key="n__count").group_by_key().agg("s", n=Mean("ms")), "'n__count' is one that Weir makes"),
+        (lambda: clicks().group_by_key().agg("s", n__stored=Count()), "'n__stored' is one that Weir makes"),
+        (lambda: StreamsBuilder().table("t", key=Json(Tags), value=String(), store="s"), "'tags', which is a list"),
+        (lambda: clicks().filter(col("ms") + 1), "filter needs true or false"),
+        (lambda: clicks().filter(col("ms").shift(1) > 1), "beyond its own record"),
+        (lambda: clicks().filter(col("ms") > col("ms").mean()), "beyond its own record"),
+        (lambda: clicks().map_values(x=col("ms").filter(col("ms") > 1) + 1), "beyond its own record"),
+        (lambda: clicks().map_values(x=col("ms").map_elements(untyped, return_dtype=pl.Int64)), "map_elements"),
+        (lambda: clicks().map_values(x=col("page").dt.hour()), "does not fit the columns"),
+        (lambda: clicks().map_values(untyped), "untyped has no return annotation"),
+        (lambda: clicks().map_values(odd), "no column type"),
+        (lambda: clicks().map_values(), "either one function or columns"),
+        (lambda: clicks().map_values(user=col("ms")), "'user' is both"),
+        (lambda: clicks().select_key(untyped_of_any), "no return annotation"),
+        (lambda: clicks().select_key(), "no columns"),
+        (lambda: clicks().select_key(page="user"), "'page' is both"),
+        (lambda: clicks().group_by_key().aggregate("s", dict, untyped_of_any), "no return annotation"),
+        (lambda: clicks().group_by_key().windowed_by(timedelta(hours=1)), "pass TimeWindows"),
+        (lambda: clicks(value=Start).group_by_key().windowed_by(WINDOWS).reduce("s", max), "is the window's own"),
+        (
+            lambda: (
+                clicks().group_by_key().windowed_by(WINDOWS).count("s").to_stream().group_by_key().windowed_by(WINDOWS)
+            ),
+            "windowed already",
+        ),
+        (lambda: clicks().group_by_key().count("s").suppress(FINAL), "needs a windowed table"),
+        (lambda: clicks().group_by_key().windowed_by(WINDOWS).count("s").suppress(WINDOWS), "pass Suppressed"),
+        (lambda: Delimited(Hidden, sep=""), "empty separator"),
+        (
+            lambda: with_clicks(lambda s: s.merge(s.map_values(page="page"))),
+            "user: String, page: String, ms: Int64 and user: String, page: String; give both the same names",
+        ),
+        (lambda: with_clicks(lambda s: s.merge(s.to_table("s"))), "merge got a KTable; pass a stream"),
+        (
+            lambda: with_clicks(lambda s: s.join(s.group_by_key().windowed_by(WINDOWS).count("s"))),
+            "are not kept, so a join cannot",
+        ),
+        (lambda: with_clicks(lambda s: s.join(s.to_table("s", ttl=timedelta(hours=1)))), "cannot look them up"),
+        (lambda: with_clicks(lambda s: s.join(s.to_table("s"), windows=timedelta(1))), "cannot join .* this way"),
+        (lambda: with_clicks(lambda s: s.join(s.to_table("s"), grace=timedelta(1))), "cannot join a KTable this way"),
+        (lambda: with_clicks(lambda s: s.to_table("s").join(s)), "a table cannot join a KStream; pass a table"),
+        (lambda: StreamsBuilder().build(), "reads nothing"),
+        (lambda: StreamsBuilder().stream(re.compile("c.*"), key=String(), value=String()), "not found by a pattern"),
+        (lambda: StreamsBuilder().stream("c-*", key=String(), value=String()), "'c-[*]' is none that Kafka takes"),
+        (lambda: StreamsBuilder().stream(["c", None], key=String(), value=String()), "the topic is None; name it"),
+        (
+            lambda: StreamsBuilder().table(["c", "d"], key=String(), value=String(), store="s"),
+            "stream alone reads several",
+        ),
+        (lambda: StreamsBuilder().stream("c", key=str, value=String()), "key is <class 'str'>; pass a serde"),
+        (lambda: StreamsBuilder().stream("c", key=String(), value=String), "value is <class .*String'>; pass a serde"),
+        (lambda: TimeWindows.of_size_and_grace(3600, 60), "window size is 3600; pass a datetime.timedelta"),
+        (
+            lambda: TimeWindows.of_size_with_no_grace(timedelta(seconds=-1)),
+            "window size is -0:00:01; it must be at least",
+        ),
+        (
+            lambda: TimeWindows.of_size_and_grace(timedelta(1), timedelta(hours=-25)),
+            "grace is -1 day, 1:00:00; it must",
+        ),
+        (
+            lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta(microseconds=-1500)),
+            r"inactivity gap is -0:00:00.001500, which is not a whole number",
+        ),
+        (
+            lambda: JoinWindows.of_time_difference_with_no_grace(timedelta(seconds=-2)),
+            "time difference is -0:00:02; it",
+        ),
+        (lambda: UnlimitedWindows.start_on("2024"), "the window starts at '2024'; pass a datetime with tzinfo=UTC"),
+        (lambda: BufferConfig.max_records("5"), "max_records is '5'; it must be a whole number from 0"),
+        (lambda: BufferConfig.max_records(None), "max_records is None; it must be a whole number from 0"),
+        (lambda: BufferConfig.max_records(True), "max_records is True; it must be a whole number from 0"),
+        (
+            lambda: BufferConfig.unbounded().with_max_bytes("1MB"),
+            "max_bytes is '1MB'; it must be a whole number from 0",
+        ),
+        (lambda: BufferConfig.max_bytes(1.5), "max_bytes is 1.5; it must be a whole number from 0"),
+        (
+            lambda: clicks().group_by_key().agg("s", q=ApproxQuantiles("ms", at=0.5)),
+            "q is at 0.5; give shares between 0",
+        ),
+        (
+            lambda: clicks().group_by_key().agg("s", q=ApproxQuantiles("ms", at="5")),
+            "q is at '5'; give shares between 0",
+        ),
+        (
+            lambda: clicks().group_by_key().agg("s", c=Collect("ms", limit="3")),
+            "the limit of c is '3'; it must be a whole",
+        ),
+        (
+            lambda: Protobuf(Click),
+            "Protobuf got <class '.*Click'>, which is no message class; pass one that protoc made",
+        ),
+        (lambda: Avro("x.avsc"), "'x.avsc' is not a dataclass; declare the schema as a frozen dataclass"),
+        (lambda: Json("x"), "'x' is not a dataclass"),
+        (lambda: Msgpack("x"), "'x' is not a dataclass"),
+        (lambda: Delimited("x", sep="-"), "'x' is not a dataclass"),
+        (lambda: TimeWindowed(String(), size=5), "the size of TimeWindowed is 5; pass a datetime.timedelta"),
+        (lambda: TimeWindowed(String(), size=timedelta(0)), "the size of TimeWindowed is 0:00:00; it must be at least"),
+        (lambda: String(5), r"String got the column name 5; pass text, as String\("),
+        (lambda: Application("a", None), "got a NoneType as its builder; pass the StreamsBuilder that"),
+        (lambda: Application("a", built()), "got a Topology as its builder; pass the StreamsBuilder that"),
+        (lambda: Application(5, StreamsBuilder()), "the application id 5 does not do"),
+        (
+            lambda: Application("a", StreamsBuilder(), uncommitted_max_bytes="5"),
+            "uncommitted_max_bytes is '5'; it must be",
+        ),
+        (
+            lambda: TopologyTestDriver(StreamsBuilder()),
+            r"the driver runs an Application, and got a StreamsBuilder; pass Application\(",
+        ),
+    ],
+)
 def test_a_mistake_is_named(describe, message):
     with pytest.raises(TopologyError, match=message) as error:
         describe()
     assert "\n" not in str(error.value).split(": ", 2)[0]
 
 
-@pytest.mark.parametrize(("describe", "message"), [
-    (lambda b: [clicks(b), clicks(b)], "topic 'clicks' is declared 2 times; read it once"),
-    (lambda b: [clicks(b).group_by_key().count("s").to_stream().group_by_key().agg("s", n=Count())], "store 's'"),
-    (lambda b: [stream.to_delta("t") or stream.to_delta("t") for stream in [clicks(b)]], "table 't'"),
-])
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda b: [clicks(b), clicks(b)], "topic 'clicks' is declared 2 times; read it once"),
+        (lambda b: [clicks(b).group_by_key().count("s").to_stream().group_by_key().agg("s", n=Count())], "store 's'"),
+        (lambda b: [stream.to_delta("t") or stream.to_delta("t") for stream in [clicks(b)]], "table 't'"),
+    ],
+)
 def test_two_nodes_with_one_name_are_refused_when_the_topology_is_built(describe, message):
     builder = StreamsBuilder()
     describe(builder)
@@ -194,11 +242,14 @@ def test_two_nodes_with_one_name_are_refused_when_the_topology_is_built(describe
 TABLE = dict(key=String("user"), value=Json(Click), store="t")
 
 
-@pytest.mark.parametrize("other", [
-    lambda b: b.table("t", **TABLE),
-    lambda b: b.table("t", **TABLE, history_retention=timedelta(1)),
-    lambda b: b.global_table("t", **TABLE),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda b: b.table("t", **TABLE),
+        lambda b: b.table("t", **TABLE, history_retention=timedelta(1)),
+        lambda b: b.global_table("t", **TABLE),
+    ],
+)
 @pytest.mark.parametrize("options", [{}, {"windows": CLOSE, "store": "s"}])
 def test_an_outer_join_of_a_stream_and_a_table_is_refused(other, options):
     """Kafka Streams has none: a row of the table without a record is no event."""
@@ -207,10 +258,13 @@ def test_an_outer_join_of_a_stream_and_a_table_is_refused(other, options):
         clicks(builder).outer_join(other(builder), **options)
 
 
-@pytest.mark.parametrize("other", [
-    lambda b: dict(other=b.stream("v", key=String("user"), value=Json(Click)), windows=CLOSE, store="s"),
-    lambda b: dict(other=b.global_table("t", **TABLE), key="user"),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda b: dict(other=b.stream("v", key=String("user"), value=Json(Click)), windows=CLOSE, store="s"),
+        lambda b: dict(other=b.global_table("t", **TABLE), key="user"),
+    ],
+)
 def test_a_name_that_a_join_would_not_use_is_refused(other):
     builder = StreamsBuilder()
     options = other(builder)
@@ -218,18 +272,22 @@ def test_a_name_that_a_join_would_not_use_is_refused(other):
         clicks(builder).join(options.pop("other"), name="mine", **options)
 
 
-@pytest.mark.parametrize("meet", [
-    lambda one, two: clicks(one).merge(clicks(two)),
-    lambda one, two: clicks(one).join(clicks(two), windows=CLOSE, store="s"),
-    lambda one, two: clicks(one).left_join(clicks(two).select_key(k="page"), windows=CLOSE, store="s"),
-    lambda one, two: clicks(one).left_join(two.table("t", **TABLE)),
-    lambda one, two: clicks(one).join(two.table("t", **TABLE, history_retention=timedelta(1)), grace=timedelta(0),
-                                      store="s"),
-    lambda one, two: clicks(one).join(two.global_table("t", **TABLE), key="page"),
-    lambda one, two: one.table("t", **TABLE).outer_join(two.table("t", **TABLE)),
-    lambda one, two: one.table("t", **TABLE).join(two.table("t", **TABLE), foreign_key="page"),
-    lambda one, two: clicks(one).group_by_key().cogroup(n=Count()).cogroup(clicks(two).group_by_key(), m=Count()),
-])
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda one, two: clicks(one).merge(clicks(two)),
+        lambda one, two: clicks(one).join(clicks(two), windows=CLOSE, store="s"),
+        lambda one, two: clicks(one).left_join(clicks(two).select_key(k="page"), windows=CLOSE, store="s"),
+        lambda one, two: clicks(one).left_join(two.table("t", **TABLE)),
+        lambda one, two: clicks(one).join(
+            two.table("t", **TABLE, history_retention=timedelta(1)), grace=timedelta(0), store="s"
+        ),
+        lambda one, two: clicks(one).join(two.global_table("t", **TABLE), key="page"),
+        lambda one, two: one.table("t", **TABLE).outer_join(two.table("t", **TABLE)),
+        lambda one, two: one.table("t", **TABLE).join(two.table("t", **TABLE), foreign_key="page"),
+        lambda one, two: clicks(one).group_by_key().cogroup(n=Count()).cogroup(clicks(two).group_by_key(), m=Count()),
+    ],
+)
 def test_what_two_builders_describe_does_not_meet(meet):
     """The topology of one builder would never read the other's topics."""
     one, two = StreamsBuilder(), StreamsBuilder()
@@ -242,35 +300,45 @@ def returning_click(*taken) -> Click:
     return Click("x", 1)
 
 
-@pytest.mark.parametrize(("describe", "wanted"), [
-    (lambda s, f: s.map_values(f), "(value)"),
-    (lambda s, f: s.filter(f), "(key, value)"),
-    (lambda s, f: s.peek(f), "(key, value)"),
-    (lambda s, f: s.select_key(f), "(key, value)"),
-    (lambda s, f: s.map(f), "(key, value)"),
-    (lambda s, f: s.flat_map(f), "(key, value)"),
-    (lambda s, f: s.flat_map_values(f), "(value)"),
-    (lambda s, f: s.split().branch(f), "(key, value)"),
-    (lambda s, f: s.join(s.to_table("t"), f), "(value, other)"),
-    (lambda s, f: s.to_table("t").join(s.to_table("u"), foreign_key=f), "(key, value)"),
-    (lambda s, f: s.group_by_key().reduce("s", f), "(reduced, value)"),
-    (lambda s, f: s.group_by_key().aggregate("s", f, returning_click), "()"),
-    (lambda s, f: s.group_by_key().aggregate("s", dict, f), "(key, value, aggregate)"),
-    (lambda s, f: s.group_by_key().windowed_by(SESSIONS).aggregate("s", dict, returning_click, f),
-     "(key, aggregate, other)"),
-    (lambda s, f: s.group_by_key().cogroup(f).aggregate("s", dict), "(key, value, aggregate)"),
-    (lambda s, f: s.group_by_key().cogroup(returning_click).windowed_by(SESSIONS).aggregate("s", dict, f),
-     "(key, aggregate, other)"),
-    (lambda s, f: s.to_table("t").group_by("page").reduce("s", returning_click, f), "(reduced, value)"),
-    (lambda s, f: s.to_table("t").group_by("page").aggregate("s", dict, f, returning_click),
-     "(key, value, aggregate)"),
-])
+@pytest.mark.parametrize(
+    ("describe", "wanted"),
+    [
+        (lambda s, f: s.map_values(f), "(value)"),
+        (lambda s, f: s.filter(f), "(key, value)"),
+        (lambda s, f: s.peek(f), "(key, value)"),
+        (lambda s, f: s.select_key(f), "(key, value)"),
+        (lambda s, f: s.map(f), "(key, value)"),
+        (lambda s, f: s.flat_map(f), "(key, value)"),
+        (lambda s, f: s.flat_map_values(f), "(value)"),
+        (lambda s, f: s.split().branch(f), "(key, value)"),
+        (lambda s, f: s.join(s.to_table("t"), f), "(value, other)"),
+        (lambda s, f: s.to_table("t").join(s.to_table("u"), foreign_key=f), "(key, value)"),
+        (lambda s, f: s.group_by_key().reduce("s", f), "(reduced, value)"),
+        (lambda s, f: s.group_by_key().aggregate("s", f, returning_click), "()"),
+        (lambda s, f: s.group_by_key().aggregate("s", dict, f), "(key, value, aggregate)"),
+        (
+            lambda s, f: s.group_by_key().windowed_by(SESSIONS).aggregate("s", dict, returning_click, f),
+            "(key, aggregate, other)",
+        ),
+        (lambda s, f: s.group_by_key().cogroup(f).aggregate("s", dict), "(key, value, aggregate)"),
+        (
+            lambda s, f: s.group_by_key().cogroup(returning_click).windowed_by(SESSIONS).aggregate("s", dict, f),
+            "(key, aggregate, other)",
+        ),
+        (lambda s, f: s.to_table("t").group_by("page").reduce("s", returning_click, f), "(reduced, value)"),
+        (
+            lambda s, f: s.to_table("t").group_by("page").aggregate("s", dict, f, returning_click),
+            "(key, value, aggregate)",
+        ),
+    ],
+)
 def test_a_function_of_other_arguments_than_it_would_get_is_refused(describe, wanted):
     def four(one, two, three, four) -> Click:
         return Click("x", 1)
 
-    with pytest.raises(TopologyError, match=re.escape(
-            f"four takes (one, two, three, four), and is called with {wanted}; ")):
+    with pytest.raises(
+        TopologyError, match=re.escape(f"four takes (one, two, three, four), and is called with {wanted}; ")
+    ):
         describe(clicks(), four)
 
 
@@ -286,14 +354,21 @@ def longest(reduced: Click, value: Click) -> Click:
     return max(reduced, value, key=lambda click: len(click.page))
 
 
-@pytest.mark.parametrize("aggregate", [
-    lambda grouped: grouped.reduce("s", longest),
-    lambda grouped: grouped.windowed_by(WINDOWS).reduce("s", longest),
-])
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        lambda grouped: grouped.reduce("s", longest),
+        lambda grouped: grouped.windowed_by(WINDOWS).reduce("s", longest),
+    ],
+)
 def test_a_key_that_the_result_has_as_a_column_too_is_refused_with_a_way_out_that_works(aggregate):
-    with pytest.raises(TopologyError, match=re.escape(
+    with pytest.raises(
+        TopologyError,
+        match=re.escape(
             "'page' is both a key column and a value column; give the key another name, as group_by(page_key="
-            'col("page")), or rename or drop the value\'s column')):
+            'col("page")), or rename or drop the value\'s column'
+        ),
+    ):
         aggregate(clicks().group_by("page"))
     aggregate(clicks().group_by(page_key=col("page")))
     clicks().select_key("page").map_values(ms="ms").group_by_key().reduce("s", max)

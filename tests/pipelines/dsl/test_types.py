@@ -31,9 +31,17 @@ def test_final_results_take_strict_buffers_alone(tmp_path):
     """KIP-328: what may emit early cannot be passed where results are final."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    shown, trouble, status = api.run([
-        "--config-file=", f"--cache-dir={tmp_path}", f"--python-executable={sys.executable}", "--follow-imports=skip",
-        "--explicit-package-bases", str(program), str(SUPPRESSED)])
+    shown, trouble, status = api.run(
+        [
+            "--config-file=",
+            f"--cache-dir={tmp_path}",
+            f"--python-executable={sys.executable}",
+            "--follow-imports=skip",
+            "--explicit-package-bases",
+            str(program),
+            str(SUPPRESSED),
+        ]
+    )
     errors = [line for line in shown.splitlines() if line.startswith(str(program))]
     wanted = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# an error")]
     assert [int(line.removeprefix(str(program)).split(":")[1]) for line in errors] == wanted, shown + trouble

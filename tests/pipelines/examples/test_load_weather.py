@@ -30,8 +30,11 @@ def test_a_day_at_an_airport_is_what_its_observations_say(records):
         topic, days = driver.create_input_topic("weather"), driver.create_output_table("daily_weather")
         for key, value, timestamp_ms in records.select("key", "value", "timestamp_ms").head(72 * 3).iter_rows():
             fields = json.loads(value)
-            topic.pipe_input(key, Observation(*(fields[name] for name in ("temp", "wind_speed", "precip"))),
-                             timestamp=datetime.fromtimestamp(timestamp_ms / 1000, UTC))
+            topic.pipe_input(
+                key,
+                Observation(*(fields[name] for name in ("temp", "wind_speed", "precip"))),
+                timestamp=datetime.fromtimestamp(timestamp_ms / 1000, UTC),
+            )
         found = {(row["origin"], row["window_start"]): row for row in days.read_rows()}
     begin, end = (int(moment.timestamp() * 1000) for moment in (day, day + timedelta(days=1)))
     of_day = records.filter(pl.col("key") == "JFK", pl.col("timestamp_ms").is_between(begin, end, closed="left"))

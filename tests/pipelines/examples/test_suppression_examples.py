@@ -16,8 +16,15 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 def test_an_alert_goes_out_for_fewer_than_three_events_an_hour_and_ten_minutes_after():
     with TopologyTestDriver(few_events.app) as driver:
         events, alerts = driver.create_input_topic("events"), driver.create_output_table("alerts")
-        events.pipe_records([("ann", "x", NOON), ("bob", "x", NOON), ("ann", "x", NOON + HOUR / 2),
-                             ("ann", "x", NOON + HOUR + 9 * MINUTE), ("ann", "x", NOON + HOUR - SECOND)])
+        events.pipe_records(
+            [
+                ("ann", "x", NOON),
+                ("bob", "x", NOON),
+                ("ann", "x", NOON + HOUR / 2),
+                ("ann", "x", NOON + HOUR + 9 * MINUTE),
+                ("ann", "x", NOON + HOUR - SECOND),
+            ]
+        )
         assert alerts.is_empty()
         events.pipe_input("eve", "x", timestamp=NOON + HOUR + 10 * MINUTE)
         assert alerts.read_rows() == [dict(user="bob", window_start=NOON, window_end=NOON + HOUR, count=1)]
@@ -35,8 +42,10 @@ def test_a_user_is_updated_once_in_thirty_seconds():
 
 def test_the_user_that_waits_longest_goes_early_when_a_thousand_wait():
     users = [f"user{number:04}" for number in range(1_001)]
-    rows = pl.DataFrame({"user": users, "page": "/", "_ts": range(1_001), "_partition": 0, "_offset": range(1_001),
-                         "_deleted": False}, schema_overrides={"_partition": pl.Int32})
+    rows = pl.DataFrame(
+        {"user": users, "page": "/", "_ts": range(1_001), "_partition": 0, "_offset": range(1_001), "_deleted": False},
+        schema_overrides={"_partition": pl.Int32},
+    )
     output = TaskProcessor(rate_limit.app.topology.sub_topologies[0]).run({"clicks": rows}, MemorySession(), {}, 0)
     assert output.sinks["click_counts"]["user"].to_list() == ["user0000"]
     assert output.metrics.buffers["held_clicks-store"][0] == 1_000

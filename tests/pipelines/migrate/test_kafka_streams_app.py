@@ -62,9 +62,10 @@ class Reader:
     rows: list
 
     def read(self, start, end, *, max_bytes):
-        taken = self.rows[start:min(end, start + 2)]
-        frame = pl.DataFrame([(*row, offset) for offset, row in enumerate(taken, start)], schema=RAW_SCHEMA,
-                             orient="row")
+        taken = self.rows[start : min(end, start + 2)]
+        frame = pl.DataFrame(
+            [(*row, offset) for offset, row in enumerate(taken, start)], schema=RAW_SCHEMA, orient="row"
+        )
         return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def close(self):
@@ -85,8 +86,13 @@ def application() -> Application:
     by_user = visits.group_by_key().count("by_user")
     by_user.to_delta("by_user")
     by_user.filter(col("count") > 2).map_values(many=col("count") * 10).to_delta("many")
-    (visits.group_by_key().windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
-     .count("by_minute").suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("by_minute"))
+    (
+        visits.group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10)))
+        .count("by_minute")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("by_minute")
+    )
     visits.group_by("country").count("by_country").to_delta("by_country")
     return Application("visits", builder)
 
@@ -94,24 +100,42 @@ def application() -> Application:
 @pytest.fixture
 def cluster():
     found = Cluster(offsets={("visits", 0): 3, ("visits", 1): 0, ("ks-by_country-repartition", 0): 1})
-    for topic in ("visits", "ks-by_user-changelog", "ks-by_minute-changelog", "ks-by_country-changelog",
-                  "ks-by_country-repartition"):
+    for topic in (
+        "visits",
+        "ks-by_user-changelog",
+        "ks-by_minute-changelog",
+        "ks-by_country-changelog",
+        "ks-by_country-repartition",
+    ):
         for partition in (0, 1):
             found.rows[topic, partition] = []
     found.rows["visits", 0] = [(b"ann", b"nz", 5), (b"ann", b"nz", 6), (b"bob", b"at", 7), (b"bob", b"at", 8)]
     found.rows["ks-by_country-repartition", 0] = [(b"nz", b"nz", 5)]
-    found.rows["ks-by_user-changelog", 0] = [(b"ann", long(1), 5), (b"bob", long(1), 7), (b"ann", long(3), 6),
-                                             (b"eve", long(9), 6), (b"eve", None, 7)]
+    found.rows["ks-by_user-changelog", 0] = [
+        (b"ann", long(1), 5),
+        (b"bob", long(1), 7),
+        (b"ann", long(3), 6),
+        (b"eve", long(9), 6),
+        (b"eve", None, 7),
+    ]
     found.rows["ks-by_minute-changelog", 0] = [
-        (window_key(b"ann", 0), long(4), 59_000), (window_key(b"ann", MINUTE), long(5), MINUTE + 9_999)]
+        (window_key(b"ann", 0), long(4), 59_000),
+        (window_key(b"ann", MINUTE), long(5), MINUTE + 9_999),
+    ]
     found.rows["ks-by_country-changelog", 1] = [(b"nz", long(2), 6), (b"at", long(1), 7)]
     return found
 
 
 def app(cluster, program=None, **options):
     program = program or application()
-    return KafkaStreamsApp(id="ks", application=program, cluster=cluster, reader=cluster.reader,
-                           topic_counts=cluster.partition_counts(program.topology.topics()), **options)
+    return KafkaStreamsApp(
+        id="ks",
+        application=program,
+        cluster=cluster,
+        reader=cluster.reader,
+        topic_counts=cluster.partition_counts(program.topology.topics()),
+        **options,
+    )
 
 
 def rows_of(migration, store):
@@ -144,14 +168,14 @@ def test_windows_are_taken_while_they_can_change_and_stream_time_comes_with_them
     assert [row[-2] for row in rows_of(still_open, "by_minute")[TaskId(0, 0)]] == [4, 5]
     cluster.rows["ks-by_minute-changelog", 0].append((window_key(b"bob", MINUTE), long(1), MINUTE + 10_000))
     closed = app(cluster).migration()
-    (start, end, *_), = {row[1:3] for row in rows_of(closed, "by_minute")[TaskId(0, 0)]}
+    ((start, end, *_),) = {row[1:3] for row in rows_of(closed, "by_minute")[TaskId(0, 0)]}
     assert (start.timestamp(), end.timestamp()) == (60, 120)
 
 
 def test_rows_behind_a_repartition_go_to_the_task_that_owns_their_key(cluster):
     program = application()
     found = rows_of(app(cluster, program).migration(), "by_country")
-    edge, = program.topology.edges
+    (edge,) = program.topology.edges
     for task, rows in found.items():
         for country, *_ in rows:
             assert task == TaskId(1, edge.partition_of(pl.DataFrame({"country": [country]}), 2)[0])
@@ -221,13 +245,18 @@ def test_an_application_that_is_started_while_it_is_read_is_refused(cluster):
         return read(topic, partition)
 
     with pytest.raises(MigrationError, match="was started while it was read"):
-        KafkaStreamsApp(id="ks", application=application(), cluster=cluster, reader=start,
-                        topic_counts={"visits": 2}).migration()
+        KafkaStreamsApp(
+            id="ks", application=application(), cluster=cluster, reader=start, topic_counts={"visits": 2}
+        ).migration()
 
 
 def test_serdes_that_the_program_does_not_suggest_have_to_be_given(cluster):
     builder = StreamsBuilder()
-    (builder.stream("visits", key=String("user"), value=String("country")).group_by_key()
-     .agg("by_user", visits=Count(), last=Max("country")).to_delta("by_user"))
+    (
+        builder.stream("visits", key=String("user"), value=String("country"))
+        .group_by_key()
+        .agg("by_user", visits=Count(), last=Max("country"))
+        .to_delta("by_user")
+    )
     with pytest.raises(MigrationError, match=r"the value of store 'by_user' \(visits, last\) is not known.*--serdes"):
         app(cluster, Application("two", builder)).migration()

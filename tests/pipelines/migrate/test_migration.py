@@ -42,17 +42,35 @@ def migration(place: Place, read: int = READ) -> Migration:
     (store,) = sub_topology.stores
     stores = []
     for partition in (0, 1):
-        rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"], time) for key, value, time
-                             in place.topics.rows["sales", partition][:read]],
-                            schema=["shop", "amount", "_ts"], orient="row")
-        summed = rows.group_by("shop").agg(total=pl.col("amount").sum(), sales=pl.len().cast(pl.Int64),
-                                           _ts=pl.col("_ts").max())
+        rows = pl.DataFrame(
+            [
+                (key.decode(), json.loads(value)["amount"], time)
+                for key, value, time in place.topics.rows["sales", partition][:read]
+            ],
+            schema=["shop", "amount", "_ts"],
+            orient="row",
+        )
+        summed = rows.group_by("shop").agg(
+            total=pl.col("amount").sum(), sales=pl.len().cast(pl.Int64), _ts=pl.col("_ts").max()
+        )
         stores.append(StoreRows(task=TaskId(0, partition), store=store, rows=summed))
     table = table_spec(sub_topology.sinks[0])
-    outputs = [(table, pl.concat([each.rows for each in stores]).with_columns(
-        pl.col("_ts").cast(pl.Datetime("ms", "UTC")), _seq=pl.int_range(pl.len()), _deleted=pl.lit(False)))]
-    return Migration(application=place.application, source="another system", counts={0: 2}, stores=stores,
-                     positions={("sales", 0): read, ("sales", 1): read}, outputs=outputs)
+    outputs = [
+        (
+            table,
+            pl.concat([each.rows for each in stores]).with_columns(
+                pl.col("_ts").cast(pl.Datetime("ms", "UTC")), _seq=pl.int_range(pl.len()), _deleted=pl.lit(False)
+            ),
+        )
+    ]
+    return Migration(
+        application=place.application,
+        source="another system",
+        counts={0: 2},
+        stores=stores,
+        positions={("sales", 0): read, ("sales", 1): read},
+        outputs=outputs,
+    )
 
 
 def test_a_migrated_application_goes_on_as_if_it_had_read_everything_itself(place):
@@ -78,6 +96,7 @@ def test_the_same_migration_changes_nothing_the_second_time_and_another_is_refus
 
 def write_until(folder: Path, step: str) -> None:
     """In a process of its own: kill -9 at a step."""
+
     def die(name: str) -> None:
         if name == step:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -115,12 +134,16 @@ def test_an_application_without_state_takes_positions_alone(place):
     assert not place.restores.done
 
 
-@pytest.mark.parametrize(("found", "reason"), [
-    ({("orders", 0): 5}, r"no offset of the topics that 'sales' reads \(sales\); it has orders"),
-    ({}, "it has nothing"),
-    ({("sales", 2): 5}, "partition that does not exist: the topic has 2"),
-    ({("sales", 0): 101}, "beyond the topic's end at 100"),
-    ({("sales", 0): 4}, "no longer in the topic, which begins at 5")])
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({("orders", 0): 5}, r"no offset of the topics that 'sales' reads \(sales\); it has orders"),
+        ({}, "it has nothing"),
+        ({("sales", 2): 5}, "partition that does not exist: the topic has 2"),
+        ({("sales", 0): 101}, "beyond the topic's end at 100"),
+        ({("sales", 0): 4}, "no longer in the topic, which begins at 5"),
+    ],
+)
 def test_offsets_that_do_not_fit_the_topics_are_refused(place, found, reason):
     beginnings, ends = {("sales", 0): 5, ("sales", 1): 5}, {("sales", 0): 100, ("sales", 1): 100}
     with pytest.raises(MigrationError, match=reason):
@@ -131,4 +154,5 @@ def test_offsets_of_other_topics_are_left_out(place):
     ends = {("sales", 0): 100, ("sales", 1): 100}
     found = {("sales", 0): 100, ("orders", 0): 7}
     assert source_positions(place.application, {"sales": 2}, found, dict.fromkeys(ends, 0), ends, "a group") == {
-        ("sales", 0): 100}
+        ("sales", 0): 100
+    }

@@ -42,12 +42,15 @@ def test_version_2_names_its_sources(tmp_path):
     assert read_spark_checkpoint(folder).positions == {("orders", 0): 7, ("orders", 1): 8}
 
 
-@pytest.mark.parametrize(("sources", "line", "reason"), [
-    (['{"orders":{"0":'], 3, "is not the offset of a source"),
-    (['{"orders":{"0":"many"}}'], 3, "is not offsets by topic and partition"),
-    ([KAFKA.format(1, 2), '{"orders":{"0":-2}}'], 4, "the offset -2 of topic 'orders', partition 0, is negative"),
-    ([KAFKA.format(1, 2), KAFKA.format(1, 3)], 4, "has topic 'orders' a second time"),
-])
+@pytest.mark.parametrize(
+    ("sources", "line", "reason"),
+    [
+        (['{"orders":{"0":'], 3, "is not the offset of a source"),
+        (['{"orders":{"0":"many"}}'], 3, "is not offsets by topic and partition"),
+        ([KAFKA.format(1, 2), '{"orders":{"0":-2}}'], 4, "the offset -2 of topic 'orders', partition 0, is negative"),
+        ([KAFKA.format(1, 2), KAFKA.format(1, 3)], 4, "has topic 'orders' a second time"),
+    ],
+)
 def test_a_line_that_cannot_be_read_is_named(tmp_path, sources, line, reason):
     folder = checkpoint(tmp_path, {0: sources}, (0,))
     with pytest.raises(OffsetFileError, match=re.escape(f"{folder}/offsets/0, line {line}: {reason}")):
@@ -60,9 +63,15 @@ def test_another_version_is_refused(tmp_path):
         read_spark_checkpoint(folder)
 
 
-@pytest.mark.parametrize(("batches", "committed", "reason"), [
-    ({}, (), "has no offsets of a streaming query"), ({0: [KAFKA.format(1, 2)]}, (), "has no committed batch"),
-    ({0: ["5"]}, (0,), "has no Kafka source"), ({0: ["-"]}, (0, 1), "offsets/1 is missing")])
+@pytest.mark.parametrize(
+    ("batches", "committed", "reason"),
+    [
+        ({}, (), "has no offsets of a streaming query"),
+        ({0: [KAFKA.format(1, 2)]}, (), "has no committed batch"),
+        ({0: ["5"]}, (0,), "has no Kafka source"),
+        ({0: ["-"]}, (0, 1), "offsets/1 is missing"),
+    ],
+)
 def test_a_folder_without_committed_kafka_offsets_is_refused(tmp_path, batches, committed, reason):
     with pytest.raises(MigrationError, match=reason):
         read_spark_checkpoint(checkpoint(tmp_path, batches, committed))
@@ -73,8 +82,15 @@ def test_the_layout_is_that_of_a_real_query(spark, tmp_path):
     """A query of this Spark writes the folder; the offsets of its source are then put in a Kafka source's place."""
     from pyspark.sql import SparkSession
 
-    query = (SparkSession(spark).readStream.format("rate").load().writeStream.format("noop")
-             .option("checkpointLocation", str(tmp_path / "query")).trigger(once=True).start())
+    query = (
+        SparkSession(spark)
+        .readStream.format("rate")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "query"))
+        .trigger(once=True)
+        .start()
+    )
     assert query.awaitTermination(60)
     with pytest.raises(MigrationError, match="offsets/0 has no Kafka source"):
         read_spark_checkpoint(tmp_path / "query")

@@ -54,7 +54,10 @@ def test_json_null_is_a_tombstone_as_no_bytes_are():
         topic.pipe_input("a", b"null", timestamp_ms=2)
         topic.pipe_input("b", None, timestamp_ms=3)  # forwarded even for an unknown key
         assert [(r.row["user"], r.row["page"], r.is_deleted) for r in out.read_records()] == [
-            ("a", "x", False), ("a", None, True), ("b", None, True)]
+            ("a", "x", False),
+            ("a", None, True),
+            ("b", None, True),
+        ]
 
 
 def test_the_first_value_is_the_first_result_of_reduce():
@@ -75,13 +78,17 @@ def test_none_from_an_aggregator_deletes_the_row_and_the_next_record_begins_anew
     def add(key: str, click: Click, visits: Visits) -> Visits | None:
         return None if click.page == "logout" else Visits(visits.pages + click.page, visits.n + 1)
 
-    program = lambda s: s.group_by_key().aggregate("v", lambda: Visits("", 0), add).to_delta("out")  # noqa: E731
+    program = lambda s: s.group_by_key().aggregate("v", lambda: Visits("", 0), add).to_delta("out")
     with driven(program) as (topic, out, driver):
         for page, ms in (("x", 5), ("y", 3), ("logout", 4), ("z", 1)):
             topic.pipe_input("a", Click(page), timestamp_ms=ms)
         records = out.read_records()
         assert [(r.row["pages"], r.row["n"], r.is_deleted) for r in records] == [
-            ("x", 1, False), ("xy", 2, False), (None, None, True), ("z", 1, False)]
+            ("x", 1, False),
+            ("xy", 2, False),
+            (None, None, True),
+            ("z", 1, False),
+        ]
         assert [r.timestamp for r in records] == [at(5), at(5), at(5), at(1)]
         assert driver.get_key_value_store("v").all() == [("a", dict(pages="z", n=1))]
 
@@ -96,8 +103,17 @@ def test_the_time_of_a_result_never_goes_back():
 def test_every_aggregate_ignores_nulls_and_says_what_nothing_gives():
     def program(clicks):
         clicks.group_by_key().agg(
-            "all", n=Count(), total=Sum("ms"), slow=Sum(col("ms") > 4), low=Min("ms"), high=Max("ms"),
-            mean=Mean("ms"), first=First("ms"), last=Last("ms"), page=Max("page")).to_delta("out")
+            "all",
+            n=Count(),
+            total=Sum("ms"),
+            slow=Sum(col("ms") > 4),
+            low=Min("ms"),
+            high=Max("ms"),
+            mean=Mean("ms"),
+            first=First("ms"),
+            last=Last("ms"),
+            page=Max("page"),
+        ).to_delta("out")
 
     with driven(program) as (topic, out, driver):
         topic.pipe_input("a", Click("x", None), timestamp_ms=1)
@@ -112,7 +128,10 @@ def test_every_aggregate_ignores_nulls_and_says_what_nothing_gives():
 
 def test_every_update_of_an_aggregation_is_a_record_of_its_stream():
     with driven(lambda s: s.group_by_key().count("c").to_stream().filter(col("count") % 2 == 1).to_delta("out")) as (
-            topic, out, _):
+        topic,
+        out,
+        _,
+    ):
         for _ in range(5):
             topic.pipe_input("a", Click("x"), timestamp_ms=1)
         assert [row["count"] for row in out.read_rows()] == [1, 3, 5]
@@ -141,7 +160,9 @@ def test_a_table_maps_values_but_not_tombstones():
         topic.pipe_input("a", Click("xyz"), timestamp_ms=1)
         topic.pipe_input("a", None, timestamp_ms=2)
         assert [(r.row, r.is_deleted) for r in out.read_records()] == [
-            (dict(user="a", value=3), False), (dict(user="a", value=None), True)]
+            (dict(user="a", value=3), False),
+            (dict(user="a", value=None), True),
+        ]
 
 
 def test_arrival_decides_in_a_table_not_the_timestamp():
@@ -200,8 +221,11 @@ def test_a_function_gets_keyword_only_dataclasses_too():
     def longest(key: str, click: Click, longest: Page | None) -> Page:
         return max(longest, Page(name=click.page), key=lambda page: len(page.name))
 
-    with driven(lambda s: s.group_by_key().aggregate("longest", lambda: Page(name=""), longest)
-                .to_delta("out")) as (topic, out, _):
+    with driven(lambda s: s.group_by_key().aggregate("longest", lambda: Page(name=""), longest).to_delta("out")) as (
+        topic,
+        out,
+        _,
+    ):
         topic.pipe_records([("a", Click("xyz"), 1), ("a", Click("x"), 2)])
         assert [row["name"] for row in out.read_rows()] == ["xyz", "xyz"]
 
@@ -214,6 +238,8 @@ def test_a_function_that_fails_or_breaks_its_promise_is_named():
         return "three"
 
     for function, reason in ((broken, "TypeError"), (liar, "annotation")):
-        with (driven(lambda s, f=function: s.map_values(f).to_delta("out")) as (topic, _, _),
-              pytest.raises(UserFunctionError, match=f"{function.__name__}.*{reason}")):
+        with (
+            driven(lambda s, f=function: s.map_values(f).to_delta("out")) as (topic, _, _),
+            pytest.raises(UserFunctionError, match=f"{function.__name__}.*{reason}"),
+        ):
             topic.pipe_input("a", Click("x", None), timestamp_ms=1)

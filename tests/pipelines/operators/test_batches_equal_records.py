@@ -59,8 +59,17 @@ def larger(one: Event | None, other: Event | None) -> Event | None:
 TUMBLING = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
 HOPPING = TUMBLING.advance_by(timedelta(milliseconds=3))
 FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
-ALL = dict(n=Count(), total=Sum("amount"), big=Sum(col("amount") > 20), low=Min("amount"), high=Max("amount"),
-           mean=Mean("amount"), first=First("amount"), last=Last("word"), longest=Max("word"))
+ALL = dict(
+    n=Count(),
+    total=Sum("amount"),
+    big=Sum(col("amount") > 20),
+    low=Min("amount"),
+    high=Max("amount"),
+    mean=Mean("amount"),
+    first=First("amount"),
+    last=Last("word"),
+    longest=Max("word"),
+)
 
 
 def key_of(key: str | None, value: Event | None) -> str | None:
@@ -90,40 +99,62 @@ def branches(stream: KStream) -> None:
 
 PROGRAMS: dict[str, Callable[[KStream], None]] = {
     "agg to table": lambda s: s.group_by_key().agg("s", **ALL).to_delta("out"),
-    "agg to every update": lambda s: s.group_by_key().agg("s", **ALL).to_stream().filter(
-        col("total") % 2 == 0).to_delta("out"),
+    "agg to every update": lambda s: (
+        s.group_by_key().agg("s", **ALL).to_stream().filter(col("total") % 2 == 0).to_delta("out")
+    ),
     "count, filtered table": lambda s: s.group_by_key().count("s").filter(col("count") % 2 == 1).to_delta("out"),
-    "count to a moved stream": lambda s: s.group_by_key().count("s").to_stream().group_by(
-        size=col("count")).count("t").to_delta("out"),
+    "count to a moved stream": lambda s: (
+        s.group_by_key().count("s").to_stream().group_by(size=col("count")).count("t").to_delta("out")
+    ),
     "reduce": lambda s: s.group_by_key().reduce("s", larger).to_stream().to_delta("out"),
     "aggregate": lambda s: s.group_by_key().aggregate("s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
     "aggregate to table": lambda s: s.group_by_key().aggregate("s", lambda: Totals(0, ""), fold).to_delta("out"),
     "tumbling": lambda s: s.group_by_key().windowed_by(TUMBLING).agg("s", **ALL).to_stream().to_delta("out"),
-    "hopping": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).to_stream().filter(
-        col("n") > 1).to_delta("out"),
+    "hopping": lambda s: (
+        s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).to_stream().filter(col("n") > 1).to_delta("out")
+    ),
     "hopping to table": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).to_delta("out"),
-    "hopping aggregate": lambda s: s.group_by_key().windowed_by(HOPPING).aggregate(
-        "s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
+    "hopping aggregate": lambda s: (
+        s.group_by_key().windowed_by(HOPPING).aggregate("s", lambda: Totals(0, ""), fold).to_stream().to_delta("out")
+    ),
     "final": lambda s: s.group_by_key().windowed_by(TUMBLING).agg("s", **ALL).suppress(FINAL).to_delta("out"),
     "final hopping": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).suppress(FINAL).to_delta("out"),
-    "final aggregate": lambda s: s.group_by_key().windowed_by(HOPPING).aggregate(
-        "s", lambda: Totals(0, ""), fold).suppress(FINAL).to_delta("out"),
-    "final reduce": lambda s: s.group_by_key().windowed_by(TUMBLING).reduce("s", larger).suppress(
-        FINAL).to_delta("out"),
-    "final of a filtered table": lambda s: s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).filter(
-        col("n") < 3).suppress(FINAL).to_delta("out"),
-    "final to a moved stream": lambda s: s.group_by_key().windowed_by(TUMBLING).count("s").suppress(
-        FINAL).to_stream().group_by(size=col("count")).count("t").to_delta("out"),
-    "filtered before": lambda s: s.filter(col("amount") > 5).group_by_key().windowed_by(TUMBLING).agg(
-        "s", **ALL).to_stream().to_delta("out"),
+    "final aggregate": lambda s: (
+        s.group_by_key()
+        .windowed_by(HOPPING)
+        .aggregate("s", lambda: Totals(0, ""), fold)
+        .suppress(FINAL)
+        .to_delta("out")
+    ),
+    "final reduce": lambda s: (
+        s.group_by_key().windowed_by(TUMBLING).reduce("s", larger).suppress(FINAL).to_delta("out")
+    ),
+    "final of a filtered table": lambda s: (
+        s.group_by_key().windowed_by(HOPPING).agg("s", **ALL).filter(col("n") < 3).suppress(FINAL).to_delta("out")
+    ),
+    "final to a moved stream": lambda s: (
+        s.group_by_key()
+        .windowed_by(TUMBLING)
+        .count("s")
+        .suppress(FINAL)
+        .to_stream()
+        .group_by(size=col("count"))
+        .count("t")
+        .to_delta("out")
+    ),
+    "filtered before": lambda s: (
+        s.filter(col("amount") > 5).group_by_key().windowed_by(TUMBLING).agg("s", **ALL).to_stream().to_delta("out")
+    ),
     "to_table": lambda s: s.to_table("s").filter(col("amount") > 20).to_stream().to_delta("out"),
     "filter_not": lambda s: s.filter_not(is_odd).filter_not(col("amount") > 20).to_delta("out"),
     "filter_not of a table": lambda s: s.to_table("s").filter_not(is_odd).to_stream().to_delta("out"),
-    "map": lambda s: s.map(swapped).map(key={"value": "value"}, value={"key": col("key"), "n": col("value")}).to_delta(
-        "out"),
+    "map": lambda s: (
+        s.map(swapped).map(key={"value": "value"}, value={"key": col("key"), "n": col("value")}).to_delta("out")
+    ),
     "flat_map": lambda s: s.flat_map(several).to_delta("out"),
-    "flat_map_values": lambda s: s.flat_map_values(repeated).flat_map_values(
-        half=pl.int_ranges(0, col("value") % 3)).to_delta("out"),
+    "flat_map_values": lambda s: (
+        s.flat_map_values(repeated).flat_map_values(half=pl.int_ranges(0, col("value") % 3)).to_delta("out")
+    ),
     "branches": branches,
     "new key": lambda s: s.select_key(key_of).map_values(twice=col("amount") * 2).to_delta("out"),
 }
@@ -136,20 +167,38 @@ def build(program: Callable[[KStream], None]) -> SubTopology:
 
 
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 60),
-              st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 40)), st.sampled_from("xyz")))),
-    min_size=1, max_size=30)
+    st.tuples(
+        st.sampled_from(["a", "b", "c", None]),
+        st.integers(0, 60),
+        st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 40)), st.sampled_from("xyz"))),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 def frame(records: list[tuple]) -> pl.DataFrame:
     values = [value or (None, None) for _, _, value in records]
-    return pl.DataFrame({
-        "user": [key for key, _, _ in records], "amount": [amount for amount, _ in values],
-        "word": [word for _, word in values], "_ts": [time for _, time, _ in records],
-        "_partition": [3] * len(records), "_offset": list(range(100, 100 + len(records))),
-        "_deleted": [value is None for _, _, value in records],
-    }, schema={"user": pl.String, "amount": pl.Int64, "word": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
-               "_offset": pl.Int64, "_deleted": pl.Boolean})
+    return pl.DataFrame(
+        {
+            "user": [key for key, _, _ in records],
+            "amount": [amount for amount, _ in values],
+            "word": [word for _, word in values],
+            "_ts": [time for _, time, _ in records],
+            "_partition": [3] * len(records),
+            "_offset": list(range(100, 100 + len(records))),
+            "_deleted": [value is None for _, _, value in records],
+        },
+        schema={
+            "user": pl.String,
+            "amount": pl.Int64,
+            "word": pl.String,
+            "_ts": pl.Int64,
+            "_partition": pl.Int32,
+            "_offset": pl.Int64,
+            "_deleted": pl.Boolean,
+        },
+    )
 
 
 def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
@@ -172,8 +221,14 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
             facts[sink.table] = sorted(newest.values(), key=repr)
             counts.pop("rows_out", None)
     stores = {name: rows for name, rows in session.rows.items() if rows}
-    return dict(facts=facts, edges=edges, stores=stores, clocks=clocks, gauges=gauges,
-                counts={name: count for name, count in counts.items() if count})
+    return dict(
+        facts=facts,
+        edges=edges,
+        stores=stores,
+        clocks=clocks,
+        gauges=gauges,
+        counts={name: count for name, count in counts.items() if count},
+    )
 
 
 CUTS = st.sets(st.integers(1, 29), max_size=4)
@@ -182,8 +237,10 @@ CUTS = st.sets(st.integers(1, 29), max_size=4)
 def batched_and_single(sub_topology: SubTopology, records: list[tuple], cuts: set[int]) -> tuple[dict, dict]:
     """What ``run`` finds of the records in batches between the cuts, and of one after another."""
     rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    return (run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),
-            run(sub_topology, [rows[index:index + 1] for index in range(len(records))]))
+    return (
+        run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),
+        run(sub_topology, [rows[index : index + 1] for index in range(len(records))]),
+    )
 
 
 @pytest.mark.slow

@@ -102,8 +102,10 @@ def run(topology: Topology, epochs: Epochs) -> Outcome:
                     blobs[name].append(rows)
         rows_of = {name: pl.concat(frames).sort(ORDER) for name, frames in blobs.items()}
         for target in range(PARTITIONS):
-            inputs = {edge.name: rows_of[edge.name].filter(edge.partition_of(rows_of[edge.name], PARTITIONS) == target)
-                      for edge in topology.edges}
+            inputs = {
+                edge.name: rows_of[edge.name].filter(edge.partition_of(rows_of[edge.name], PARTITIONS) == target)
+                for edge in topology.edges
+            }
             output = targets.run(inputs, sessions[target], clocks[target], 0, end_time_ms=None if pieces else END_MS)
             clocks[target] = dict(output.clocks)
             outcome.late_records += output.counts.get("late_records", 0)
@@ -116,10 +118,21 @@ def frame(records: Sequence[Record], partition: int, offsets: Counter[int]) -> p
     first = offsets[partition]
     offsets[partition] += len(records)
     return pl.DataFrame(
-        [(f"user-{amount}", amount, word, time_ms, partition, first + index, False)
-         for index, (time_ms, amount, word) in enumerate(records)], orient="row",
-        schema={"user": pl.String, "amount": pl.Int64, "word": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
-                "_offset": pl.Int64, "_deleted": pl.Boolean})
+        [
+            (f"user-{amount}", amount, word, time_ms, partition, first + index, False)
+            for index, (time_ms, amount, word) in enumerate(records)
+        ],
+        orient="row",
+        schema={
+            "user": pl.String,
+            "amount": pl.Int64,
+            "word": pl.String,
+            "_ts": pl.Int64,
+            "_partition": pl.Int32,
+            "_offset": pl.Int64,
+            "_deleted": pl.Boolean,
+        },
+    )
 
 
 def milliseconds(moment: datetime) -> int:
@@ -129,16 +142,23 @@ def milliseconds(moment: datetime) -> int:
 LONG = timedelta(milliseconds=1_000)
 COMMUTATIVE = {
     "keys": lambda grouped: grouped.agg("s", **ALL),
-    "cogroup": lambda grouped: grouped.cogroup(n=Count(), total=Sum("amount")).cogroup(
-        grouped, low=Min("amount"), high=Max("amount"), mean=Mean("amount")).agg("s"),
+    "cogroup": lambda grouped: (
+        grouped.cogroup(n=Count(), total=Sum("amount"))
+        .cogroup(grouped, low=Min("amount"), high=Max("amount"), mean=Mean("amount"))
+        .agg("s")
+    ),
     "unlimited windows": lambda grouped: grouped.windowed_by(UnlimitedWindows.of()).agg("s", **ALL),
-    "windows open to all": lambda grouped: grouped.windowed_by(TimeWindows.of_size_and_grace(
-        timedelta(milliseconds=10), LONG).advance_by(timedelta(milliseconds=4))).agg("s", **ALL),
-    "sessions open to all": lambda grouped: grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace(
-        timedelta(milliseconds=5), LONG)).agg("s", **ALL),
-    "final results open to all": lambda grouped: grouped.windowed_by(TimeWindows.of_size_and_grace(
-        timedelta(milliseconds=10), LONG)).agg("s", **ALL).suppress(
-            Suppressed.until_window_closes(BufferConfig.unbounded())),
+    "windows open to all": lambda grouped: grouped.windowed_by(
+        TimeWindows.of_size_and_grace(timedelta(milliseconds=10), LONG).advance_by(timedelta(milliseconds=4))
+    ).agg("s", **ALL),
+    "sessions open to all": lambda grouped: grouped.windowed_by(
+        SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=5), LONG)
+    ).agg("s", **ALL),
+    "final results open to all": lambda grouped: (
+        grouped.windowed_by(TimeWindows.of_size_and_grace(timedelta(milliseconds=10), LONG))
+        .agg("s", **ALL)
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    ),
 }
 
 
@@ -179,7 +199,8 @@ FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
 
 def kept(grouped: KGroupedStream, windows: TimeWindows | SessionWindows) -> KTable:
     return grouped.windowed_by(windows, late_to=lambda late: late.to_delta("late")).agg(
-        "s", n=Count(), total=Sum("amount"))
+        "s", n=Count(), total=Sum("amount")
+    )
 
 
 WINDOWS = {
@@ -221,8 +242,10 @@ def test_each_record_is_in_its_window_or_late_for_it(name, partitions, schedule)
 @given(partitions=BOTH, schedule=SCHEDULE)
 def test_each_record_is_in_a_session_or_late(is_final, partitions, schedule):
     gap = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=5), timedelta(milliseconds=3))
-    outcome = run(build(lambda grouped: kept(grouped, gap).suppress(FINAL) if is_final else kept(grouped, gap)),
-                  cut(partitions, schedule))
+    outcome = run(
+        build(lambda grouped: kept(grouped, gap).suppress(FINAL) if is_final else kept(grouped, gap)),
+        cut(partitions, schedule),
+    )
     found = Counter(row["word"] for row in outcome.tables["late"])
     for word, rows in by_word(outcome).items():
         found[word] += sum(row["n"] for row in rows)

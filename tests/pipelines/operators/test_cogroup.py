@@ -64,8 +64,10 @@ def together(user: str, one: Visit, other: Visit) -> Visit:
 
 
 def topics(builder: StreamsBuilder) -> tuple[KStream, KStream]:
-    return (builder.stream("clicks", key=String("user"), value=Json(Click)),
-            builder.stream("purchases", key=String("id"), value=Json(Purchase)))
+    return (
+        builder.stream("clicks", key=String("user"), value=Json(Click)),
+        builder.stream("purchases", key=String("id"), value=Json(Purchase)),
+    )
 
 
 @contextmanager
@@ -76,8 +78,12 @@ def driven(program: Callable[[CogroupedKStream], KTable]):
     cogrouped = clicks.group_by_key().cogroup(clicked).cogroup(purchases.group_by_key(), bought)
     program(cogrouped).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
-        yield (driver.create_input_topic("clicks"), driver.create_input_topic("purchases"),
-               driver.create_output_table("out"), driver)
+        yield (
+            driver.create_input_topic("clicks"),
+            driver.create_input_topic("purchases"),
+            driver.create_output_table("out"),
+            driver,
+        )
 
 
 def visits(out):
@@ -120,8 +126,10 @@ def test_an_aggregator_that_returns_none_deletes_the_row_and_the_next_record_beg
 
 
 def test_an_aggregator_that_fails_is_named():
-    with (driven(lambda cogrouped: cogrouped.aggregate("visits", lambda: 7)) as (clicks, _, _, _),
-          pytest.raises(UserFunctionError, match=r"clicked or bought.*no attribute 'pages'")):
+    with (
+        driven(lambda cogrouped: cogrouped.aggregate("visits", lambda: 7)) as (clicks, _, _, _),
+        pytest.raises(UserFunctionError, match=r"clicked or bought.*no attribute 'pages'"),
+    ):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=1)
 
 
@@ -131,7 +139,11 @@ TEN = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(millis
 def test_windows_of_all_streams_close_by_one_stream_time():
     final = Suppressed.until_window_closes(BufferConfig.unbounded())
     with driven(lambda cogrouped: cogrouped.windowed_by(TEN).aggregate("visits", Visit).suppress(final)) as (
-            clicks, purchases, out, driver):
+        clicks,
+        purchases,
+        out,
+        driver,
+    ):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=1)
         purchases.pipe_input("bob", Purchase("", 2), timestamp_ms=14)
         clicks.pipe_input("ann", Click("b"), timestamp_ms=9)
@@ -144,8 +156,7 @@ def test_windows_of_all_streams_close_by_one_stream_time():
 
 
 def test_null_values_reach_the_aggregators_of_windows():
-    with driven(lambda cogrouped: cogrouped.windowed_by(TEN).aggregate("visits", Visit)) as (
-            clicks, purchases, out, _):
+    with driven(lambda cogrouped: cogrouped.windowed_by(TEN).aggregate("visits", Visit)) as (clicks, purchases, out, _):
         clicks.pipe_input("ann", None, timestamp_ms=1)
         assert visits(out) == [("ann", "-", 0)]
         purchases.pipe_input("ann", None, timestamp_ms=2)
@@ -155,7 +166,11 @@ def test_null_values_reach_the_aggregators_of_windows():
 def test_records_of_all_streams_make_sessions_and_merge_them():
     gap = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=5), timedelta(milliseconds=50))
     with driven(lambda cogrouped: cogrouped.windowed_by(gap).aggregate("visits", Visit, together)) as (
-            clicks, purchases, out, _):
+        clicks,
+        purchases,
+        out,
+        _,
+    ):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=0)
         clicks.pipe_input("ann", Click("b"), timestamp_ms=10)
         out.read_records()
@@ -167,8 +182,11 @@ def test_records_of_all_streams_make_sessions_and_merge_them():
 
 def test_sliding_windows_hold_records_of_all_streams_and_are_forwarded_on_close():
     sliding = SlidingWindows.of_time_difference_with_no_grace(timedelta(milliseconds=5))
-    with driven(lambda cogrouped: cogrouped.windowed_by(sliding).emit_strategy(
-            EmitStrategy.on_window_close()).aggregate("visits", Visit)) as (clicks, purchases, out, _):
+    with driven(
+        lambda cogrouped: (
+            cogrouped.windowed_by(sliding).emit_strategy(EmitStrategy.on_window_close()).aggregate("visits", Visit)
+        )
+    ) as (clicks, purchases, out, _):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=10)
         purchases.pipe_input("ann", Purchase("", 3), timestamp_ms=12)
         clicks.pipe_input("bob", Click("z"), timestamp_ms=40)
@@ -178,9 +196,13 @@ def test_sliding_windows_hold_records_of_all_streams_and_are_forwarded_on_close(
 def test_aggregates_of_each_stream_stand_beside_each_other():
     builder = StreamsBuilder()
     clicks, purchases = topics(builder)
-    (clicks.group_by_key().cogroup(clicks=Count(), short=Sum(col("page").str.len_chars() < 2))
+    (
+        clicks.group_by_key()
+        .cogroup(clicks=Count(), short=Sum(col("page").str.len_chars() < 2))
         .cogroup(purchases.group_by_key(), cents=Sum("cents"), most=Max("cents"), unpaid=Sum(col("cents").is_null()))
-        .agg("visits").to_delta("out"))
+        .agg("visits")
+        .to_delta("out")
+    )
     with TopologyTestDriver(Application("test", builder)) as driver:
         out = driver.create_output_table("out")
         driver.create_input_topic("clicks").pipe_input("ann", Click("a"), timestamp_ms=1)
@@ -199,7 +221,9 @@ def test_a_stream_with_a_new_key_moves_to_the_tasks_of_the_others():
     moved = purchases.group_by("buyer").cogroup(bought).cogroup(clicks.group_by_key(), clicked)
     moved.aggregate("visits", Visit).to_delta("out")
     topology = builder.build()
-    assert topology.describe() == """\
+    assert (
+        topology.describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000001 (topics: [purchases])
@@ -233,6 +257,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000010 (table: out)
       <-- KTABLE-TOSTREAM-0000000009
 """
+    )
     with TopologyTestDriver(Application("test", builder)) as driver:
         driver.create_input_topic("clicks").pipe_input("ann", Click("a"), timestamp_ms=1)
         driver.create_input_topic("purchases").pipe_input("7", Purchase("ann", 3), timestamp_ms=2)
@@ -260,21 +285,30 @@ def count_pages(user: str, click: Click, pages: int) -> int:
     return pages + 1
 
 
-@pytest.mark.parametrize(("program", "message"), [
-    (lambda clicks, purchases: clicks.cogroup(), "one function .* or named aggregates"),
-    (lambda clicks, purchases: clicks.cogroup(clicked, n=Count()), "one function .* or named aggregates"),
-    (lambda clicks, purchases: clicks.cogroup(n=3), "n is 3; pass Count"),
-    (lambda clicks, purchases: clicks.cogroup(clicked).cogroup(purchases), "cogroup got .*; pass a grouped stream"),
-    (lambda clicks, purchases: clicks.cogroup(clicked).cogroup(purchases.group_by("cents"), bought),
-     "group all streams by keys of one type"),
-    (lambda clicks, purchases: clicks.cogroup(n=Count()).cogroup(purchases.group_by_key(), n=Count()), "'n' twice"),
-    (lambda clicks, purchases: clicks.cogroup(n=Count()).aggregate("s", Visit), r"use agg\(...\)"),
-    (lambda clicks, purchases: clicks.cogroup(clicked).agg("s"), r"use aggregate\(...\)"),
-    (lambda clicks, purchases: clicks.cogroup(count_pages).cogroup(purchases.group_by_key(), bought).aggregate(
-        "s", int), "count_pages and bought return different types"),
-    (lambda clicks, purchases: clicks.cogroup(n=Sum("cents")).agg("s"), "n uses the column 'cents'"),
-    (lambda clicks, purchases: clicks.cogroup(clicked).windowed_by(TEN).aggregate("", Visit), "store has no name"),
-])
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda clicks, purchases: clicks.cogroup(), "one function .* or named aggregates"),
+        (lambda clicks, purchases: clicks.cogroup(clicked, n=Count()), "one function .* or named aggregates"),
+        (lambda clicks, purchases: clicks.cogroup(n=3), "n is 3; pass Count"),
+        (lambda clicks, purchases: clicks.cogroup(clicked).cogroup(purchases), "cogroup got .*; pass a grouped stream"),
+        (
+            lambda clicks, purchases: clicks.cogroup(clicked).cogroup(purchases.group_by("cents"), bought),
+            "group all streams by keys of one type",
+        ),
+        (lambda clicks, purchases: clicks.cogroup(n=Count()).cogroup(purchases.group_by_key(), n=Count()), "'n' twice"),
+        (lambda clicks, purchases: clicks.cogroup(n=Count()).aggregate("s", Visit), r"use agg\(...\)"),
+        (lambda clicks, purchases: clicks.cogroup(clicked).agg("s"), r"use aggregate\(...\)"),
+        (
+            lambda clicks, purchases: (
+                clicks.cogroup(count_pages).cogroup(purchases.group_by_key(), bought).aggregate("s", int)
+            ),
+            "count_pages and bought return different types",
+        ),
+        (lambda clicks, purchases: clicks.cogroup(n=Sum("cents")).agg("s"), "n uses the column 'cents'"),
+        (lambda clicks, purchases: clicks.cogroup(clicked).windowed_by(TEN).aggregate("", Visit), "store has no name"),
+    ],
+)
 def test_what_cannot_be_cogrouped_says_why(program, message):
     clicks, purchases = topics(StreamsBuilder())
     with pytest.raises(TopologyError, match=message):

@@ -35,8 +35,10 @@ GOLD, IRON = Customer("gold"), Customer("iron")
 
 
 def tables(builder):
-    return (builder.table("orders", key=String("id"), value=Json(Order), store="orders"),
-            builder.table("customers", key=String("id"), value=Json(Customer), store="customers"))
+    return (
+        builder.table("orders", key=String("id"), value=Json(Order), store="orders"),
+        builder.table("customers", key=String("id"), value=Json(Customer), store="customers"),
+    )
 
 
 @contextmanager
@@ -50,8 +52,14 @@ def driven(program):
 
         def pipe(topic, key, value, ms):
             topics[topic].pipe_input(key, value, timestamp_ms=ms)
-            return [("gone" if r.is_deleted else tuple(r.row.values())[1:], r.row["id"],
-                     int(r.timestamp.timestamp() * 1000)) for r in out.read_records()]
+            return [
+                (
+                    "gone" if r.is_deleted else tuple(r.row.values())[1:],
+                    r.row["id"],
+                    int(r.timestamp.timestamp() * 1000),
+                )
+                for r in out.read_records()
+            ]
 
         pipe.driver = driver
         yield pipe
@@ -149,9 +157,15 @@ def told(key: str, order: Order, customer: Customer | None) -> str:
     return f"{key}: {order.amount} of {customer.tier if customer else 'nobody'}"
 
 
-@pytest.mark.parametrize(("foreign_key", "named"), [
-    (col("customer").str.to_lowercase(), "ANN"), ({"who": col("customer").str.to_lowercase()}, "ANN"),
-    (name_of, "ANN"), (key_of, "ann")])
+@pytest.mark.parametrize(
+    ("foreign_key", "named"),
+    [
+        (col("customer").str.to_lowercase(), "ANN"),
+        ({"who": col("customer").str.to_lowercase()}, "ANN"),
+        (name_of, "ANN"),
+        (key_of, "ann"),
+    ],
+)
 def test_a_foreign_key_is_a_column_an_expression_or_a_function(foreign_key, named):
     with driven(lambda orders, customers: orders.left_join(customers, told, foreign_key=foreign_key)) as pipe:
         pipe("customers", "ann", GOLD, 1)
@@ -166,8 +180,11 @@ def test_a_function_may_take_the_foreign_key_from_the_key():
 
 
 def test_rows_that_a_filter_hides_are_no_rows():
-    with driven(lambda orders, customers: orders.filter(col("amount") > 0).join(
-            customers.filter(col("tier") != "iron"), foreign_key="customer")) as pipe:
+    with driven(
+        lambda orders, customers: orders.filter(col("amount") > 0).join(
+            customers.filter(col("tier") != "iron"), foreign_key="customer"
+        )
+    ) as pipe:
         pipe("orders", "1", Order("ann", 5), 1)
         assert pipe("customers", "ann", IRON, 2) == []
         assert pipe("customers", "ann", GOLD, 3) == [(("ann", 5, "gold"), "1", 3)]
@@ -176,8 +193,13 @@ def test_rows_that_a_filter_hides_are_no_rows():
 
 def test_what_comes_out_of_order_in_versioned_tables_changes_nothing():
     hour = timedelta(hours=1)
-    with driven(lambda orders, customers: orders.to_stream().to_table("o", history_retention=hour).left_join(
-            customers.to_stream().to_table("c", history_retention=hour), foreign_key="customer")) as pipe:
+    with driven(
+        lambda orders, customers: (
+            orders.to_stream()
+            .to_table("o", history_retention=hour)
+            .left_join(customers.to_stream().to_table("c", history_retention=hour), foreign_key="customer")
+        )
+    ) as pipe:
         assert pipe("orders", "1", Order("ann", 5), 10) == [(("ann", 5, None), "1", 10)]
         assert pipe("customers", "ann", GOLD, 20) == [(("ann", 5, "gold"), "1", 20)]
         assert pipe("customers", "ann", IRON, 15) == pipe("orders", "1", Order("bob", 5), 9) == []
@@ -253,14 +275,16 @@ def test_subscriptions_go_where_the_producers_of_the_right_topic_put_the_key():
     edge = next(edge for edge in builder.build().edges if edge.target == 0)
     rows = pl.DataFrame({"part": [1, 2, 3, 70_000]}).with_columns(_partition=pl.lit(0, pl.Int32))
     assert edge.partition_of(rows, 7).to_list() == [
-        int(murmur2([key.to_bytes(4)])[0] & 0x7FFFFFFF) % 7 for key in (1, 2, 3, 70_000)]
+        int(murmur2([key.to_bytes(4)])[0] & 0x7FFFFFFF) % 7 for key in (1, 2, 3, 70_000)
+    ]
 
 
 def test_describe_shows_the_processors_of_kafka_streams_by_number_or_name():
     builder = StreamsBuilder()
     inner(*tables(builder)).to_stream().to_delta("out")
     text = builder.build().describe().replace("KTABLE-FK-JOIN-SUBSCRIPTION-", "FK-").replace("KTABLE-FK-JOIN-", "FK-")
-    for part in ("""\
+    for part in (
+        """\
     Processor: KTABLE-SOURCE-0000000003 (stores: [customers])
       --> FK-PROCESSOR-0000000011
       <-- KSTREAM-SOURCE-0000000002
@@ -275,24 +299,32 @@ def test_describe_shows_the_processors_of_kafka_streams_by_number_or_name():
       <-- KTABLE-SOURCE-0000000003
     Sink: FK-RESPONSE-0000000012-topic-sink (topic: FK-RESPONSE-0000000012-topic)
       <-- FK-PROCESSOR-0000000010, FK-PROCESSOR-0000000011
-""", """\
+""",
+        """\
     Processor: KTABLE-SOURCE-0000000001 (stores: [orders])
       --> FK-REGISTRATION-0000000005
       <-- KSTREAM-SOURCE-0000000000
-""", """\
+""",
+        """\
     Processor: FK-RESPONSE-RESOLVER-PROCESSOR-0000000015 (stores: [orders])
       --> FK-OUTPUT-0000000016
       <-- FK-RESPONSE-0000000012-topic-source
-"""):
+""",
+    ):
         assert part in text
     named = StreamsBuilder()
     orders, customers = tables(named)
     orders.left_join(customers, foreign_key="customer", store="priced").to_stream().to_delta("out")
     topology = named.build()
-    assert [edge.name for edge in topology.edges] == ["priced-subscription-registration-topic",
-                                                      "priced-subscription-response-topic"]
+    assert [edge.name for edge in topology.edges] == [
+        "priced-subscription-registration-topic",
+        "priced-subscription-response-topic",
+    ]
     assert [store.name for each in topology.sub_topologies for store in each.stores] == [
-        "orders", "customers", "priced-subscription-store"]
+        "orders",
+        "customers",
+        "priced-subscription-store",
+    ]
     assert "KTABLE-TOSTREAM-0000000004" in topology.describe()
 
 
@@ -316,15 +348,27 @@ class Tasks:
     def add(self, topic, key, value, ms):
         """The task that it waits for."""
         (index,) = (each.index for each in self.topology.sub_topologies if topic in each.inputs)
-        number = int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % self.counts[index] if topic == "customers" \
-            else ord(key) % self.counts[index]  # orders: as their producers please
+        number = (
+            int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % self.counts[index]
+            if topic == "customers"
+            else ord(key) % self.counts[index]
+        )  # orders: as their producers please
         source = self.topology.source(topic)
         fields = list(source.value.columns)
         values = [None if value is None else getattr(value, name) for name in fields]
-        self.records[index, number].append(pl.DataFrame(
-            [[key, *values, ms, number, len(self.records[index, number]), value is None]], orient="row",
-            schema={**source.record.columns, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
-                    "_deleted": pl.Boolean}))
+        self.records[index, number].append(
+            pl.DataFrame(
+                [[key, *values, ms, number, len(self.records[index, number]), value is None]],
+                orient="row",
+                schema={
+                    **source.record.columns,
+                    "_ts": pl.Int64,
+                    "_partition": pl.Int32,
+                    "_offset": pl.Int64,
+                    "_deleted": pl.Boolean,
+                },
+            )
+        )
         return index, number
 
     def step(self, task, records=None, messages=None):
@@ -418,11 +462,24 @@ def test_a_row_that_comes_and_goes_within_a_batch_meets_no_older_answer():
     assert tasks.history == []
 
 
-ROWS = st.lists(st.one_of(
-    st.tuples(st.just("orders"), st.sampled_from("12"), st.one_of(st.none(), st.builds(
-        Order, st.sampled_from(["ann", "bob", None]), st.integers(1, 2))), st.integers(0, 20)),
-    st.tuples(st.just("customers"), st.sampled_from(["ann", "bob"]),
-              st.one_of(st.none(), st.sampled_from([GOLD, IRON])), st.integers(0, 20))), min_size=1, max_size=30)
+ROWS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("orders"),
+            st.sampled_from("12"),
+            st.one_of(st.none(), st.builds(Order, st.sampled_from(["ann", "bob", None]), st.integers(1, 2))),
+            st.integers(0, 20),
+        ),
+        st.tuples(
+            st.just("customers"),
+            st.sampled_from(["ann", "bob"]),
+            st.one_of(st.none(), st.sampled_from([GOLD, IRON])),
+            st.integers(0, 20),
+        ),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 @pytest.mark.slow

@@ -72,22 +72,25 @@ def failing(describe, records):
     return pickle.loads(pickle.dumps(raised.value))
 
 
-@pytest.mark.parametrize("describe", [
-    lambda b, s: s.map_values(boom),
-    lambda b, s: s.filter(boom_pair),
-    lambda b, s: s.peek(boom_pair),
-    lambda b, s: s.split().branch(boom_pair),
-    lambda b, s: s.select_key(boom_key),
-    lambda b, s: s.flat_map(boom_pairs),
-    lambda b, s: s.to_table("t").map_values(boom),
-    lambda b, s: s.left_join(b.table("others", key=String("user"), value=Json(Order), store="o"), boom_join),
-    lambda b, s: s.group_by_key().aggregate("s", int, boom_fold),
-    lambda b, s: s.group_by_key().reduce("s", boom_reduce),
-    lambda b, s: s.group_by_key().windowed_by(WINDOWS).aggregate("s", int, boom_fold),
-    lambda b, s: s.group_by_key().windowed_by(SESSIONS).aggregate("s", int, boom_fold, either),
-    lambda b, s: s.group_by_key().cogroup(boom_fold).aggregate("s", int),
-    lambda b, s: s.merge(b.stream("others", key=String("user"), value=Json(Order))).map_values(boom),
-])
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda b, s: s.map_values(boom),
+        lambda b, s: s.filter(boom_pair),
+        lambda b, s: s.peek(boom_pair),
+        lambda b, s: s.split().branch(boom_pair),
+        lambda b, s: s.select_key(boom_key),
+        lambda b, s: s.flat_map(boom_pairs),
+        lambda b, s: s.to_table("t").map_values(boom),
+        lambda b, s: s.left_join(b.table("others", key=String("user"), value=Json(Order), store="o"), boom_join),
+        lambda b, s: s.group_by_key().aggregate("s", int, boom_fold),
+        lambda b, s: s.group_by_key().reduce("s", boom_reduce),
+        lambda b, s: s.group_by_key().windowed_by(WINDOWS).aggregate("s", int, boom_fold),
+        lambda b, s: s.group_by_key().windowed_by(SESSIONS).aggregate("s", int, boom_fold, either),
+        lambda b, s: s.group_by_key().cogroup(boom_fold).aggregate("s", int),
+        lambda b, s: s.merge(b.stream("others", key=String("user"), value=Json(Order))).map_values(boom),
+    ],
+)
 def test_a_record_of_a_topic_is_named_by_its_place(describe):
     error = failing(describe, [("orders", "ann", 3), ("orders", "ann", 7), ("orders", "ann", 0)])
     assert "failed on the record of topic 'orders', partition 0, offset 2, key user='ann': Zero" in str(error)
@@ -95,15 +98,20 @@ def test_a_record_of_a_topic_is_named_by_its_place(describe):
 
 
 def test_where_several_topics_meet_the_place_is_that_of_the_record_and_not_its_turn():
-    error = failing(lambda b, s: s.merge(b.stream("others", key=String("user"), value=Json(Order))).map_values(boom),
-                    [("orders", "ann", 3), ("others", "bob", 3), ("orders", "ann", 7), ("others", "bob", 0)])
+    error = failing(
+        lambda b, s: s.merge(b.stream("others", key=String("user"), value=Json(Order))).map_values(boom),
+        [("orders", "ann", 3), ("others", "bob", 3), ("orders", "ann", 7), ("others", "bob", 0)],
+    )
     assert "failed on the record of topic 'others', partition 0, offset 1, key user='bob': " in str(error)
 
 
-@pytest.mark.parametrize("describe", [
-    lambda b, s: s.repartition("moved").map_values(boom),
-    lambda b, s: s.select_key(user="user").group_by_key().aggregate("s", int, boom_fold),
-])
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda b, s: s.repartition("moved").map_values(boom),
+        lambda b, s: s.select_key(user="user").group_by_key().aggregate("s", int, boom_fold),
+    ],
+)
 def test_a_record_from_elsewhere_is_named_by_its_key_and_time(describe):
     error = failing(describe, [("orders", "ann", 3), ("orders", "ann", 0)])
     assert "failed on the record of key user='ann', time 1970-01-01T00:00:02Z: ZeroDivisionError: " in str(error)
@@ -142,21 +150,36 @@ def folds_text(key: str, order: Order, total: int) -> int:
     return 1 if order.amount else "secret"
 
 
-@pytest.mark.parametrize(("describe", "reason"), [
-    (lambda s: s.map_values(returns_text), "the column 'value' is declared int, and it returned str"),
-    (lambda s: s.map_values(returns_other), "it returned tuple[str], which has no 'amount'"),
-    (lambda s: s.map_values(returns_large), "the column 'amount' is declared int, and it returned int beyond 64 bits"),
-    (lambda s: s.map_values(returns_naive),
-     "the column 'at' is declared datetime, and it returned datetime without a time zone"),
-    (lambda s: s.map_values(returns_no_time), "the column 'at' is declared datetime, and it returned str"),
-    (lambda s: s.flat_map_values(returns_list), "the column 'amount' is declared int, and it returned str"),
-    (lambda s: s.flat_map_values(returns_parts), r"the column 'value' is declared list[int], and it returned "
-                                                 "list[int | str]"),
-    (lambda s: s.group_by_key().aggregate("s", int, folds_text), "the column 'value' is declared int, and it returned "
-                                                                 "str"),
-    (lambda s: s.group_by_key().windowed_by(SESSIONS).aggregate("s", int, folds_text, either),
-     "the column 'value' is declared int, and it returned str"),
-])
+@pytest.mark.parametrize(
+    ("describe", "reason"),
+    [
+        (lambda s: s.map_values(returns_text), "the column 'value' is declared int, and it returned str"),
+        (lambda s: s.map_values(returns_other), "it returned tuple[str], which has no 'amount'"),
+        (
+            lambda s: s.map_values(returns_large),
+            "the column 'amount' is declared int, and it returned int beyond 64 bits",
+        ),
+        (
+            lambda s: s.map_values(returns_naive),
+            "the column 'at' is declared datetime, and it returned datetime without a time zone",
+        ),
+        (lambda s: s.map_values(returns_no_time), "the column 'at' is declared datetime, and it returned str"),
+        (lambda s: s.flat_map_values(returns_list), "the column 'amount' is declared int, and it returned str"),
+        (
+            lambda s: s.flat_map_values(returns_parts),
+            r"the column 'value' is declared list[int], and it returned "
+            "list[int | str]",
+        ),
+        (
+            lambda s: s.group_by_key().aggregate("s", int, folds_text),
+            "the column 'value' is declared int, and it returned str",
+        ),
+        (
+            lambda s: s.group_by_key().windowed_by(SESSIONS).aggregate("s", int, folds_text, either),
+            "the column 'value' is declared int, and it returned str",
+        ),
+    ],
+)
 def test_a_result_that_does_not_fit_is_told_by_types_in_one_sentence(describe, reason):
     text = str(failing(lambda b, s: describe(s), [("orders", "ann", 0)]))
     assert "topic 'orders', partition 0, offset 0, key user='ann': its result does not fit the annotation: " in text

@@ -33,16 +33,21 @@ def driven(join="join", key="product", **settings):
     sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
     getattr(sales, join)(products, key=key).to_delta("out")
     with TopologyTestDriver(Application("test", builder, **settings)) as driver:
-        yield (driver.create_input_topic("sales"), driver.create_input_topic("products"),
-               driver.create_output_table("out"), driver)
+        yield (
+            driver.create_input_topic("sales"),
+            driver.create_input_topic("products"),
+            driver.create_output_table("out"),
+            driver,
+        )
 
 
 def by_letter(shop: str | None, sale: Sale | None) -> str | None:
     return sale.product[0] if sale and sale.product else None
 
 
-@pytest.mark.parametrize("key", ["product", col("product").str.slice(0, 1), by_letter,
-                                 {"letter": col("product").str.head(1)}])
+@pytest.mark.parametrize(
+    "key", ["product", col("product").str.slice(0, 1), by_letter, {"letter": col("product").str.head(1)}]
+)
 def test_a_record_meets_the_row_of_the_key_that_it_names(key):
     with driven(key=key) as (sales, products, out, _):
         products.pipe_input("x", Product("xylophone"))
@@ -104,7 +109,9 @@ def test_a_global_table_generates_no_tasks_and_needs_no_equal_partition_count():
     builder.stream("sales", key=String("shop"), value=Json(Sale)).join(products, key="product").to_delta("out")
     topology = builder.build()
     assert topology.partition_counts({"sales": 3, "products": 5}) == {0: 3}
-    assert topology.describe() == """\
+    assert (
+        topology.describe()
+        == """\
 Topologies:
    Sub-topology: 0 for global store (will not generate tasks)
     Source: KSTREAM-SOURCE-0000000000 (topics: [products])
@@ -121,6 +128,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000004 (table: out)
       <-- KSTREAM-LEFTJOIN-0000000003
 """
+    )
 
 
 def test_the_key_of_the_row_has_to_be_named():

@@ -40,13 +40,25 @@ def application(program, **source):
 
 PROGRAMS = {
     "a window": lambda s: s.group_by_key().windowed_by(TEN, idle_after=AFTER).count("c").suppress(FINAL),
-    "a window on close": lambda s: s.group_by_key().windowed_by(TEN, idle_after=AFTER).emit_strategy(
-        EmitStrategy.on_window_close()).count("c"),
+    "a window on close": lambda s: (
+        s.group_by_key().windowed_by(TEN, idle_after=AFTER).emit_strategy(EmitStrategy.on_window_close()).count("c")
+    ),
     "a suppression": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(FINAL.with_idle_after(AFTER)),
-    "a suppression of its own": lambda s: s.group_by_key().windowed_by(TEN).count("c").filter(
-        lambda key, count: True).suppress(FINAL.with_idle_after(AFTER)),
-    "a strict buffer": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(Suppressed.until_window_closes(
-        BufferConfig.max_records(9).shut_down_when_full()).with_idle_after(AFTER)),
+    "a suppression of its own": lambda s: (
+        s.group_by_key()
+        .windowed_by(TEN)
+        .count("c")
+        .filter(lambda key, count: True)
+        .suppress(FINAL.with_idle_after(AFTER))
+    ),
+    "a strict buffer": lambda s: (
+        s.group_by_key()
+        .windowed_by(TEN)
+        .count("c")
+        .suppress(
+            Suppressed.until_window_closes(BufferConfig.max_records(9).shut_down_when_full()).with_idle_after(AFTER)
+        )
+    ),
     "a source": lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(FINAL),
 }
 
@@ -90,9 +102,14 @@ def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_
 def test_final_results_behind_a_filter_come_when_their_window_closes_and_once(says_so):
     """What ends the silence for the window, a null key here, does so for the suppression that waits for it."""
     own = {"idle_after": AFTER}
-    program = lambda s: s.group_by_key().windowed_by(TEN, **own if says_so == "a window" else {}).count("c").filter(  # noqa: E731
-        lambda key, count: True).suppress(FINAL.with_idle_after(AFTER) if says_so == "a suppression" else FINAL
-                                          ).to_delta("out")
+    program = lambda s: (
+        s.group_by_key()
+        .windowed_by(TEN, **own if says_so == "a window" else {})
+        .count("c")
+        .filter(lambda key, count: True)
+        .suppress(FINAL.with_idle_after(AFTER) if says_so == "a suppression" else FINAL)
+        .to_delta("out")
+    )
     with TopologyTestDriver(application(program, **own if says_so == "a source" else {})) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_input("a", "x", timestamp_ms=3)
@@ -124,8 +141,10 @@ def test_a_final_result_comes_once_where_its_suppression_alone_knows_of_silence(
 def test_the_longest_silence_counts_of_the_topics_upstream():
     """Topics say 50 and 100 ms: [0, 10) with its grace of 5, a newest record at 3, closes after 112 ms."""
     builder = StreamsBuilder()
-    streams = [builder.stream(name, key=String("user"), value=String("page"), idle_after=after * MS)
-               for name, after in (("in", 100), ("also", 50))]
+    streams = [
+        builder.stream(name, key=String("user"), value=String("page"), idle_after=after * MS)
+        for name, after in (("in", 100), ("also", 50))
+    ]
     streams[0].merge(streams[1]).group_by_key().windowed_by(TEN).count("c").suppress(FINAL).to_delta("out")
     with TopologyTestDriver(Application("idle", builder)) as driver:
         out = driver.create_output_table("out")
@@ -136,12 +155,17 @@ def test_the_longest_silence_counts_of_the_topics_upstream():
         assert told(out) == [(0, 10, 1, 3)]
 
 
-@pytest.mark.parametrize(("windows", "silence", "closed"), [
-    (SessionWindows.of_inactivity_gap_and_grace(10 * MS, 5 * MS), 116, [(3, 3, 1, 3)]),
-    (SlidingWindows.of_time_difference_and_grace(10 * MS, 5 * MS), 113, [(0, 10, 1, 3)])])
+@pytest.mark.parametrize(
+    ("windows", "silence", "closed"),
+    [
+        (SessionWindows.of_inactivity_gap_and_grace(10 * MS, 5 * MS), 116, [(3, 3, 1, 3)]),
+        (SlidingWindows.of_time_difference_and_grace(10 * MS, 5 * MS), 113, [(0, 10, 1, 3)]),
+    ],
+)
 def test_sessions_and_sliding_windows_close_too(windows, silence, closed):
-    program = lambda s: s.group_by_key().windowed_by(windows, idle_after=AFTER).count("c").suppress(FINAL).to_delta(  # noqa: E731
-        "out")
+    program = lambda s: (
+        s.group_by_key().windowed_by(windows, idle_after=AFTER).count("c").suppress(FINAL).to_delta("out")
+    )
     with TopologyTestDriver(application(program)) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_input("a", "x", timestamp_ms=3)
@@ -154,7 +178,7 @@ def test_sessions_and_sliding_windows_close_too(windows, silence, closed):
 
 def test_a_time_limit_ends_in_silence():
     limit = Suppressed.until_time_limit(30 * MS, BufferConfig.max_records(9)).with_idle_after(AFTER)
-    program = lambda s: s.group_by_key().count("c").suppress(limit).to_delta("out")  # noqa: E731
+    program = lambda s: s.group_by_key().count("c").suppress(limit).to_delta("out")
     with TopologyTestDriver(application(program)) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_records([("a", "x", 3), ("b", "x", 7)])
@@ -165,7 +189,7 @@ def test_a_time_limit_ends_in_silence():
 
 
 def test_what_closes_in_silence_goes_on_downstream_and_over_a_repartition():
-    program = lambda s: PROGRAMS["a window"](s).to_stream().group_by(n="count").count("sizes").to_delta("out")  # noqa: E731
+    program = lambda s: PROGRAMS["a window"](s).to_stream().group_by(n="count").count("sizes").to_delta("out")
     with TopologyTestDriver(application(program)) as driver:
         driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(timedelta(seconds=1))
@@ -179,8 +203,10 @@ def test_what_leaves_in_silence_meets_the_table_though_that_changes_in_the_same_
     stream = builder.stream("in", key=String("key"), value=String("value"))
     stream.to_table("values").suppress(held).to_stream().left_join(table).to_delta("out")
     processor, session = TaskProcessor(builder.build().sub_topologies[0]), MemorySession()
-    one = pl.DataFrame({"key": ["a"], "_ts": [1], "_partition": [0], "_offset": [0], "_deleted": [False]},
-                       schema_overrides={"_partition": pl.Int32})
+    one = pl.DataFrame(
+        {"key": ["a"], "_ts": [1], "_partition": [0], "_offset": [0], "_deleted": [False]},
+        schema_overrides={"_partition": pl.Int32},
+    )
     named = one.with_columns(name=pl.lit("Ann"))
 
     clocks = processor.run({"names": named, "in": one.with_columns(value=pl.lit("x"))}, session, {}, 0).clocks

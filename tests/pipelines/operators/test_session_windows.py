@@ -29,8 +29,10 @@ def in_ms(time: datetime) -> int:
 
 def told(out, column="count"):
     """Start, end, value (None for a tombstone) and time of each unread row."""
-    return [(in_ms(r.row["window_start"]), in_ms(r.row["window_end"]), r.row[column], in_ms(r.timestamp))
-            for r in out.read_records()]
+    return [
+        (in_ms(r.row["window_start"]), in_ms(r.row["window_end"]), r.row[column], in_ms(r.timestamp))
+        for r in out.read_records()
+    ]
 
 
 def counted(windows):
@@ -88,7 +90,10 @@ def test_a_late_record_that_joins_an_open_session_counts():
 
 def test_a_closed_session_is_not_joined_so_that_a_final_result_stays_final():
     with driven(lambda s: s.group_by_key().windowed_by(STRICT).count("c").suppress(FINAL).to_delta("out")) as (
-            topic, out, _):
+        topic,
+        out,
+        _,
+    ):
         pipe(topic, 0)
         pipe(topic, 10, user="b")
         assert out.is_empty()
@@ -100,8 +105,9 @@ def test_a_closed_session_is_not_joined_so_that_a_final_result_stays_final():
 
 
 def test_final_sessions_come_by_end_then_key_and_the_store_forgets_them():
-    program = lambda s: s.group_by_key().windowed_by(SESSIONS).emit_strategy(  # noqa: E731
-        EmitStrategy.on_window_close()).count("c").to_delta("out")
+    program = lambda s: (
+        s.group_by_key().windowed_by(SESSIONS).emit_strategy(EmitStrategy.on_window_close()).count("c").to_delta("out")
+    )
     with driven(program) as (topic, out, driver):
         for user, time in (("b", 0), ("a", 9), ("b", 9), ("c", 3), ("z", 24)):
             pipe(topic, time, user=user)
@@ -113,12 +119,18 @@ def test_final_sessions_come_by_end_then_key_and_the_store_forgets_them():
 
 
 def test_merged_states_follow_the_order_of_the_sessions():
-    program = lambda s: s.group_by_key().windowed_by(SESSIONS).agg(  # noqa: E731
-        "c", n=Count(), total=Sum("ms"), first=First("ms"), last=Last("ms")).to_stream().to_delta("out")
+    program = lambda s: (
+        s.group_by_key()
+        .windowed_by(SESSIONS)
+        .agg("c", n=Count(), total=Sum("ms"), first=First("ms"), last=Last("ms"))
+        .to_stream()
+        .to_delta("out")
+    )
     with driven(program) as (topic, out, _):
         pipe(topic, 15, 0, 7)
         assert out.read_rows()[-1] | {"window_start": 0, "window_end": 0} == dict(
-            user="a", window_start=0, window_end=0, n=3, total=22, first=0, last=7)
+            user="a", window_start=0, window_end=0, n=3, total=22, first=0, last=7
+        )
 
 
 def test_a_merger_function_starts_from_the_initializer_and_none_deletes_the_session():
@@ -131,8 +143,11 @@ def test_a_merger_function_starts_from_the_initializer_and_none_deletes_the_sess
         calls.append((key, one, other))
         return one + other
 
-    with driven(lambda s: s.group_by_key().windowed_by(SESSIONS).aggregate("c", lambda: "-", add, merge).to_stream()
-                .to_delta("out")) as (topic, out, driver):
+    with driven(
+        lambda s: (
+            s.group_by_key().windowed_by(SESSIONS).aggregate("c", lambda: "-", add, merge).to_stream().to_delta("out")
+        )
+    ) as (topic, out, driver):
         for page, time in (("x", 0), ("y", 15), ("z", 7), ("end", 8)):
             topic.pipe_input("a", Click(page), timestamp_ms=time)
         assert calls == [("a", "-", "-x"), ("a", "--x", "-y"), ("a", "-", "--x-yz")]
@@ -149,8 +164,7 @@ def test_null_values_are_folded_and_null_keys_are_dropped():
 
 
 def test_late_records_go_where_they_are_sent_with_the_bounds_of_the_closed_session():
-    program = lambda s: s.group_by_key().windowed_by(  # noqa: E731
-        SESSIONS, late_to=lambda late: late.to_delta("out")).count("c")
+    program = lambda s: s.group_by_key().windowed_by(SESSIONS, late_to=lambda late: late.to_delta("out")).count("c")
     with driven(program) as (topic, out, _):
         pipe(topic, 100, 3)
         assert [(*row[:2], row[3]) for row in told(out, "page")] == [(3, 3, 3)]
@@ -159,17 +173,23 @@ def test_late_records_go_where_they_are_sent_with_the_bounds_of_the_closed_sessi
 def test_retention_keeps_closed_sessions_to_be_read():
     kept = timedelta(milliseconds=30)
     with driven(lambda s: s.group_by_key().windowed_by(SESSIONS, retention=kept).count("c").to_delta("out")) as (
-            topic, _, driver):
+        topic,
+        _,
+        driver,
+    ):
         pipe(topic, 0, 29)
         assert driver.open_windows == 2
         pipe(topic, 30)
         assert driver.open_windows == 1
 
 
-@pytest.mark.parametrize("make", [
-    lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta(0)),
-    lambda: SessionWindows.of_inactivity_gap_and_grace(GAP, timedelta(seconds=-1)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta(0)),
+        lambda: SessionWindows.of_inactivity_gap_and_grace(GAP, timedelta(seconds=-1)),
+    ],
+)
 def test_sessions_that_make_no_sense_are_refused(make):
     with pytest.raises(TopologyError):
         make()

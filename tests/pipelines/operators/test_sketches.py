@@ -25,15 +25,25 @@ from weir.pipelines.serdes import Int64
 from weir.pipelines.tasks.processor import TaskProcessor
 
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=4), timedelta(milliseconds=5))
-SKETCHES = dict(words=ApproxDistinct("word"), amounts=ApproxDistinct("amount"),
-                middle=ApproxQuantiles("amount", at=(0, 0.5, 1)), first=Collect("amount", 3), all=Collect("word", 100))
+SKETCHES = dict(
+    words=ApproxDistinct("word"),
+    amounts=ApproxDistinct("amount"),
+    middle=ApproxQuantiles("amount", at=(0, 0.5, 1)),
+    first=Collect("amount", 3),
+    all=Collect("word", 100),
+)
 
 PROGRAMS = {
     "table": lambda s: s.group_by_key().agg("s", **SKETCHES).to_delta("out"),
     "every update": lambda s: s.group_by_key().agg("s", **SKETCHES).to_delta("out", emit="record"),
     "sessions": lambda s: s.group_by_key().windowed_by(SESSIONS).agg("s", **SKETCHES).to_stream().to_delta("out"),
-    "final sessions": lambda s: s.group_by_key().windowed_by(SESSIONS).agg("s", **SKETCHES).suppress(
-        Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("out"),
+    "final sessions": lambda s: (
+        s.group_by_key()
+        .windowed_by(SESSIONS)
+        .agg("s", **SKETCHES)
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("out")
+    ),
 }
 
 
@@ -48,8 +58,13 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts
 
 def test_nothing_gives_no_quantiles_no_distinct_values_and_an_empty_list():
     def program(clicks):
-        clicks.group_by_key().agg("a", pages=ApproxDistinct("page"), slow=ApproxQuantiles("ms"),
-                                  took=ApproxDistinct("ms"), first=Collect("ms", 2)).to_delta("out")
+        clicks.group_by_key().agg(
+            "a",
+            pages=ApproxDistinct("page"),
+            slow=ApproxQuantiles("ms"),
+            took=ApproxDistinct("ms"),
+            first=Collect("ms", 2),
+        ).to_delta("out")
 
     with driven(program) as (topic, out, driver):
         topic.pipe_input("a", Click("x"), timestamp_ms=1)
@@ -62,14 +77,19 @@ def test_nothing_gives_no_quantiles_no_distinct_values_and_an_empty_list():
 
 def test_sketches_of_many_values_stay_small_and_near_whatever_the_batches():
     builder = StreamsBuilder()
-    (builder.stream("in", key=String("user"), value=Int64("n")).group_by_key()
-        .agg("s", distinct=ApproxDistinct("n"), at=ApproxQuantiles("n", at=(0.1, 0.5, 0.9))).to_delta("out"))
+    (
+        builder.stream("in", key=String("user"), value=Int64("n"))
+        .group_by_key()
+        .agg("s", distinct=ApproxDistinct("n"), at=ApproxQuantiles("n", at=(0.1, 0.5, 0.9)))
+        .to_delta("out")
+    )
     processor, session, clocks = TaskProcessor(builder.build().sub_topologies[0]), MemorySession(), {}
     numbers = np.random.default_rng(7).permutation(np.repeat(np.arange(20_000), 2))
     for part in np.array_split(numbers, 7):
-        rows = pl.DataFrame({"user": ["a"] * len(part), "n": part, "_ts": 0, "_partition": 0, "_offset": 0,
-                             "_deleted": False}, schema_overrides={"_partition": pl.Int32, "_ts": pl.Int64,
-                                                                   "_offset": pl.Int64})
+        rows = pl.DataFrame(
+            {"user": ["a"] * len(part), "n": part, "_ts": 0, "_partition": 0, "_offset": 0, "_deleted": False},
+            schema_overrides={"_partition": pl.Int32, "_ts": pl.Int64, "_offset": pl.Int64},
+        )
         output = processor.run({"in": rows}, session, clocks, 0)
         clocks = output.clocks
     row = output.sinks["out"].row(0, named=True)
@@ -86,12 +106,18 @@ def test_a_table_keeps_every_update_where_it_is_asked_to():
         assert sorted(rows.select("user", "count").rows()) == counts
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("word")), "needs numbers"),
-    (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("amount", at=(2,))), "between 0 and 1"),
-    (lambda s: s.group_by_key().agg("s", n=Collect("amount", 0)), "limit of n is 0; it must be a whole number from 1"),
-    (lambda s: s.group_by_key().count("s").to_delta("out", emit="all"), "newest"),
-])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("word")), "needs numbers"),
+        (lambda s: s.group_by_key().agg("s", n=ApproxQuantiles("amount", at=(2,))), "between 0 and 1"),
+        (
+            lambda s: s.group_by_key().agg("s", n=Collect("amount", 0)),
+            "limit of n is 0; it must be a whole number from 1",
+        ),
+        (lambda s: s.group_by_key().count("s").to_delta("out", emit="all"), "newest"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(make, words):
     with pytest.raises(TopologyError, match=words):
         build(make)

@@ -88,29 +88,46 @@ def expected(records, difference, grace):
         if takers:
             held.append((time, 1 << number))
             takers |= {time + 1} - formed if within(time + 1) else set()
-        yield ({(start, start + difference, sum(bit for _, bit in within(start)), max(within(start))[0])
-                for start in takers}, {(start, start + difference) for start in late})
+        yield (
+            {
+                (start, start + difference, sum(bit for _, bit in within(start)), max(within(start))[0])
+                for start in takers
+            },
+            {(start, start + difference) for start in late},
+        )
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=3, max_size=20),
-       difference=st.sampled_from([1, 3, 7, 10]), grace=st.sampled_from([0, 1, 5, 12]))
+@given(
+    records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), min_size=3, max_size=20),
+    difference=st.sampled_from([1, 3, 7, 10]),
+    grace=st.sampled_from([0, 1, 5, 12]),
+)
 def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(records, difference, grace):
     """Updates and late records one by one, and final results: the last update of each window."""
     windows = SlidingWindows.of_time_difference_and_grace(*(timedelta(milliseconds=ms) for ms in (difference, grace)))
     newest = {}
-    with driven(lambda s: s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("late")).agg(
-            "c", total=Sum("ms")).to_stream().to_delta("out")) as (topic, out, driver):
+    with driven(
+        lambda s: (
+            s.group_by_key()
+            .windowed_by(windows, late_to=lambda late: late.to_delta("late"))
+            .agg("c", total=Sum("ms"))
+            .to_stream()
+            .to_delta("out")
+        )
+    ) as (topic, out, driver):
         late = driver.create_output_table("late")
         for number, ((user, time), (rows, bounds)) in enumerate(
-                zip(records, expected(records, difference, grace), strict=True)):
+            zip(records, expected(records, difference, grace), strict=True)
+        ):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
             assert sorted(told(out, "total")) == sorted(rows)
             assert sorted(row[:2] for row in told(late, "page")) == sorted(bounds)
             newest |= {(user, start): (start, end, total, at) for start, end, total, at in rows}
-    with driven(lambda s: s.group_by_key().windowed_by(windows).agg("c", total=Sum("ms")).suppress(FINAL).to_delta(
-            "out")) as (topic, out, _):
+    with driven(
+        lambda s: s.group_by_key().windowed_by(windows).agg("c", total=Sum("ms")).suppress(FINAL).to_delta("out")
+    ) as (topic, out, _):
         for number, (user, time) in enumerate(records):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
         pipe(topic, 999, user="z")
@@ -146,9 +163,9 @@ def test_what_a_record_missed_is_no_part_of_the_closed_windows_in_the_store():
         pipe(topic, 10, 17, 28)
         pipe(topic, 20)
         assert driver.counts["late_records"] == 2  # [10, 20] of its own, [11, 21] behind 10
-        assert {in_ms(windowed.window_start): count
-                for windowed, count in driver.get_session_store("c").fetch("a")} == {
-                    0: 1, 7: 2, 11: 1, 18: 2, 21: 1}
+        assert {
+            in_ms(windowed.window_start): count for windowed, count in driver.get_session_store("c").fetch("a")
+        } == {0: 1, 7: 2, 11: 1, 18: 2, 21: 1}
 
 
 def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_and_opens_the_next():
@@ -163,11 +180,12 @@ def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_an
 
 
 def test_late_records_of_sliding_windows_have_the_bounds_of_each_window_that_they_missed():
-    with driven(lambda s: s.group_by_key().windowed_by(
-            SLIDING, late_to=lambda late: late.to_delta("out")).count("c")) as (topic, out, _):
+    with driven(
+        lambda s: s.group_by_key().windowed_by(SLIDING, late_to=lambda late: late.to_delta("out")).count("c")
+    ) as (topic, out, _):
         pipe(topic, 16, 26, 13)  # at stream time 26 windows that end before 21 are closed
         assert [row[:2] for row in told(out, "page")] == [(3, 13), (6, 16)]
-        pipe(topic, 60, 13, 3)   # no window over them is open
+        pipe(topic, 60, 13, 3)  # no window over them is open
         assert [row[:2] for row in told(out, "page")] == [(3, 13), (0, 10)]
 
 
@@ -221,10 +239,19 @@ def test_null_keys_and_null_values_are_dropped():
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 1)
 
 
-@pytest.mark.parametrize("program", [
-    lambda s: s.group_by_key().windowed_by(SLIDING).count("c").suppress(FINAL).to_delta("out"),
-    lambda s: s.group_by_key().windowed_by(SLIDING).emit_strategy(EmitStrategy.on_window_close()).count("c").to_delta(
-        "out")])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda s: s.group_by_key().windowed_by(SLIDING).count("c").suppress(FINAL).to_delta("out"),
+        lambda s: (
+            s.group_by_key()
+            .windowed_by(SLIDING)
+            .emit_strategy(EmitStrategy.on_window_close())
+            .count("c")
+            .to_delta("out")
+        ),
+    ],
+)
 def test_final_results_come_once_by_window_then_key_with_the_greatest_time_folded_in(program):
     with driven(program) as (topic, out, _):
         pipe(topic, 20, 18)
@@ -238,8 +265,9 @@ def test_final_results_come_once_by_window_then_key_with_the_greatest_time_folde
 
 def test_late_records_go_where_they_are_sent_once_for_each_closed_window():
     windows = TimeWindows.of_size_with_no_grace(TEN).advance_by(GRACE)
-    program = lambda s: s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("out")).count(  # noqa: E731
-        "c").suppress(FINAL)
+    program = lambda s: (
+        s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("out")).count("c").suppress(FINAL)
+    )
     with driven(program) as (topic, out, driver):
         pipe(topic, 60, 7)
         assert [(*row[:2], row[3]) for row in told(out, "page")] == [(0, 10, 7), (5, 15, 7)]
@@ -261,8 +289,11 @@ def test_the_window_without_an_end_never_closes_and_takes_nothing_from_before_it
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_final):
     def program(clicks):
-        counts = clicks.group_by_key().windowed_by(
-            TimeWindows.of_size_and_grace(TEN, GRACE), retention=timedelta(milliseconds=40)).count("c")
+        counts = (
+            clicks.group_by_key()
+            .windowed_by(TimeWindows.of_size_and_grace(TEN, GRACE), retention=timedelta(milliseconds=40))
+            .count("c")
+        )
         (counts.suppress(FINAL) if is_final else counts).to_delta("out")
 
     with driven(program) as (topic, out, driver):
@@ -275,18 +306,30 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
             assert [row[:3] for row in told(out)] == [(0, 10, 1), (10, 20, 1)]
 
 
-@pytest.mark.parametrize(("windows", "retention"), [
-    (TimeWindows.of_size_and_grace(TEN, GRACE), 14), (SLIDING, 24), (UnlimitedWindows.of(), 10**9),
-    (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 14)])
+@pytest.mark.parametrize(
+    ("windows", "retention"),
+    [
+        (TimeWindows.of_size_and_grace(TEN, GRACE), 14),
+        (SLIDING, 24),
+        (UnlimitedWindows.of(), 10**9),
+        (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 14),
+    ],
+)
 def test_a_retention_that_is_shorter_than_windows_need_is_refused(windows, retention):
     with pytest.raises(TopologyError, match="retention"), counted(windows, retention=timedelta(milliseconds=retention)):
         pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("windows", "retention"), [
-    (TimeWindows.of_size_and_grace(TEN, GRACE), 15), (SlidingWindows.of_time_difference_and_grace(MS, GRACE), 7),
-    (SLIDING, 25), (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 15)])
+@pytest.mark.parametrize(
+    ("windows", "retention"),
+    [
+        (TimeWindows.of_size_and_grace(TEN, GRACE), 15),
+        (SlidingWindows.of_time_difference_and_grace(MS, GRACE), 7),
+        (SLIDING, 25),
+        (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 15),
+    ],
+)
 def test_the_least_retention_keeps_all_that_a_record_may_still_join(windows, retention):
     """Kafka Streams features, section 4: size + grace, twice the difference + grace, gap + grace."""
     draw, now_ms, times = Random(3), 100, []
@@ -302,12 +345,15 @@ def test_the_least_retention_keeps_all_that_a_record_may_still_join(windows, ret
     assert updates(retention) == updates(10_000)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: SlidingWindows.of_time_difference_with_no_grace(timedelta(0)),
-    lambda: SlidingWindows.of_time_difference_and_grace(TEN, timedelta(seconds=-1)),
-    lambda: UnlimitedWindows.start_on(datetime(1969, 1, 1, tzinfo=UTC)),
-    lambda: UnlimitedWindows.start_on(datetime(1990, 1, 1)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SlidingWindows.of_time_difference_with_no_grace(timedelta(0)),
+        lambda: SlidingWindows.of_time_difference_and_grace(TEN, timedelta(seconds=-1)),
+        lambda: UnlimitedWindows.start_on(datetime(1969, 1, 1, tzinfo=UTC)),
+        lambda: UnlimitedWindows.start_on(datetime(1990, 1, 1)),
+    ],
+)
 def test_windows_that_make_no_sense_are_refused(make):
     with pytest.raises(TopologyError):
         make()

@@ -22,7 +22,7 @@ def by_page(user: str | None, click: Click | None) -> tuple[str | None, int | No
 
 
 def words(user: str | None, click: Click | None) -> Iterator[tuple[str, Word]]:
-    for word in (click.page.split() if click else ()):
+    for word in click.page.split() if click else ():
         yield word, Word(word.upper(), len(word))
 
 
@@ -35,8 +35,9 @@ def starts_with_x(user: str | None, click: Click | None) -> bool:
 
 
 def pipe(topic, *records):
-    topic.pipe_records([(key, Click(*value) if isinstance(value, tuple) else value, time)
-                        for time, (key, value) in enumerate(records)])
+    topic.pipe_records(
+        [(key, Click(*value) if isinstance(value, tuple) else value, time) for time, (key, value) in enumerate(records)]
+    )
 
 
 def values(out, *names):
@@ -59,54 +60,79 @@ def test_filter_not_of_a_table_makes_tombstones_of_rows_that_pass_its_predicate(
     with driven(lambda s: s.to_table("t").filter_not(col("ms") > 3).to_delta("out")) as (topic, out, _):
         pipe(topic, ("a", ("x", 1)), ("a", ("y", 5)), ("a", ("z", None)), ("a", None))
         assert [(r.row["page"], r.is_deleted) for r in out.read_records()] == [
-            ("x", False), (None, True), ("z", False), (None, True)]
+            ("x", False),
+            (None, True),
+            ("z", False),
+            (None, True),
+        ]
 
 
 def test_map_gives_a_new_key_and_value_and_null_keys_and_values_reach_the_function():
     with driven(lambda s: s.map(by_page).to_delta("out")) as (topic, out, _):
         pipe(topic, ("a", ("x", 5)), (None, ("y", 6)), ("b", None), (None, None))
         assert [(*record.row.values(), record.is_deleted) for record in out.read_records()] == [
-            ("x", 5, False), ("y", 6, False), ("b", None, True), (None, None, True)]
+            ("x", 5, False),
+            ("y", 6, False),
+            ("b", None, True),
+            (None, None, True),
+        ]
 
 
 def test_map_by_columns_keeps_null_values_null():
-    program = lambda s: s.map(key="page", value={"page": "page", "twice": col("ms") * 2}).to_delta("out")  # noqa: E731
+    program = lambda s: s.map(key="page", value={"page": "page", "twice": col("ms") * 2}).to_delta("out")
     with driven(program) as (topic, out, _):
         pipe(topic, ("a", ("x", 5)), ("b", None))
         assert [(record.row, record.is_deleted) for record in out.read_records()] == [
-            (dict(page="x", twice=10), False), (dict(page=None, twice=None), True)]
+            (dict(page="x", twice=10), False),
+            (dict(page=None, twice=None), True),
+        ]
 
 
 def test_a_function_may_give_any_number_of_records_at_the_time_of_theirs():
     with driven(lambda s: s.flat_map(words).to_delta("out")) as (topic, out, _):
         pipe(topic, ("a", ("x yy",)), ("b", None), ("c", ("",)), ("d", ("zzz",)))
         assert [(*record.row.values(), record.timestamp.microsecond // 1000) for record in out.read_records()] == [
-            ("x", "X", 1, 0), ("yy", "YY", 2, 0), ("zzz", "ZZZ", 3, 3)]
+            ("x", "X", 1, 0),
+            ("yy", "YY", 2, 0),
+            ("zzz", "ZZZ", 3, 3),
+        ]
 
 
 def test_any_number_of_values_keep_their_key():
     with driven(lambda s: s.flat_map_values(letters).to_delta("out")) as (topic, out, _):
         pipe(topic, ("a", ("xy",)), ("b", ("",)), ("c", None))
         assert [(*record.row.values(), record.is_deleted) for record in out.read_records()] == [
-            ("a", "x", False), ("a", "y", False), ("c", None, True)]
+            ("a", "x", False),
+            ("a", "y", False),
+            ("c", None, True),
+        ]
 
 
 def test_the_elements_of_a_list_column_become_records_beside_the_other_columns():
-    program = lambda s: s.flat_map_values(word=col("page").str.split(" "), ms="ms").to_delta("out")  # noqa: E731
+    program = lambda s: s.flat_map_values(word=col("page").str.split(" "), ms="ms").to_delta("out")
     with driven(program) as (topic, out, _):
         pipe(topic, ("a", ("x y", 5)), ("b", None), ("c", ("z",)))
-        assert out.read_rows() == [dict(user="a", word="x", ms=5), dict(user="a", word="y", ms=5),
-                                   dict(user="c", word="z", ms=None)]
-    empty = lambda s: s.flat_map_values(word=col("page").str.split(" ").list.head("ms")).to_delta("out")  # noqa: E731
+        assert out.read_rows() == [
+            dict(user="a", word="x", ms=5),
+            dict(user="a", word="y", ms=5),
+            dict(user="c", word="z", ms=None),
+        ]
+    empty = lambda s: s.flat_map_values(word=col("page").str.split(" ").list.head("ms")).to_delta("out")
     with driven(empty) as (topic, out, _):
         pipe(topic, ("a", ("x y", 0)), ("b", ("x y", 1)))
         assert out.read_rows() == [dict(user="b", word="x")], "an empty list makes no record"
 
 
-@pytest.mark.parametrize(("program", "moves"), [
-    (lambda s: s.filter(col("ms") > 0).map_values(ms="ms").flat_map_values(letters).peek(print), False),
-    (lambda s: s.split().branch(col("ms") > 0, "x").no_default_branch().popitem()[1], False),
-    (lambda s: s.map(by_page), True), (lambda s: s.flat_map(words), True), (lambda s: s.select_key("user"), True)])
+@pytest.mark.parametrize(
+    ("program", "moves"),
+    [
+        (lambda s: s.filter(col("ms") > 0).map_values(ms="ms").flat_map_values(letters).peek(print), False),
+        (lambda s: s.split().branch(col("ms") > 0, "x").no_default_branch().popitem()[1], False),
+        (lambda s: s.map(by_page), True),
+        (lambda s: s.flat_map(words), True),
+        (lambda s: s.select_key("user"), True),
+    ],
+)
 def test_a_key_counts_as_changed_behind_what_could_have_changed_it(program, moves):
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
@@ -116,7 +142,7 @@ def test_a_key_counts_as_changed_behind_what_could_have_changed_it(program, move
 
 def test_peek_sees_every_record_in_its_place_and_passes_it_on():
     seen = []
-    look = lambda name: lambda key, value: seen.append((name, key, value))  # noqa: E731
+    look = lambda name: lambda key, value: seen.append((name, key, value))
 
     def program(clicks):
         clicks.peek(look("before")).filter(col("ms") > 3).peek(look("behind")).to_delta("out")
@@ -126,8 +152,13 @@ def test_peek_sees_every_record_in_its_place_and_passes_it_on():
         pipe(topic, ("a", ("x", 5)), (None, None))
         assert values(out, "user", "page") == [("a", "x")]
     click = Click("x", 5)
-    assert seen == [("before", "a", click), ("behind", "a", click), ("each", "a", click),
-                    ("before", None, None), ("each", None, None)]
+    assert seen == [
+        ("before", "a", click),
+        ("behind", "a", click),
+        ("each", "a", click),
+        ("before", None, None),
+        ("each", None, None),
+    ]
 
 
 def test_a_record_goes_into_the_first_branch_that_it_meets():
@@ -163,8 +194,11 @@ def test_without_a_default_branch_what_is_left_is_gone_and_not_counted():
 
 def test_a_branch_may_be_continued_where_it_is_made():
     def program(clicks):
-        branches = (clicks.split("s-").branch(col("ms") > 3, "big", then=lambda s: s.to_delta("out"))
-                    .default_branch("rest", then=lambda s: s.map_values(page="page")))
+        branches = (
+            clicks.split("s-")
+            .branch(col("ms") > 3, "big", then=lambda s: s.to_delta("out"))
+            .default_branch("rest", then=lambda s: s.map_values(page="page"))
+        )
         assert list(branches) == ["s-rest"], "a branch whose function returns nothing is left out"
         branches["s-rest"].to_delta("rest")
 
@@ -198,10 +232,14 @@ def returns_one(user: str, click: Click) -> list[tuple[str, int]]:
 
 
 def test_a_mapper_that_breaks_its_promise_is_named():
-    for program, reason in ((lambda s: s.map(returns_nothing), "it gave None, which is not a pair"),
-                            (lambda s: s.flat_map(returns_one), "'NoneType' object is not iterable")):
-        with (driven(lambda s, p=program: p(s).to_delta("out")) as (topic, _, _),
-              pytest.raises(UserFunctionError, match=f"returns_.*{reason}")):
+    for program, reason in (
+        (lambda s: s.map(returns_nothing), "it gave None, which is not a pair"),
+        (lambda s: s.flat_map(returns_one), "'NoneType' object is not iterable"),
+    ):
+        with (
+            driven(lambda s, p=program: p(s).to_delta("out")) as (topic, _, _),
+            pytest.raises(UserFunctionError, match=f"returns_.*{reason}"),
+        ):
             topic.pipe_input("a", Click("x"), timestamp_ms=1)
 
 
@@ -217,26 +255,29 @@ def untyped(*arguments):
     return arguments
 
 
-@pytest.mark.parametrize(("describe", "message"), [
-    (lambda s: s.map(), "pass one of the two"),
-    (lambda s: s.map(by_page, key="page", value="ms"), "pass one of the two"),
-    (lambda s: s.map(key="page"), "pass one of the two"),
-    (lambda s: s.map(key=3, value="ms"), "key is 3; pass a column's name or a dictionary"),
-    (lambda s: s.map(key="page", value={"page": col("ms")}), "'page' is both"),
-    (lambda s: s.map(one_value), r"gives <class 'int'>; it must be a pair"),
-    (lambda s: s.map(untyped), r"write def f\(...\) -> tuple\[YourKey, YourValue\]"),
-    (lambda s: s.flat_map(by_page), "it must return any number of results"),
-    (lambda s: s.flat_map(letters_of_both), "it must be a pair"),
-    (lambda s: s.flat_map_values(untyped), r"list\[YourDataclass\]"),
-    (lambda s: s.flat_map_values(), "pass one of the two"),
-    (lambda s: s.flat_map_values(page="page"), "0 of the columns are lists"),
-    (lambda s: s.peek("page"), "pass a polars expression or a function"),
-    (lambda s: s.split("a b"), "the split name 'a b' does not do"),
-    (lambda s: s.split("s").branch(col("ms"), "x"), "needs true or false"),
-    (lambda s: s.split("s").branch(col("ms") > 1, "x").branch(col("ms") > 2, "x"), "two branches 'sx'"),
-    (lambda s: s.repartition(""), "the repartition has no name"),
-    (lambda s: s.repartition("r", partitions=0), "partitions is 0; it must be a whole number from 1"),
-])
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda s: s.map(), "pass one of the two"),
+        (lambda s: s.map(by_page, key="page", value="ms"), "pass one of the two"),
+        (lambda s: s.map(key="page"), "pass one of the two"),
+        (lambda s: s.map(key=3, value="ms"), "key is 3; pass a column's name or a dictionary"),
+        (lambda s: s.map(key="page", value={"page": col("ms")}), "'page' is both"),
+        (lambda s: s.map(one_value), r"gives <class 'int'>; it must be a pair"),
+        (lambda s: s.map(untyped), r"write def f\(...\) -> tuple\[YourKey, YourValue\]"),
+        (lambda s: s.flat_map(by_page), "it must return any number of results"),
+        (lambda s: s.flat_map(letters_of_both), "it must be a pair"),
+        (lambda s: s.flat_map_values(untyped), r"list\[YourDataclass\]"),
+        (lambda s: s.flat_map_values(), "pass one of the two"),
+        (lambda s: s.flat_map_values(page="page"), "0 of the columns are lists"),
+        (lambda s: s.peek("page"), "pass a polars expression or a function"),
+        (lambda s: s.split("a b"), "the split name 'a b' does not do"),
+        (lambda s: s.split("s").branch(col("ms"), "x"), "needs true or false"),
+        (lambda s: s.split("s").branch(col("ms") > 1, "x").branch(col("ms") > 2, "x"), "two branches 'sx'"),
+        (lambda s: s.repartition(""), "the repartition has no name"),
+        (lambda s: s.repartition("r", partitions=0), "partitions is 0; it must be a whole number from 1"),
+    ],
+)
 def test_a_mistake_is_named(describe, message):
     with pytest.raises(TopologyError, match=message):
         describe(StreamsBuilder().stream("clicks", key=String("user"), value=Json(Click)))

@@ -53,8 +53,10 @@ def driven(join, windows=WINDOWS, **source):
             return read()
 
         def read():
-            return [(r.row["key"], r.row["left"], r.row["right"], round(r.timestamp.timestamp() * 1000))
-                    for r in out.read_records()]
+            return [
+                (r.row["key"], r.row["left"], r.row["right"], round(r.timestamp.timestamp() * 1000))
+                for r in out.read_records()
+            ]
 
         pipe.driver, pipe.wait = driver, wait
         yield pipe
@@ -87,8 +89,9 @@ def test_all_pairs_go_out_and_duplicates_are_kept():
         assert pipe("right", "a", 9, 100) == [("a", 2, 9, 100), ("a", 1, 9, 100), ("a", 1, 9, 100)]
 
 
-@pytest.mark.parametrize(("join", "alone"), [("join", []), ("left_join", [("left", 1)]),
-                                             ("outer_join", [("left", 1), ("right", 2)])])
+@pytest.mark.parametrize(
+    ("join", "alone"), [("join", []), ("left_join", [("left", 1)]), ("outer_join", [("left", 1), ("right", 2)])]
+)
 def test_null_values_are_dropped_and_null_keys_go_out_alone_where_a_side_may(join, alone):
     with driven(join) as pipe:
         assert pipe("left", "a", None, 1) == pipe("right", "a", None, 1) == []
@@ -130,7 +133,12 @@ def test_the_waiting_go_by_time_the_right_side_first_then_by_key_and_before_the_
         pipe("right", "d", 4, 99)
         pipe("left", "z", 5, 106)
         assert pipe("right", "z", 6, 108) == [
-            ("d", None, 4, 99), ("c", None, 3, 100), ("a", 2, None, 100), ("b", 1, None, 100), ("z", 5, 6, 108)]
+            ("d", None, 4, 99),
+            ("c", None, 3, 100),
+            ("a", 2, None, 100),
+            ("b", 1, None, 100),
+            ("z", 5, 6, 108),
+        ]
 
 
 def test_a_late_record_without_a_match_goes_at_once_whatever_the_grace():
@@ -174,8 +182,10 @@ def test_either_side_ends_the_silence_of_both():
 @pytest.mark.parametrize("afters", [(50, 100), (100, 50)])
 def test_the_longer_silence_of_the_two_sources_counts(afters):
     builder = StreamsBuilder()
-    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen), idle_after=ms(after))
-                   for topic, after in zip(("left", "right"), afters, strict=True))
+    left, right = (
+        builder.stream(topic, key=String("key"), value=Json(Seen), idle_after=ms(after))
+        for topic, after in zip(("left", "right"), afters, strict=True)
+    )
     left.left_join(right, pair, windows=WINDOWS, store="met").to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         out = driver.create_output_table("out")
@@ -193,15 +203,22 @@ def test_a_join_without_anything_that_waits_is_the_same_after_silence():
         assert pipe("right", "a", 2, 101) == [("a", 1, 2, 101)]
 
 
-RECORDS = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b"]), st.integers(0, 99),
-                             st.integers(0, 30)), min_size=1, max_size=12)
+RECORDS = st.lists(
+    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b"]), st.integers(0, 99), st.integers(0, 30)),
+    min_size=1,
+    max_size=12,
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["left_join", "outer_join"])
 @settings(max_examples=12, deadline=None)
-@given(before=RECORDS, behind=RECORDS, silence=st.integers(1, 20),
-       windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]))
+@given(
+    before=RECORDS,
+    behind=RECORDS,
+    silence=st.integers(1, 20),
+    windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]),
+)
 def test_silence_does_what_records_of_both_sides_at_its_time_do(join, before, behind, silence, windows):
     """But for those records themselves: of a key of their own, they go out alone or not at all."""
     newest = max(record[3] for record in before)
@@ -231,7 +248,9 @@ def test_describe_shows_the_five_processors_of_kafka_streams():
     builder = StreamsBuilder()
     left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
     left.left_join(right, windows=WINDOWS, store="met").to_delta("out")
-    assert builder.build().describe() == """\
+    assert (
+        builder.build().describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [left])
@@ -256,6 +275,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000007 (table: out)
       <-- KSTREAM-MERGE-0000000006
 """
+    )
 
 
 @dataclass
@@ -289,9 +309,14 @@ class Model:
                     out.append((its_key, its_n, None, at) if is_left else (its_key, None, its_n, at))
                     self.held.remove(waiting)
         live = self.clocks[other] - self.windows.retention_ms
-        met = sorted(((at, its_n) for its_key, at, its_n in self.kept[other]
-                      if its_key == key and at > live and time - before[side] <= at <= time + after[side]),
-                     key=lambda row: row[0])
+        met = sorted(
+            (
+                (at, its_n)
+                for its_key, at, its_n in self.kept[other]
+                if its_key == key and at > live and time - before[side] <= at <= time + after[side]
+            ),
+            key=lambda row: row[0],
+        )
         for at, its_n in met:
             self.held = [row for row in self.held if row[:3] != (at, other == "left", key)]
             numbers = (n, its_n) if side == "left" else (its_n, n)
@@ -305,12 +330,22 @@ class Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("join", "outer"), [("join", set()), ("left_join", {"left"}),
-                                             ("outer_join", {"left", "right"})])
+@pytest.mark.parametrize(
+    ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
+)
 @settings(max_examples=25, deadline=None)
-@given(records=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b", "a", None]),
-                                  st.one_of(st.integers(0, 99), st.none()), st.integers(0, 30)), max_size=25),
-       windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]))
+@given(
+    records=st.lists(
+        st.tuples(
+            st.sampled_from(["left", "right"]),
+            st.sampled_from(["a", "b", "a", None]),
+            st.one_of(st.integers(0, 99), st.none()),
+            st.integers(0, 30),
+        ),
+        max_size=25,
+    ),
+    windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]),
+)
 def test_every_record_brings_what_kafka_streams_processor_gives(join, outer, records, windows):
     model = Model(windows, outer)
     with driven(join, windows) as pipe:

@@ -29,8 +29,10 @@ class Priced:
 
 
 def sides(builder):
-    return (builder.stream("orders", key=String("customer"), value=Json(Order)),
-            builder.table("customers", key=String("id"), value=Json(Customer), store="customers"))
+    return (
+        builder.stream("orders", key=String("customer"), value=Json(Order)),
+        builder.table("customers", key=String("id"), value=Json(Customer), store="customers"),
+    )
 
 
 @contextmanager
@@ -39,8 +41,12 @@ def driven(program):
     builder = StreamsBuilder()
     program(*sides(builder)).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
-        yield (driver.create_input_topic("orders"), driver.create_input_topic("customers"),
-               driver.create_output_table("out"), driver)
+        yield (
+            driver.create_input_topic("orders"),
+            driver.create_input_topic("customers"),
+            driver.create_output_table("out"),
+            driver,
+        )
 
 
 def test_a_record_meets_the_row_of_its_key_and_only_the_stream_brings_results():
@@ -95,15 +101,22 @@ def test_a_function_makes_the_result_and_none_is_a_null_value_that_goes_on():
         customers.pipe_input("a", Customer("gold"), timestamp_ms=1)
         orders.pipe_records([("a", Order(1), 2), ("b", Order(2), 3), ("a", Order(13), 4)])
         assert [(r.row["price"], r.row["tier"], r.is_deleted) for r in out.read_records()] == [
-            (1, "gold", False), (2, "none", False), (None, None, True)]
+            (1, "gold", False),
+            (2, "none", False),
+            (None, None, True),
+        ]
     with driven(lambda orders, customers: orders.left_join(customers, keyed)) as (orders, _, out, _):
         orders.pipe_input("b", Order(2), timestamp_ms=1)
         assert out.read_row() == dict(customer="b", price=2, tier="b")
 
 
 def test_a_filtered_table_shows_only_what_passes():
-    with driven(lambda orders, customers: orders.left_join(
-            customers.filter(col("tier") == "gold"))) as (orders, customers, out, _):
+    with driven(lambda orders, customers: orders.left_join(customers.filter(col("tier") == "gold"))) as (
+        orders,
+        customers,
+        out,
+        _,
+    ):
         customers.pipe_records([("a", Customer("gold"), 1), ("b", Customer("tin"), 1)])
         orders.pipe_records([("a", Order(1), 2), ("b", Order(2), 3)])
         assert [row["tier"] for row in out.read_rows()] == ["gold", None]
@@ -114,7 +127,9 @@ def test_a_stream_with_a_new_key_moves_to_the_tables_tasks():
     orders, customers = sides(builder)
     orders.select_key(who=col("note")).join(customers, name="billed").to_delta("out")
     application = Application("test", builder)
-    assert application.topology.describe() == """\
+    assert (
+        application.topology.describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [orders])
@@ -142,6 +157,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000008 (table: out)
       <-- billed
 """
+    )
     with TopologyTestDriver(application) as driver:
         driver.create_input_topic("customers").pipe_input("x", Customer("gold"), timestamp_ms=1)
         driver.create_input_topic("orders").pipe_input("a", Order(1, "x"), timestamp_ms=2)

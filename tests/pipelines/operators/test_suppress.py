@@ -40,42 +40,76 @@ def table(suppressed, *rows):
 
 KIP_TABLES = {
     "offset order is maintained, whatever the time: later": table(
-        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 0, [], ["Ax0"]), ("A", "y", 1, [], ["Ay1"])),
+        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 0, [], ["Ax0"]), ("A", "y", 1, [], ["Ay1"])
+    ),
     "offset order is maintained, whatever the time: earlier": table(
-        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 1, [], ["Ax1"]), ("A", "w", 0, [], ["Aw0"])),
+        Suppressed.until_time_limit(NONE, UNBOUNDED), ("A", "x", 1, [], ["Ax1"]), ("A", "w", 0, [], ["Aw0"])
+    ),
     "key limit of 2": table(
-        Suppressed.until_time_limit(NONE, TWO_KEYS), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
-        ("B", "y", 2, [], ["Ax1", "By2"]), ("C", "z", 3, ["Ax1"], ["By2", "Cz3"])),
+        Suppressed.until_time_limit(NONE, TWO_KEYS),
+        ("A", "w", 0, [], ["Aw0"]),
+        ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, [], ["Ax1", "By2"]),
+        ("C", "z", 3, ["Ax1"], ["By2", "Cz3"]),
+    ),
     "byte limit of 3": table(
-        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "xx", 0, [], ["Axx0"]), ("A", "yy", 1, [], ["Ayy1"]),
-        ("B", "zz", 2, ["Ayy1"], ["Bzz2"])),
+        Suppressed.until_time_limit(NONE, THREE_BYTES),
+        ("A", "xx", 0, [], ["Axx0"]),
+        ("A", "yy", 1, [], ["Ayy1"]),
+        ("B", "zz", 2, ["Ayy1"], ["Bzz2"]),
+    ),
     # The KIP's table shows A leave with the next row. By its own rule that an update does not start the time anew, and
     # in Kafka Streams, A leaves here: it is held since 0, and stream time is 2.
     "emit after 2 ms": table(
-        Suppressed.until_time_limit(TWO_MS, UNBOUNDED), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
-        ("B", "y", 2, ["Ax1"], ["By2"]), ("C", "z", 3, [], ["By2", "Cz3"])),
+        Suppressed.until_time_limit(TWO_MS, UNBOUNDED),
+        ("A", "w", 0, [], ["Aw0"]),
+        ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, ["Ax1"], ["By2"]),
+        ("C", "z", 3, [], ["By2", "Cz3"]),
+    ),
     "late events leave at once: emit after 2 ms": table(
-        Suppressed.until_time_limit(TWO_MS, UNBOUNDED), ("A", "w", 3, [], ["Aw3"]), ("A", "x", 1, ["Ax1"], []),
-        ("B", "y", 1, ["By1"], [])),
+        Suppressed.until_time_limit(TWO_MS, UNBOUNDED),
+        ("A", "w", 3, [], ["Aw3"]),
+        ("A", "x", 1, ["Ax1"], []),
+        ("B", "y", 1, ["By1"], []),
+    ),
     "late events leave at once: key limit of 2": table(
-        Suppressed.until_time_limit(NONE, TWO_KEYS), ("A", "w", 0, [], ["Aw0"]), ("A", "x", 1, [], ["Ax1"]),
-        ("B", "y", 2, [], ["Ax1", "By2"]), ("C", "z", 0, ["Cz0"], ["Ax1", "By2"])),
+        Suppressed.until_time_limit(NONE, TWO_KEYS),
+        ("A", "w", 0, [], ["Aw0"]),
+        ("A", "x", 1, [], ["Ax1"]),
+        ("B", "y", 2, [], ["Ax1", "By2"]),
+        ("C", "z", 0, ["Cz0"], ["Ax1", "By2"]),
+    ),
     "late events leave at once: byte limit of 3": table(
-        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "xx", 0, [], ["Axx0"]), ("A", "yy", 1, [], ["Ayy1"]),
-        ("B", "zz", 0, ["Bzz0"], ["Ayy1"])),
+        Suppressed.until_time_limit(NONE, THREE_BYTES),
+        ("A", "xx", 0, [], ["Axx0"]),
+        ("A", "yy", 1, [], ["Ayy1"]),
+        ("B", "zz", 0, ["Bzz0"], ["Ayy1"]),
+    ),
     "a big record pushes several out": table(
-        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "x", 0, [], ["Ax0"]), ("B", "y", 1, [], ["Ax0", "By1"]),
-        ("C", "zzz", 2, ["Ax0", "By1"], ["Czzz2"])),
+        Suppressed.until_time_limit(NONE, THREE_BYTES),
+        ("A", "x", 0, [], ["Ax0"]),
+        ("B", "y", 1, [], ["Ax0", "By1"]),
+        ("C", "zzz", 2, ["Ax0", "By1"], ["Czzz2"]),
+    ),
     "a record that does not fit at all goes at once, after those before it": table(
-        Suppressed.until_time_limit(NONE, THREE_BYTES), ("A", "x", 0, [], ["Ax0"]), ("B", "y", 1, [], ["Ax0", "By1"]),
-        ("C", "zzzz", 2, ["Ax0", "By1", "Czzzz2"], [])),
+        Suppressed.until_time_limit(NONE, THREE_BYTES),
+        ("A", "x", 0, [], ["Ax0"]),
+        ("B", "y", 1, [], ["Ax0", "By1"]),
+        ("C", "zzzz", 2, ["Ax0", "By1", "Czzzz2"], []),
+    ),
 }
 
 
 def suppressed_table(suppressed: Suppressed, store: str = "values") -> Application:
     builder = StreamsBuilder()
-    (builder.stream("in", key=String("key"), value=String("value")).to_table(store)
-        .suppress(suppressed.with_name("held")).to_stream().to_delta("out"))
+    (
+        builder.stream("in", key=String("key"), value=String("value"))
+        .to_table(store)
+        .suppress(suppressed.with_name("held"))
+        .to_stream()
+        .to_delta("out")
+    )
     return Application("test", builder)
 
 
@@ -87,8 +121,10 @@ def test_each_table_of_the_kip_row_for_row(name):
 
         for key, value, time, emitted, held in rows:
             topic.pipe_input(key, "".join(letter * KILO for letter in value), timestamp_ms=time)
-            assert [f"{row['key']}{row['value'][::KILO]}{in_ms(time)}" for row, time in (
-                (record.row, record.timestamp) for record in out.read_records())] == emitted
+            assert [
+                f"{row['key']}{row['value'][::KILO]}{in_ms(time)}"
+                for row, time in ((record.row, record.timestamp) for record in out.read_records())
+            ] == emitted
             store = driver.get_key_value_store("held-store")
             assert [f"{key}{value[::KILO]}" for key, value in store.all()] == [each[:-1] for each in held]
 
@@ -174,14 +210,21 @@ SESSIONS = SessionWindows.of_inactivity_gap_and_grace(timedelta(milliseconds=10)
 FINAL = Suppressed.until_window_closes(UNBOUNDED)
 
 
-@pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(2).shut_down_when_full(),
-                                    BufferConfig.max_bytes(10).spill_to_disk_when_full()])
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        UNBOUNDED,
+        BufferConfig.max_records(2).shut_down_when_full(),
+        BufferConfig.max_bytes(10).spill_to_disk_when_full(),
+    ],
+)
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_final_results_of_windows_are_the_same_with_every_strict_buffer(buffer, is_direct):
     def program(clicks):
         counts = clicks.group_by_key().windowed_by(TEN).count("c")
         (counts if is_direct else counts.filter(col("count") > 0)).suppress(
-            Suppressed.until_window_closes(buffer)).to_delta("out")
+            Suppressed.until_window_closes(buffer)
+        ).to_delta("out")
 
     with driven(program) as (topic, out, _):
         pipe(topic, 1, 11, 9, 14)
@@ -196,7 +239,8 @@ def test_final_results_of_one_window_come_by_key_whatever_their_times(buffer, is
     def program(clicks):
         counts = clicks.group_by_key().windowed_by(TEN).count("c")
         (counts if is_direct else counts.filter(col("count") > 0)).suppress(
-            Suppressed.until_window_closes(buffer)).to_delta("out")
+            Suppressed.until_window_closes(buffer)
+        ).to_delta("out")
 
     with driven(program) as (topic, out, _):
         pipe(topic, 1, user="b")
@@ -206,15 +250,21 @@ def test_final_results_of_one_window_come_by_key_whatever_their_times(buffer, is
 
 
 def test_a_full_strict_buffer_of_windows_stops_the_run():
-    program = lambda s: s.group_by_key().windowed_by(TEN).count("c").suppress(Suppressed.until_window_closes(  # noqa: E731
-        BufferConfig.max_records(1).shut_down_when_full())).to_delta("out")
+    program = lambda s: (
+        s.group_by_key()
+        .windowed_by(TEN)
+        .count("c")
+        .suppress(Suppressed.until_window_closes(BufferConfig.max_records(1).shut_down_when_full()))
+        .to_delta("out")
+    )
     with driven(program) as (topic, _, _), pytest.raises(BufferFullError):
         pipe(topic, 1, 11)
 
 
 def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
-    program = lambda s: s.group_by_key().windowed_by(SESSIONS).count("c").filter(col("count") > 1).suppress(  # noqa: E731
-        FINAL).to_delta("out")
+    program = lambda s: (
+        s.group_by_key().windowed_by(SESSIONS).count("c").filter(col("count") > 1).suppress(FINAL).to_delta("out")
+    )
     with driven(program) as (topic, out, driver):
         pipe(topic, 1, 3, 15, 10, 30)
         assert told(out) == []
@@ -229,22 +279,48 @@ def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
 def test_rows_of_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
     """All are held since 5; a has been updated at 9, b and d at 7, c never."""
     builder = StreamsBuilder()
-    (builder.stream("in", key=String("key"), value=String("value")).to_table("values")
-        .suppress(Suppressed.until_time_limit(10 * TWO_MS, buffer)).to_delta("out"))
+    (
+        builder.stream("in", key=String("key"), value=String("value"))
+        .to_table("values")
+        .suppress(Suppressed.until_time_limit(10 * TWO_MS, buffer))
+        .to_delta("out")
+    )
     records = [*((key, 5) for key in "dcba"), ("a", 9), ("d", 7), ("b", 7), ("z", 25)]
-    rows = pl.DataFrame([(key, "x", ms, 0, offset, False) for offset, (key, ms) in enumerate(records)], orient="row",
-                        schema={"key": pl.String, "value": pl.String, "_ts": pl.Int64, "_partition": pl.Int32,
-                                "_offset": pl.Int64, "_deleted": pl.Boolean})
+    rows = pl.DataFrame(
+        [(key, "x", ms, 0, offset, False) for offset, (key, ms) in enumerate(records)],
+        orient="row",
+        schema={
+            "key": pl.String,
+            "value": pl.String,
+            "_ts": pl.Int64,
+            "_partition": pl.Int32,
+            "_offset": pl.Int64,
+            "_deleted": pl.Boolean,
+        },
+    )
     output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
 
 
 def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
     builder = StreamsBuilder()
-    (builder.stream("in", key=String("key"), value=String("value")).to_table("values")
-        .suppress(Suppressed.until_time_limit(TWO_MS, UNBOUNDED)).to_delta("out"))
-    rows = pl.DataFrame({"key": ["a", "b", "c"], "value": ["1", "22", "333"], "_ts": [0, 1, 2], "_partition": [0] * 3,
-                         "_offset": [0, 1, 2], "_deleted": [False] * 3}, schema_overrides={"_partition": pl.Int32})
+    (
+        builder.stream("in", key=String("key"), value=String("value"))
+        .to_table("values")
+        .suppress(Suppressed.until_time_limit(TWO_MS, UNBOUNDED))
+        .to_delta("out")
+    )
+    rows = pl.DataFrame(
+        {
+            "key": ["a", "b", "c"],
+            "value": ["1", "22", "333"],
+            "_ts": [0, 1, 2],
+            "_partition": [0] * 3,
+            "_offset": [0, 1, 2],
+            "_deleted": [False] * 3,
+        },
+        schema_overrides={"_partition": pl.Int32},
+    )
     output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
     assert output.counts["suppression_emits"] == 1
     ((count, size),) = output.metrics.buffers.values()
@@ -270,23 +346,36 @@ def test_what_is_held_back_is_restored_with_its_places_and_its_size(tmp_path):
     assert outs["lost"] == outs["whole"] == [("b", "1"), ("c", "1")]
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: Suppressed.until_window_closes(TWO_KEYS), "strict buffer"),
-    (lambda: Suppressed.until_window_closes(UNBOUNDED.emit_early_when_full()), "strict buffer"),
-    (lambda: Suppressed.until_time_limit(TWO_MS, 5), "pass BufferConfig"),
-    (lambda: Suppressed.until_time_limit(-TWO_MS, UNBOUNDED), "negative"),
-    (lambda: BufferConfig.max_records(-1), "max_records is -1; it must be a whole number from 0"),
-    (lambda: FINAL.with_name("a/b"), "does not do"),
-])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Suppressed.until_window_closes(TWO_KEYS), "strict buffer"),
+        (lambda: Suppressed.until_window_closes(UNBOUNDED.emit_early_when_full()), "strict buffer"),
+        (lambda: Suppressed.until_time_limit(TWO_MS, 5), "pass BufferConfig"),
+        (lambda: Suppressed.until_time_limit(-TWO_MS, UNBOUNDED), "negative"),
+        (lambda: BufferConfig.max_records(-1), "max_records is -1; it must be a whole number from 0"),
+        (lambda: FINAL.with_name("a/b"), "does not do"),
+    ],
+)
 def test_a_suppression_that_makes_no_sense_is_refused(make, words):
     with pytest.raises(TopologyError, match=words):
         make()
 
 
 def test_what_is_final_is_not_suppressed_again():
-    with pytest.raises(TopologyError, match="final already"), driven(
-            lambda s: s.group_by_key().windowed_by(TEN).emit_strategy(EmitStrategy.on_window_close()).count("c")
-            .suppress(FINAL).to_delta("out")):
+    with (
+        pytest.raises(TopologyError, match="final already"),
+        driven(
+            lambda s: (
+                s.group_by_key()
+                .windowed_by(TEN)
+                .emit_strategy(EmitStrategy.on_window_close())
+                .count("c")
+                .suppress(FINAL)
+                .to_delta("out")
+            )
+        ),
+    ):
         pass
 
 
@@ -301,5 +390,4 @@ def test_a_name_keeps_the_numbers_of_other_nodes_as_they_are():
     assert "KTABLE-TOSTREAM-0000000002" in described(None)
     assert "KTABLE-TOSTREAM-0000000002" in described(held.with_name("held"))
     assert "Processor: held (stores: [held-store])" in described(held.with_name("held"))
-    assert ("Processor: KTABLE-SUPPRESS-0000000002 (stores: [KTABLE-SUPPRESS-STATE-STORE-0000000003])"
-            in described(held))
+    assert "Processor: KTABLE-SUPPRESS-0000000002 (stores: [KTABLE-SUPPRESS-STATE-STORE-0000000003])" in described(held)

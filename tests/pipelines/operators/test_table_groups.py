@@ -38,15 +38,17 @@ def driven(program):
 
         def pipe(key, value, ms=1):
             topic.pipe_input(key, value, timestamp_ms=ms)
-            return [tuple(r.row.values()) if not r.is_deleted else (*r.row.values(), "deleted")
-                    for r in out.read_records()]
+            return [
+                tuple(r.row.values()) if not r.is_deleted else (*r.row.values(), "deleted") for r in out.read_records()
+            ]
 
         yield pipe
 
 
 def test_an_update_leaves_its_group_and_enters_another():
-    with driven(lambda towns: towns.group_by("country").agg(
-            "s", n=Count(), people=Sum("people"), mean=Mean("people"))) as pipe:
+    with driven(
+        lambda towns: towns.group_by("country").agg("s", n=Count(), people=Sum("people"), mean=Mean("people"))
+    ) as pipe:
         assert pipe("rome", Town("it", 4)) == [("it", 1, 4, 4.0)]
         assert pipe("bari", Town("it", 2)) == [("it", 2, 6, 3.0)]
         assert pipe("bari", Town("fr", None)) == [("it", 1, 4, 4.0), ("fr", 1, 0, None)]
@@ -82,8 +84,7 @@ def subtract(key: str, town: Town, total: Total) -> Total | None:
 
 
 def test_functions_subtract_the_old_value_then_add_the_new():
-    with driven(lambda towns: towns.group_by("country").aggregate(
-            "s", lambda: Total(0, ""), add, subtract)) as pipe:
+    with driven(lambda towns: towns.group_by("country").aggregate("s", lambda: Total(0, ""), add, subtract)) as pipe:
         assert pipe("rome", Town("it", 4)) == [("it", 4, "+")]
         assert pipe("rome", Town("it", 13)) == [("it", 13, "+-+")]
         assert pipe("rome", None) == [("it", None, None, "deleted")]
@@ -122,10 +123,15 @@ def test_the_time_of_a_group_goes_on_though_the_subtractor_leaves_nothing_before
     towns.group_by("country").aggregate("s", lambda: Total(0, ""), add, subtract).to_stream().to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         topic, out = driver.create_input_topic("towns"), driver.create_output_table("out")
-        topic.pipe_records([("rome", Town("it", 13), 47), ("rome", Town("it", 13), 1), ("rome", None, 2),
-                            ("bari", Town("it", 1), 3)])
+        topic.pipe_records(
+            [("rome", Town("it", 13), 47), ("rome", Town("it", 13), 1), ("rome", None, 2), ("bari", Town("it", 1), 3)]
+        )
         assert [(r.row["log"], int(r.timestamp.timestamp() * 1000)) for r in out.read_records()] == [
-            ("+", 47), ("+", 47), (None, 47), ("+", 3)]
+            ("+", 47),
+            ("+", 47),
+            (None, 47),
+            ("+", 3),
+        ]
 
 
 def test_what_cannot_be_taken_back_is_refused_with_the_way_out():
@@ -138,7 +144,9 @@ def test_describe_is_kafka_streams_text():
     builder = StreamsBuilder()
     towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
     towns.group_by("country").count("counts").to_stream().to_delta("out")
-    assert builder.build().describe() == """\
+    assert (
+        builder.build().describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [towns])
@@ -164,15 +172,23 @@ Topologies:
     Sink: KSTREAM-SINK-0000000007 (table: out)
       <-- KTABLE-TOSTREAM-0000000006
 """
+    )
 
 
 PROGRAMS = {
     "columns": lambda t: t.group_by("country").agg("s", n=Count(), people=Sum("people"), mean=Mean("people")),
-    "functions": lambda t: t.filter(col("people") > 0).group_by("country").aggregate(
-        "s", lambda: Total(0, ""), add, subtract),
+    "functions": lambda t: (
+        t.filter(col("people") > 0).group_by("country").aggregate("s", lambda: Total(0, ""), add, subtract)
+    ),
 }
-ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.tuples(
-    st.sampled_from(["it", "fr", None]), st.sampled_from([1, 2, 13])))), min_size=1, max_size=20)
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.one_of(st.none(), st.tuples(st.sampled_from(["it", "fr", None]), st.sampled_from([1, 2, 13]))),
+    ),
+    min_size=1,
+    max_size=20,
+)
 
 
 @pytest.mark.slow
@@ -184,10 +200,22 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
     towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
     PROGRAMS[name](towns).to_stream().to_delta("out")
     topology = builder.build()
-    frame = pl.DataFrame([(town, *(value or (None, None)), index % 7, 0, index, value is None)
-                          for index, (town, value) in enumerate(rows)], orient="row",
-                         schema={"town": pl.String, "country": pl.String, "people": pl.Int64, "_ts": pl.Int64,
-                                 "_partition": pl.Int32, "_offset": pl.Int64, "_deleted": pl.Boolean})
+    frame = pl.DataFrame(
+        [
+            (town, *(value or (None, None)), index % 7, 0, index, value is None)
+            for index, (town, value) in enumerate(rows)
+        ],
+        orient="row",
+        schema={
+            "town": pl.String,
+            "country": pl.String,
+            "people": pl.Int64,
+            "_ts": pl.Int64,
+            "_partition": pl.Int32,
+            "_offset": pl.Int64,
+            "_deleted": pl.Boolean,
+        },
+    )
 
     def outcome(bounds):
         first, second = (TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies)
@@ -203,4 +231,5 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
     single_facts, single_stores = outcome(range(len(rows) + 1))
     assert facts == single_facts
     assert [{name: rows for name, rows in each.items() if rows} for each in stores] == [
-        {name: rows for name, rows in each.items() if rows} for each in single_stores]
+        {name: rows for name, rows in each.items() if rows} for each in single_stores
+    ]

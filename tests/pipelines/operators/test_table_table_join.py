@@ -21,8 +21,10 @@ class City:
 
 
 def tables(builder):
-    return (builder.table("names", key=String("user"), value=Json(Name), store="names"),
-            builder.table("cities", key=String("id"), value=Json(City), store="cities"))
+    return (
+        builder.table("names", key=String("user"), value=Json(Name), store="names"),
+        builder.table("cities", key=String("id"), value=Json(City), store="cities"),
+    )
 
 
 @contextmanager
@@ -36,8 +38,10 @@ def driven(program):
 
         def pipe(topic, key, value, ms):
             topics[topic].pipe_input(key, value, timestamp_ms=ms)
-            return [(r.row["user"], r.row["name"], r.row["city"], r.is_deleted, int(r.timestamp.timestamp() * 1000))
-                    for r in out.read_records()]
+            return [
+                (r.row["user"], r.row["name"], r.row["city"], r.is_deleted, int(r.timestamp.timestamp() * 1000))
+                for r in out.read_records()
+            ]
 
         yield pipe
 
@@ -112,7 +116,7 @@ def test_the_newest_row_of_a_key_stands_in_a_delta_table_of_a_join():
     builder = StreamsBuilder()
     names, cities = tables(builder)
     names.outer_join(cities).to_delta("out")
-    spec, = builder.build().table_specs()
+    (spec,) = builder.build().table_specs()
     assert spec.keys == ("user",)
 
 
@@ -125,7 +129,9 @@ def test_an_aggregate_joins_as_a_table():
         for ms in (2, 3):
             driver.create_input_topic("visits").pipe_input("a", ROME, timestamp_ms=ms)
         assert driver.create_output_table("out").read_rows() == [
-            dict(who="a", n=1, name="ann"), dict(who="a", n=2, name="ann")]
+            dict(who="a", n=1, name="ann"),
+            dict(who="a", n=2, name="ann"),
+        ]
 
 
 def test_describe_shows_the_three_processors_of_kafka_streams():
@@ -134,15 +140,18 @@ def test_describe_shows_the_three_processors_of_kafka_streams():
     names.left_join(cities.map_values(city="city")).to_stream().to_delta("out")
     topology = builder.build()
     text = topology.describe()
-    for part in ("""\
+    for part in (
+        """\
     Processor: KTABLE-SOURCE-0000000001 (stores: [names])
       --> KTABLE-JOINTHIS-0000000006
       <-- KSTREAM-SOURCE-0000000000
-""", """\
+""",
+        """\
     Processor: KTABLE-MAPVALUES-0000000004 (stores: [])
       --> KTABLE-JOINOTHER-0000000007
       <-- KTABLE-SOURCE-0000000003
-""", """\
+""",
+        """\
     Processor: KTABLE-JOINTHIS-0000000006 (stores: [cities])
       --> KTABLE-MERGE-0000000005
       <-- KTABLE-SOURCE-0000000001
@@ -152,7 +161,8 @@ def test_describe_shows_the_three_processors_of_kafka_streams():
     Processor: KTABLE-MERGE-0000000005 (stores: [])
       --> KTABLE-TOSTREAM-0000000008
       <-- KTABLE-JOINTHIS-0000000006, KTABLE-JOINOTHER-0000000007
-"""):
+""",
+    ):
         assert part in text
     with pytest.raises(CoPartitioningError, match="cities has 2, names has 3"):
         topology.partition_counts({"names": 3, "cities": 2})

@@ -20,10 +20,12 @@ def application(ttl=MINUTE, ttl_by="stream_time", *, is_stream=False) -> Applica
     builder = StreamsBuilder()
     if is_stream:
         table = builder.stream("pages", key=String("user"), value=String("page")).to_table(
-            "last_page", ttl=ttl, ttl_by=ttl_by)
+            "last_page", ttl=ttl, ttl_by=ttl_by
+        )
     else:
-        table = builder.table("pages", key=String("user"), value=String("page"), store="last_page", ttl=ttl,
-                              ttl_by=ttl_by)
+        table = builder.table(
+            "pages", key=String("user"), value=String("page"), store="last_page", ttl=ttl, ttl_by=ttl_by
+        )
     table.to_delta("updates")
     return Application("ttl", builder, commit_interval=timedelta(milliseconds=1))
 
@@ -70,8 +72,10 @@ def test_by_the_wall_clock_event_time_does_not_matter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ttl", "ttl_by", "expired"), [
-    (timedelta(seconds=1), "stream_time", {"a"}), (timedelta(milliseconds=300), "wall_clock", {"a", "b", "c"})])
+@pytest.mark.parametrize(
+    ("ttl", "ttl_by", "expired"),
+    [(timedelta(seconds=1), "stream_time", {"a"}), (timedelta(milliseconds=300), "wall_clock", {"a", "b", "c"})],
+)
 def test_tombstones_reach_the_changelog_though_nothing_more_is_read(tmp_path, ttl, ttl_by, expired):
     """By the wall clock a row's end is a punctuation, which the plan waits for."""
     rows = [(b"a", b"x", 1_000), (b"b", b"y", 1_500), (b"c", b"z", 2_000)]
@@ -98,8 +102,10 @@ class UntilTrue:
         return self.is_set()
 
 
-@pytest.mark.parametrize(("ttl", "ttl_by", "words"), [
-    (timedelta(0), "stream_time", "at least one millisecond"), (MINUTE, "event_time", "stream_time, wall_clock")])
+@pytest.mark.parametrize(
+    ("ttl", "ttl_by", "words"),
+    [(timedelta(0), "stream_time", "at least one millisecond"), (MINUTE, "event_time", "stream_time, wall_clock")],
+)
 def test_a_ttl_that_cannot_be_is_refused_when_the_topology_is_built(ttl, ttl_by, words):
     with pytest.raises(TopologyError, match=words):
         application(ttl, ttl_by)

@@ -136,42 +136,62 @@ PROGRAMS = {
     "cogroup of branches of one stream": own_branches,
     "cogroup of one stream": lambda b: left(b).group_by_key().cogroup(longer).aggregate("s", str).to_delta("out"),
     "cogroup, held back": lambda b: by_functions(b).aggregate("s", str).suppress(HELD).to_stream().to_delta("out"),
-    "hopping cogroup": lambda b: by_functions(b).windowed_by(TEN.advance_by(timedelta(milliseconds=5))).aggregate(
-        "s", str).to_stream().to_delta("out"),
+    "hopping cogroup": lambda b: (
+        by_functions(b)
+        .windowed_by(TEN.advance_by(timedelta(milliseconds=5)))
+        .aggregate("s", str)
+        .to_stream()
+        .to_delta("out")
+    ),
     "final cogroup": lambda b: by_functions(b).windowed_by(TEN).aggregate("s", str).suppress(FINAL).to_delta("out"),
-    "final cogroup of aggregates": lambda b: by_aggregates(b).windowed_by(TEN).emit_strategy(ON_CLOSE).agg(
-        "s").to_delta("out"),
+    "final cogroup of aggregates": lambda b: (
+        by_aggregates(b).windowed_by(TEN).emit_strategy(ON_CLOSE).agg("s").to_delta("out")
+    ),
     "sliding cogroup": lambda b: by_functions(b).windowed_by(SLIDING).aggregate("s", str).to_stream().to_delta("out"),
-    "final sliding cogroup": lambda b: by_aggregates(b).windowed_by(SLIDING).emit_strategy(ON_CLOSE).agg(
-        "s").to_delta("out"),
-    "cogroup in sessions": lambda b: by_functions(b).windowed_by(GAP).aggregate(
-        "s", str, joined).to_stream().to_delta("out"),
+    "final sliding cogroup": lambda b: (
+        by_aggregates(b).windowed_by(SLIDING).emit_strategy(ON_CLOSE).agg("s").to_delta("out")
+    ),
+    "cogroup in sessions": lambda b: (
+        by_functions(b).windowed_by(GAP).aggregate("s", str, joined).to_stream().to_delta("out")
+    ),
     "final cogroup in sessions": lambda b: by_aggregates(b).windowed_by(GAP).agg("s").suppress(FINAL).to_delta("out"),
-    **{f"{join} of tables": lambda b, join=join: getattr(left_table(b), join)(table(b).filter(
-        col("amount") > 3)).to_stream().to_delta("out") for join in ("join", "left_join", "outer_join")},
+    **{
+        f"{join} of tables": lambda b, join=join: (
+            getattr(left_table(b), join)(table(b).filter(col("amount") > 3)).to_stream().to_delta("out")
+        )
+        for join in ("join", "left_join", "outer_join")
+    },
     "join of tables to a table": lambda b: left_table(b).outer_join(table(b)).filter(col("amount") > 3).to_delta("out"),
     "join of a table with itself": self_join,
-    **{f"{join} of streams, {windows}": lambda b, join=join, windows=windows: getattr(left(b), join)(
-        right(b), words_of if join == "outer_join" else None, windows=windows, store="s").to_delta("out")
-       for join in ("join", "left_join", "outer_join") for windows in (CLOSE, UNEVEN)},
+    **{
+        f"{join} of streams, {windows}": lambda b, join=join, windows=windows: getattr(left(b), join)(
+            right(b), words_of if join == "outer_join" else None, windows=windows, store="s"
+        ).to_delta("out")
+        for join in ("join", "left_join", "outer_join")
+        for windows in (CLOSE, UNEVEN)
+    },
     "join of a stream with itself": self_join_of_a_stream,
     "table by another key": lambda b: left_table(b).filter(col("amount") > 2).group_by("word").count("n"),
     "joined tables by another key": lambda b: left_table(b).outer_join(table(b), words_of).group_by("value").count("n"),
     "join of joined tables": three_tables,
     "stream-table join": lambda b: left(b).join(table(b)).to_delta("out"),
     "stream-table left join": lambda b: left(b).left_join(table(b), words).to_delta("out"),
-    "join with a filtered table": lambda b: left(b).left_join(
-        table(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2)).to_delta("out"),
-    "join with an aggregate": lambda b: left(b).join(right(b).group_by_key().agg(
-        "s", n=Count(), mean=Mean("amount"))).to_delta("out"),
+    "join with a filtered table": lambda b: (
+        left(b).left_join(table(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2)).to_delta("out")
+    ),
+    "join with an aggregate": lambda b: (
+        left(b).join(right(b).group_by_key().agg("s", n=Count(), mean=Mean("amount"))).to_delta("out")
+    ),
     "join with a table of the stream itself": own_table,
     "join with a table that the stream reaches later": own_table_first,
     "merge": lambda b: left(b).filter(col("amount") > 3).merge(right(b)).to_delta("out"),
-    "merge, aggregated": lambda b: left(b).merge(right(b)).group_by_key().agg(
-        "s", n=Count(), total=Sum("amount")).to_stream().to_delta("out"),
+    "merge, aggregated": lambda b: (
+        left(b).merge(right(b)).group_by_key().agg("s", n=Count(), total=Sum("amount")).to_stream().to_delta("out")
+    ),
     "two topics as one stream": lambda b: both(b).filter(col("amount") > 3).to_delta("out"),
-    "two topics as one stream, aggregated": lambda b: both(b).group_by_key().windowed_by(TEN).agg(
-        "s", n=Count(), last=Last("word")).to_stream().to_delta("out"),
+    "two topics as one stream, aggregated": lambda b: (
+        both(b).group_by_key().windowed_by(TEN).agg("s", n=Count(), last=Last("word")).to_stream().to_delta("out")
+    ),
     "merge of branches of one stream": diamond,
     "merge, repartitioned": repartitioned,
 }

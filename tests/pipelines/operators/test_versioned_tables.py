@@ -33,8 +33,7 @@ def ms(count: int) -> timedelta:
 
 
 def rates_of(builder: StreamsBuilder, history: timedelta | None = HISTORY) -> KTable:
-    return builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates",
-                         history_retention=history)
+    return builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates", history_retention=history)
 
 
 @contextmanager
@@ -45,8 +44,12 @@ def driven(program, history: timedelta | None = HISTORY):
     sales = builder.stream("sales", key=String("currency"), value=Int64("amount"))
     program(sales, rates).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
-        yield (driver.create_input_topic("rates"), driver.create_input_topic("sales"),
-               driver.create_output_table("out"), driver)
+        yield (
+            driver.create_input_topic("rates"),
+            driver.create_input_topic("sales"),
+            driver.create_output_table("out"),
+            driver,
+        )
 
 
 def pipe(topic, *records):
@@ -65,8 +68,18 @@ def test_a_record_meets_the_row_that_held_at_its_own_time():
         pipe(sales, (100, 9), (101, 10), (102, 29), (103, 30), (104, 99))
         pipe(rates, (2, 20), (None, 40))
         pipe(sales, (105, 19), (106, 20), (107, 29), (108, 39), (109, 40))
-        assert joined(out) == [(100, None), (101, 1), (102, 1), (103, 3), (104, 3),
-                               (105, 1), (106, 2), (107, 2), (108, 3), (109, None)]
+        assert joined(out) == [
+            (100, None),
+            (101, 1),
+            (102, 1),
+            (103, 3),
+            (104, 3),
+            (105, 1),
+            (106, 2),
+            (107, 2),
+            (108, 3),
+            (109, None),
+        ]
 
 
 def test_an_inner_join_drops_what_meets_no_row_of_its_time_and_updates_bring_nothing():
@@ -76,7 +89,8 @@ def test_an_inner_join_drops_what_meets_no_row_of_its_time_and_updates_bring_not
         assert out.is_empty()
         pipe(sales, (101, 4), (102, 7))
         assert [(r.row["amount"], r.row["rate"], r.timestamp) for r in out.read_records()] == [
-            (102, 2, datetime(1970, 1, 1, microsecond=7_000, tzinfo=UTC))]
+            (102, 2, datetime(1970, 1, 1, microsecond=7_000, tzinfo=UTC))
+        ]
 
 
 def test_beyond_the_history_only_a_row_that_is_still_the_newest_is_met():
@@ -103,7 +117,11 @@ def test_to_stream_has_every_record_and_the_tables_output_its_newest_rows():
     with driven(lambda sales, rates: rates.to_stream()) as (rates, _, out, driver):
         pipe(rates, (3, 30), (1, 10), (4, 30), (None, 20))
         assert [(r.row["rate"], r.is_deleted) for r in out.read_records()] == [
-            (3, False), (1, False), (4, False), (None, True)]
+            (3, False),
+            (1, False),
+            (4, False),
+            (None, True),
+        ]
         store = driver.get_versioned_store("rates")
         assert [value for _, value in store.versions("a")] == [1, None, 4]
         assert (store.get("a"), store.get("a", datetime(1970, 1, 1, microsecond=12_000, tzinfo=UTC))) == (4, 1)
@@ -126,7 +144,11 @@ def test_a_filter_forwards_tombstones_of_what_never_passed_and_out_of_order_ones
     with driven(lambda sales, rates: rates.filter(col("rate") > 1).to_stream()) as (rates, _, out, _):
         pipe(rates, (1, 30), (1, 40), (0, 20), (2, 10))
         assert [(r.row["rate"], r.is_deleted) for r in out.read_records()] == [
-            (None, True), (None, True), (None, True), (2, False)]
+            (None, True),
+            (None, True),
+            (None, True),
+            (2, False),
+        ]
 
 
 @pytest.mark.parametrize("join", ["join", "left_join", "outer_join"])
@@ -233,7 +255,8 @@ def test_silence_lets_waiting_records_go():
     builder = StreamsBuilder()
     rates = rates_of(builder)
     builder.stream("sales", key=String("currency"), value=Int64("amount"), idle_after=ms(500)).left_join(
-        rates, grace=ms(10), store="waiting").to_delta("out")
+        rates, grace=ms(10), store="waiting"
+    ).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         sales, out = driver.create_input_topic("sales"), driver.create_output_table("out")
         pipe(driver.create_input_topic("rates"), (1, 0))
@@ -252,44 +275,76 @@ def test_a_stream_with_a_new_key_waits_behind_its_repartition_and_the_buffer_sta
     builder = StreamsBuilder()
     rates = rates_of(builder)
     builder.stream("sales", key=String("shop"), value=Json(Event)).select_key(currency="word").left_join(
-        rates, name="converted", grace=ms(10), store="waiting").to_delta("out")
+        rates, name="converted", grace=ms(10), store="waiting"
+    ).to_delta("out")
     text = builder.build().describe()
-    assert """\
+    assert (
+        """\
     Source: converted-repartition-source (topics: [converted-repartition])
       --> converted
-""" in text
-    assert """\
+"""
+        in text
+    )
+    assert (
+        """\
     Processor: converted (stores: [waiting, rates])
       --> KSTREAM-SINK-0000000008
       <-- converted-repartition-source
-""" in text
+"""
+        in text
+    )
     assert "buffer" not in text
 
 
 def joining(history=HISTORY, of=None, **options):
     builder = StreamsBuilder()
-    table = (of(builder, "rates", key=String("currency"), value=Int64("rate"), store="rates") if of
-             else rates_of(builder, history))
+    table = (
+        of(builder, "rates", key=String("currency"), value=Int64("rate"), store="rates")
+        if of
+        else rates_of(builder, history)
+    )
     return builder.stream("sales", key=String("currency"), value=Int64("amount")).join(table, **options)
 
 
-@pytest.mark.parametrize(("describe", "message"), [
-    (lambda: rates_of(StreamsBuilder(), ms(0)), "at least one millisecond"),
-    (lambda: StreamsBuilder().table("t", key=String("k"), value=String("valid_from"), store="s",
-                                    history_retention=HISTORY), "'valid_from' is where its store keeps the time"),
-    (lambda: StreamsBuilder().table("t", key=String("k"), value=String("v"), store="s", ttl=HISTORY,
-                                    history_retention=HISTORY), "both ttl= and history_retention="),
-    (lambda: joining(history=None, grace=ms(1), store="waiting"), "is not versioned; give its table"),
-    (lambda: joining(grace=ms(101), store="waiting"),
-     "grace is 0:00:00.101000, and the table 'rates' keeps its history for 0:00:00.100000 only; keep it for the grace"),
-    (lambda: joining(grace=ms(-1), store="waiting"), "must not be negative"),
-    (lambda: joining(grace=ms(1)), "a versioned table with grace= and store="),
-    (lambda: joining(store="waiting"), "a versioned table with grace= and store="),
-    (lambda: joining(grace=ms(1), key="currency", store="waiting", of=StreamsBuilder.global_table),
-     "a versioned table with grace= and store=, or a global table with key="),
-    (lambda: rates_of(StreamsBuilder()).filter(col("rate") > 1).suppress(Suppressed.until_time_limit(
-        ms(1), BufferConfig.unbounded())), "'rates' is versioned, and a suppression cannot hold back"),
-])
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda: rates_of(StreamsBuilder(), ms(0)), "at least one millisecond"),
+        (
+            lambda: StreamsBuilder().table(
+                "t", key=String("k"), value=String("valid_from"), store="s", history_retention=HISTORY
+            ),
+            "'valid_from' is where its store keeps the time",
+        ),
+        (
+            lambda: StreamsBuilder().table(
+                "t", key=String("k"), value=String("v"), store="s", ttl=HISTORY, history_retention=HISTORY
+            ),
+            "both ttl= and history_retention=",
+        ),
+        (lambda: joining(history=None, grace=ms(1), store="waiting"), "is not versioned; give its table"),
+        (
+            lambda: joining(grace=ms(101), store="waiting"),
+            "grace is 0:00:00.101000, and the table 'rates' keeps its history for 0:00:00.100000 only; "
+            "keep it for the grace",
+        ),
+        (lambda: joining(grace=ms(-1), store="waiting"), "must not be negative"),
+        (lambda: joining(grace=ms(1)), "a versioned table with grace= and store="),
+        (lambda: joining(store="waiting"), "a versioned table with grace= and store="),
+        (
+            lambda: joining(grace=ms(1), key="currency", store="waiting", of=StreamsBuilder.global_table),
+            "a versioned table with grace= and store=, or a global table with key=",
+        ),
+        (
+            lambda: (
+                rates_of(StreamsBuilder())
+                .filter(col("rate") > 1)
+                .suppress(Suppressed.until_time_limit(ms(1), BufferConfig.unbounded()))
+            ),
+            "'rates' is versioned, and a suppression cannot hold back",
+        ),
+    ],
+)
 def test_what_does_not_go_with_a_versioned_table_is_refused_with_the_way_out(describe, message):
     with pytest.raises(TopologyError, match=message):
         describe()
@@ -318,26 +373,47 @@ PROGRAMS = {
     "left join as of a time": lambda b: left(b).left_join(versioned(b)).to_delta("out"),
     "left join with a grace": lambda b: left(b).left_join(versioned(b), grace=ms(5), store="w").to_delta("out"),
     "join with a grace of nothing": lambda b: left(b).join(versioned(b), grace=ms(0), store="w").to_delta("out"),
-    "join with a filtered table, with a grace": lambda b: left(b).left_join(
-        versioned(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2), grace=ms(12),
-        store="w").to_delta("out"),
-    "joined as of a time, aggregated": lambda b: left(b).join(versioned(b), grace=ms(3), store="w").group_by_key().agg(
-        "s", n=Count(), total=Sum("amount_right")).to_stream().to_delta("out"),
+    "join with a filtered table, with a grace": lambda b: (
+        left(b)
+        .left_join(versioned(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2), grace=ms(12), store="w")
+        .to_delta("out")
+    ),
+    "joined as of a time, aggregated": lambda b: (
+        left(b)
+        .join(versioned(b), grace=ms(3), store="w")
+        .group_by_key()
+        .agg("s", n=Count(), total=Sum("amount_right"))
+        .to_stream()
+        .to_delta("out")
+    ),
     "join with a table of the stream itself": own_table,
     "join with a table that the stream reaches later": own_table_later,
     "to a stream": lambda b: versioned(b).filter(col("amount") > 3).to_stream().to_delta("out"),
     "to a table": lambda b: versioned(b).map_values(twice=col("amount") * 2).to_delta("out"),
     "every update": lambda b: versioned(b).to_delta("out", emit="record"),
-    **{f"{join} of tables": lambda b, join=join: getattr(left(b).to_table("l", history_retention=SHORT), join)(
-        versioned(b).filter(col("amount") > 3)).to_stream().to_delta("out")
-       for join in ("join", "left_join", "outer_join")},
-    "join of a versioned table and another": lambda b: left(b).to_table("l").outer_join(
-        versioned(b)).to_stream().to_delta("out"),
+    **{
+        f"{join} of tables": lambda b, join=join: (
+            getattr(left(b).to_table("l", history_retention=SHORT), join)(versioned(b).filter(col("amount") > 3))
+            .to_stream()
+            .to_delta("out")
+        )
+        for join in ("join", "left_join", "outer_join")
+    },
+    "join of a versioned table and another": lambda b: (
+        left(b).to_table("l").outer_join(versioned(b)).to_stream().to_delta("out")
+    ),
     "table by another key": lambda b: versioned(b).filter(col("amount") > 2).group_by("word").count("n"),
 }
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(["left", "right", "right"]), st.sampled_from(["a", "a", "b", None]), st.integers(0, 40),
-              st.one_of(st.none(), st.tuples(st.integers(0, 9), st.sampled_from("xyz")))), min_size=1, max_size=30)
+    st.tuples(
+        st.sampled_from(["left", "right", "right"]),
+        st.sampled_from(["a", "a", "b", None]),
+        st.integers(0, 40),
+        st.one_of(st.none(), st.tuples(st.integers(0, 9), st.sampled_from("xyz"))),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 @pytest.mark.slow
@@ -378,16 +454,35 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(records=st.lists(st.tuples(st.sampled_from(["left", "right"]), st.just("a"), st.integers(0, 15),
-                                  st.tuples(st.integers(0, 9), st.just("x"))), min_size=5, max_size=20) | RECORDS,
-       history_ms=st.integers(1, 9), grace_ms=st.integers(0, 9))
+@given(
+    records=st.lists(
+        st.tuples(
+            st.sampled_from(["left", "right"]),
+            st.just("a"),
+            st.integers(0, 15),
+            st.tuples(st.integers(0, 9), st.just("x")),
+        ),
+        min_size=5,
+        max_size=20,
+    )
+    | RECORDS,
+    history_ms=st.integers(1, 9),
+    grace_ms=st.integers(0, 9),
+)
 def test_a_join_with_a_grace_gives_what_its_definition_gives(records, history_ms, grace_ms):
     grace_ms = min(grace_ms, history_ms)
-    sub_topology = build(lambda b: left(b).left_join(versioned(b, ms(history_ms)), grace=ms(grace_ms),
-                                                     store="w").to_delta("out"))
+    sub_topology = build(
+        lambda b: left(b).left_join(versioned(b, ms(history_ms)), grace=ms(grace_ms), store="w").to_delta("out")
+    )
     order = picked(records, sub_topology.inputs)
     rows = run(sub_topology, [order])["facts"].get("out", []) if order else []
-    found = [(row["user"], (row["amount"], row["word"]),
-              None if row["word_right"] is None else (row["amount_right"], row["word_right"]),
-              int(row["_ts"].timestamp() * 1000)) for row in rows]
+    found = [
+        (
+            row["user"],
+            (row["amount"], row["word"]),
+            None if row["word_right"] is None else (row["amount_right"], row["word_right"]),
+            int(row["_ts"].timestamp() * 1000),
+        )
+        for row in rows
+    ]
     assert found == by_definition(order, grace_ms, history_ms)

@@ -44,8 +44,13 @@ TUMBLING = TimeWindows.of_size_and_grace(ms(10), ms(4))
 HOPPING = TUMBLING.advance_by(ms(3))
 UNLIMITED = UnlimitedWindows.start_on(datetime(1970, 1, 1, 0, 0, 0, 20_000, UTC))
 ON_CLOSE = EmitStrategy.on_window_close()
-KINDS = {"sessions": SESSIONS, "strict sessions": STRICT_SESSIONS, "sliding": SLIDING,
-         "strict sliding": STRICT_SLIDING, "unlimited": UNLIMITED}
+KINDS = {
+    "sessions": SESSIONS,
+    "strict sessions": STRICT_SESSIONS,
+    "sliding": SLIDING,
+    "strict sliding": STRICT_SLIDING,
+    "unlimited": UNLIMITED,
+}
 
 
 def joined(key: str, one: Totals, other: Totals) -> Totals:
@@ -53,53 +58,126 @@ def joined(key: str, one: Totals, other: Totals) -> Totals:
 
 
 def late_of(windows) -> Callable[[KStream], None]:
-    return lambda s: s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("late")).agg(
-        "s", **ALL).to_delta("out")
+    return lambda s: (
+        s.group_by_key()
+        .windowed_by(windows, late_to=lambda late: late.to_delta("late"))
+        .agg("s", **ALL)
+        .to_delta("out")
+    )
 
 
 PROGRAMS: dict[str, Callable[[KStream], None]] = {
-    **{f"{name} to every update": lambda s, w=windows: s.group_by_key().windowed_by(w).agg(
-        "s", **ALL).to_stream().to_delta("out") for name, windows in KINDS.items()},
-    **{f"{name} to table": lambda s, w=windows: s.group_by_key().windowed_by(w).agg("s", **ALL).to_delta("out")
-       for name, windows in KINDS.items()},
-    **{f"{name}, final": lambda s, w=windows: s.group_by_key().windowed_by(w).agg("s", **ALL).suppress(
-        FINAL).to_delta("out") for name, windows in KINDS.items() if windows is not UNLIMITED},
-    **{f"{name}, on close": lambda s, w=windows: s.group_by_key().windowed_by(w).emit_strategy(ON_CLOSE).agg(
-        "s", **ALL).to_stream().filter(col("n") > 1).to_delta("out")
-       for name, windows in {**KINDS, "hopping": HOPPING}.items() if windows is not UNLIMITED},
+    **{
+        f"{name} to every update": lambda s, w=windows: (
+            s.group_by_key().windowed_by(w).agg("s", **ALL).to_stream().to_delta("out")
+        )
+        for name, windows in KINDS.items()
+    },
+    **{
+        f"{name} to table": lambda s, w=windows: s.group_by_key().windowed_by(w).agg("s", **ALL).to_delta("out")
+        for name, windows in KINDS.items()
+    },
+    **{
+        f"{name}, final": lambda s, w=windows: (
+            s.group_by_key().windowed_by(w).agg("s", **ALL).suppress(FINAL).to_delta("out")
+        )
+        for name, windows in KINDS.items()
+        if windows is not UNLIMITED
+    },
+    **{
+        f"{name}, on close": lambda s, w=windows: (
+            s.group_by_key()
+            .windowed_by(w)
+            .emit_strategy(ON_CLOSE)
+            .agg("s", **ALL)
+            .to_stream()
+            .filter(col("n") > 1)
+            .to_delta("out")
+        )
+        for name, windows in {**KINDS, "hopping": HOPPING}.items()
+        if windows is not UNLIMITED
+    },
     **{f"late for {name}": late_of(windows) for name, windows in {**KINDS, "hopping": HOPPING}.items()},
-    **{f"{name} kept longer": lambda s, w=windows: s.group_by_key().windowed_by(w, retention=ms(40)).agg(
-        "s", **ALL).suppress(FINAL).to_delta("out")
-       for name, windows in {"sessions": SESSIONS, "sliding": SLIDING, "hopping": HOPPING}.items()},
-    "hopping kept longer, every update": lambda s: s.group_by_key().windowed_by(HOPPING, retention=ms(40)).agg(
-        "s", **ALL).to_stream().to_delta("out"),
-    "session aggregate": lambda s: s.group_by_key().windowed_by(SESSIONS).aggregate(
-        "s", lambda: Totals(0, ""), fold, joined).to_stream().to_delta("out"),
-    "session aggregate to table": lambda s: s.group_by_key().windowed_by(STRICT_SESSIONS).aggregate(
-        "s", lambda: Totals(0, ""), fold, joined).to_delta("out"),
-    "session reduce, final": lambda s: s.filter(col("amount") > 1).group_by_key().windowed_by(SESSIONS).reduce(
-        "s", larger).suppress(FINAL).to_delta("out"),
-    "rate limit": lambda s: s.group_by_key().agg("s", **ALL).suppress(Suppressed.until_time_limit(
-        ms(7), BufferConfig.unbounded())).to_stream().to_delta("out"),
-    "rate limit in a small buffer": lambda s: s.to_table("s").suppress(Suppressed.until_time_limit(
-        ms(12), BufferConfig.max_records(2))).to_stream().to_delta("out"),
-    "few bytes of a table": lambda s: s.group_by_key().reduce("s", larger).suppress(Suppressed.until_time_limit(
-        ms(20), BufferConfig.max_bytes(25))).to_stream().to_delta("out"),
-    "windows with a time limit": lambda s: s.group_by_key().windowed_by(HOPPING).count("s").suppress(
-        Suppressed.until_time_limit(ms(5), BufferConfig.max_records(4))).to_stream().to_delta("out"),
-    "final sessions of a filtered table": lambda s: s.group_by_key().windowed_by(SESSIONS).count("s").filter(
-        col("count") < 3).suppress(FINAL).to_delta("out"),
-    "final sliding windows in a strict buffer": lambda s: s.group_by_key().windowed_by(SLIDING).count("s").suppress(
-        Suppressed.until_window_closes(BufferConfig.max_records(10_000).shut_down_when_full())).to_delta("out"),
-    "sliding aggregate": lambda s: s.group_by_key().windowed_by(SLIDING).aggregate(
-        "s", lambda: Totals(0, ""), fold).to_stream().to_delta("out"),
+    **{
+        f"{name} kept longer": lambda s, w=windows: (
+            s.group_by_key().windowed_by(w, retention=ms(40)).agg("s", **ALL).suppress(FINAL).to_delta("out")
+        )
+        for name, windows in {"sessions": SESSIONS, "sliding": SLIDING, "hopping": HOPPING}.items()
+    },
+    "hopping kept longer, every update": lambda s: (
+        s.group_by_key().windowed_by(HOPPING, retention=ms(40)).agg("s", **ALL).to_stream().to_delta("out")
+    ),
+    "session aggregate": lambda s: (
+        s.group_by_key()
+        .windowed_by(SESSIONS)
+        .aggregate("s", lambda: Totals(0, ""), fold, joined)
+        .to_stream()
+        .to_delta("out")
+    ),
+    "session aggregate to table": lambda s: (
+        s.group_by_key()
+        .windowed_by(STRICT_SESSIONS)
+        .aggregate("s", lambda: Totals(0, ""), fold, joined)
+        .to_delta("out")
+    ),
+    "session reduce, final": lambda s: (
+        s.filter(col("amount") > 1)
+        .group_by_key()
+        .windowed_by(SESSIONS)
+        .reduce("s", larger)
+        .suppress(FINAL)
+        .to_delta("out")
+    ),
+    "rate limit": lambda s: (
+        s.group_by_key()
+        .agg("s", **ALL)
+        .suppress(Suppressed.until_time_limit(ms(7), BufferConfig.unbounded()))
+        .to_stream()
+        .to_delta("out")
+    ),
+    "rate limit in a small buffer": lambda s: (
+        s.to_table("s")
+        .suppress(Suppressed.until_time_limit(ms(12), BufferConfig.max_records(2)))
+        .to_stream()
+        .to_delta("out")
+    ),
+    "few bytes of a table": lambda s: (
+        s.group_by_key()
+        .reduce("s", larger)
+        .suppress(Suppressed.until_time_limit(ms(20), BufferConfig.max_bytes(25)))
+        .to_stream()
+        .to_delta("out")
+    ),
+    "windows with a time limit": lambda s: (
+        s.group_by_key()
+        .windowed_by(HOPPING)
+        .count("s")
+        .suppress(Suppressed.until_time_limit(ms(5), BufferConfig.max_records(4)))
+        .to_stream()
+        .to_delta("out")
+    ),
+    "final sessions of a filtered table": lambda s: (
+        s.group_by_key().windowed_by(SESSIONS).count("s").filter(col("count") < 3).suppress(FINAL).to_delta("out")
+    ),
+    "final sliding windows in a strict buffer": lambda s: (
+        s.group_by_key()
+        .windowed_by(SLIDING)
+        .count("s")
+        .suppress(Suppressed.until_window_closes(BufferConfig.max_records(10_000).shut_down_when_full()))
+        .to_delta("out")
+    ),
+    "sliding aggregate": lambda s: (
+        s.group_by_key().windowed_by(SLIDING).aggregate("s", lambda: Totals(0, ""), fold).to_stream().to_delta("out")
+    ),
 }
 
 
 def without_deleted(found: dict) -> dict:
     """A tombstone of a session that came and went within a batch stands for nothing."""
-    return {**found, "facts": {table: [row for row in rows if not row["_deleted"]]
-                               for table, rows in found["facts"].items()}}
+    return {
+        **found,
+        "facts": {table: [row for row in rows if not row["_deleted"]] for table, rows in found["facts"].items()},
+    }
 
 
 @pytest.mark.slow

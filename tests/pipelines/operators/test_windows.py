@@ -24,6 +24,7 @@ def starts(rows):
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_window_admits_records_until_its_end_plus_grace(stream_time_ms, count, is_fused):
     """KIP-328: 10 s windows, 5 s grace, so [0, 10_000) closes at stream time 15_000."""
+
     def program(clicks):
         counts = clicks.group_by_key().windowed_by(TEN_SECONDS).count("counts")
         (counts if is_fused else counts.filter(col("count") > 0)).suppress(FINAL).to_delta("out")
@@ -31,8 +32,8 @@ def test_window_admits_records_until_its_end_plus_grace(stream_time_ms, count, i
     with driven(program) as (topic, final, driver):
         topic.pipe_input("a", Click("x"), timestamp_ms=1_000)
         topic.pipe_input("b", Click("x"), timestamp_ms=stream_time_ms)  # moves stream time
-        topic.pipe_input("a", Click("x"), timestamp_ms=9_000)           # out of order, perhaps late
-        topic.pipe_input("b", Click("x"), timestamp_ms=60_000)          # closes every earlier window
+        topic.pipe_input("a", Click("x"), timestamp_ms=9_000)  # out of order, perhaps late
+        topic.pipe_input("b", Click("x"), timestamp_ms=60_000)  # closes every earlier window
         assert final.read_row() == dict(user="a", window_start=ms(0), window_end=ms(10_000), count=count)
         assert driver.counts["late_records"] == 2 - count
 
@@ -64,7 +65,7 @@ def test_a_drop_is_counted_once_per_closed_window():
 
 
 def test_another_key_closes_windows_but_a_null_key_does_not():
-    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")  # noqa: E731
+    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")
     with driven(program) as (topic, out, driver):
         topic.pipe_input("a", Click("x"), timestamp_ms=1_000)
         topic.pipe_input(None, Click("x"), timestamp_ms=90_000)
@@ -75,8 +76,9 @@ def test_another_key_closes_windows_but_a_null_key_does_not():
 
 
 def test_a_filtered_record_does_not_move_stream_time():
-    program = lambda s: (s.filter(col("page") == "x").group_by_key().windowed_by(TEN_SECONDS)  # noqa: E731
-                         .count("c").suppress(FINAL).to_delta("out"))
+    program = lambda s: (
+        s.filter(col("page") == "x").group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")
+    )
     with driven(program) as (topic, out, _):
         topic.pipe_input("a", Click("x"), timestamp_ms=1_000)
         topic.pipe_input("a", Click("other"), timestamp_ms=90_000)
@@ -84,8 +86,7 @@ def test_a_filtered_record_does_not_move_stream_time():
 
 
 def test_a_null_value_reaches_a_windowed_aggregation_and_counts():
-    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).agg(  # noqa: E731
-        "c", n=Count(), slowest=Max("ms")).to_delta("out")
+    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).agg("c", n=Count(), slowest=Max("ms")).to_delta("out")
     with driven(program) as (topic, out, driver):
         topic.pipe_input("a", Click("x", 7), timestamp_ms=1_000)
         topic.pipe_input("a", None, timestamp_ms=2_000)
@@ -94,7 +95,7 @@ def test_a_null_value_reaches_a_windowed_aggregation_and_counts():
 
 
 def test_final_results_come_once_by_window_end_then_key_with_the_greatest_time_folded_in():
-    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")  # noqa: E731
+    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")
     with driven(program) as (topic, out, driver):
         for user, time in (("b", 12_000), ("b", 8_000), ("a", 3_000), ("b", 5_000), ("a", 13_000)):
             topic.pipe_input(user, Click("x"), timestamp_ms=time)
@@ -102,7 +103,11 @@ def test_final_results_come_once_by_window_end_then_key_with_the_greatest_time_f
         topic.pipe_input("z", Click("x"), timestamp_ms=60_000)
         records = out.read_records()
         assert [(record.row["user"], *starts([record.row]), record.row["count"]) for record in records] == [
-            ("a", 0, 1), ("b", 0, 2), ("a", 10_000, 1), ("b", 10_000, 1)]
+            ("a", 0, 1),
+            ("b", 0, 2),
+            ("a", 10_000, 1),
+            ("b", 10_000, 1),
+        ]
         assert [record.timestamp for record in records] == [ms(3_000), ms(8_000), ms(13_000), ms(12_000)]
         topic.pipe_input("z", Click("x"), timestamp_ms=61_000)
         assert out.is_empty()
@@ -110,7 +115,7 @@ def test_final_results_come_once_by_window_end_then_key_with_the_greatest_time_f
 
 
 def test_wall_clock_closes_nothing():
-    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")  # noqa: E731
+    program = lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").suppress(FINAL).to_delta("out")
     with driven(program) as (topic, out, driver):
         topic.pipe_input("a", Click("x"), timestamp_ms=1_000)
         driver.advance_wall_clock_time(timedelta(days=1))
@@ -118,8 +123,9 @@ def test_wall_clock_closes_nothing():
 
 
 def test_a_suppression_swallows_tombstones():
-    program = lambda s: (s.group_by_key().windowed_by(TEN_SECONDS).count("c").filter(col("count") < 2)  # noqa: E731
-                         .suppress(FINAL).to_delta("out"))
+    program = lambda s: (
+        s.group_by_key().windowed_by(TEN_SECONDS).count("c").filter(col("count") < 2).suppress(FINAL).to_delta("out")
+    )
     with driven(program) as (topic, out, _):
         for user, time in (("a", 1_000), ("a", 2_000), ("b", 3_000), ("c", 60_000)):
             topic.pipe_input(user, Click("x"), timestamp_ms=time)
@@ -138,13 +144,16 @@ def test_open_windows_can_be_read_and_go_when_they_close():
         assert store.fetch("a", ms(10_000)) == 1
 
 
-@pytest.mark.parametrize("make", [
-    lambda: TimeWindows.of_size_with_no_grace(timedelta(0)),
-    lambda: TimeWindows.of_size_and_grace(timedelta(seconds=1), timedelta(seconds=-1)),
-    lambda: TimeWindows.of_size_with_no_grace(timedelta(microseconds=1500)),
-    lambda: TEN_SECONDS.advance_by(timedelta(seconds=11)),
-    lambda: TEN_SECONDS.advance_by(timedelta(0)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TimeWindows.of_size_with_no_grace(timedelta(0)),
+        lambda: TimeWindows.of_size_and_grace(timedelta(seconds=1), timedelta(seconds=-1)),
+        lambda: TimeWindows.of_size_with_no_grace(timedelta(microseconds=1500)),
+        lambda: TEN_SECONDS.advance_by(timedelta(seconds=11)),
+        lambda: TEN_SECONDS.advance_by(timedelta(0)),
+    ],
+)
 def test_windows_that_make_no_sense_are_refused(make):
     with pytest.raises(TopologyError):
         make()

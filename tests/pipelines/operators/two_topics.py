@@ -25,9 +25,15 @@ Row = tuple[str, str | None, int, tuple[int | None, str] | None]
 """Topic, key, time in ms, value."""
 
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["a", "b", None]), st.integers(0, 40),
-              st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.sampled_from("xyz")))),
-    min_size=1, max_size=25)
+    st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.sampled_from(["a", "b", None]),
+        st.integers(0, 40),
+        st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.sampled_from("xyz"))),
+    ),
+    min_size=1,
+    max_size=25,
+)
 CUTS = st.sets(st.integers(1, 24), max_size=4)
 
 
@@ -51,8 +57,10 @@ def picked(records: Sequence[Row], inputs: Sequence[str]) -> list[tuple[Row, int
     positions = dict.fromkeys(inputs, 0)
     order = []
     while any(positions[name] < len(queues[name]) for name in inputs):
-        name = min((name for name in inputs if positions[name] < len(queues[name])),
-                   key=lambda name: (queues[name][positions[name]][2], inputs.index(name)))
+        name = min(
+            (name for name in inputs if positions[name] < len(queues[name])),
+            key=lambda name: (queues[name][positions[name]][2], inputs.index(name)),
+        )
         order.append((queues[name][positions[name]], positions[name]))
         positions[name] += 1
     return order
@@ -63,12 +71,23 @@ def frames(sub_topology: SubTopology, batch: Sequence[tuple[Row, int]]) -> dict[
     found = {}
     for source in sub_topology.sources:
         topic = source.topic
-        rows = [(key, *(value or (None, None)), time_ms, 3, offset, value is None)
-                for (name, key, time_ms, value), offset in batch if name == topic]
+        rows = [
+            (key, *(value or (None, None)), time_ms, 3, offset, value is None)
+            for (name, key, time_ms, value), offset in batch
+            if name == topic
+        ]
         if rows:
-            found[topic] = pl.DataFrame(rows, orient="row", schema={
-                **source.record.columns, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
-                "_deleted": pl.Boolean})
+            found[topic] = pl.DataFrame(
+                rows,
+                orient="row",
+                schema={
+                    **source.record.columns,
+                    "_ts": pl.Int64,
+                    "_partition": pl.Int32,
+                    "_offset": pl.Int64,
+                    "_deleted": pl.Boolean,
+                },
+            )
     return found
 
 
@@ -91,9 +110,13 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
             newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts.get(sink.table, [])}
             facts[sink.table] = sorted(newest.values(), key=repr)
             counts.pop("rows_out", None)
-    return dict(facts={name: rows for name, rows in facts.items() if rows}, edges=edges, clocks=clocks,
-                stores={name: rows for name, rows in session.rows.items() if rows},
-                counts={name: count for name, count in counts.items() if count})
+    return dict(
+        facts={name: rows for name, rows in facts.items() if rows},
+        edges=edges,
+        clocks=clocks,
+        stores={name: rows for name, rows in session.rows.items() if rows},
+        counts={name: count for name, count in counts.items() if count},
+    )
 
 
 def assert_cuts_do_not_show(program: Callable[[StreamsBuilder], None], records: Sequence[Row], cuts: set[int]) -> None:

@@ -61,29 +61,57 @@ def decoded(items, together=json_serde.TOGETHER, few=0):
     with mock.patch.multiple(json_serde, TOGETHER=together, FEW=few):
         columns = SERDE.decode(pl.Series(items, dtype=pl.Binary()), TYPE)
     rows = list(zip(*[column.to_list() for column in columns.columns], strict=True))
-    return [("bad",) if index in columns.bad else ("absent",) if index in set(columns.absent) else ("row", row)
-            for index, row in enumerate(rows)]
+    return [
+        ("bad",) if index in columns.bad else ("absent",) if index in set(columns.absent) else ("row", row)
+        for index, row in enumerate(rows)
+    ]
 
 
-FIELD = st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(0, 9),
-                  st.floats(-1e6, 1e6), st.text(max_size=4), st.lists(st.integers(), max_size=1))
+FIELD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(0, 9),
+    st.floats(-1e6, 1e6),
+    st.text(max_size=4),
+    st.lists(st.integers(), max_size=1),
+)
 OBJECT = st.dictionaries(st.sampled_from([*WANTED, "other", "née"]), FIELD)
 GOOD = st.fixed_dictionaries({"name": st.text(max_size=5), "amount": st.one_of(st.none(), st.integers(0, 99))})
 TEXT = st.one_of(
-    GOOD.map(json.dumps), GOOD.map(json.dumps), OBJECT.map(json.dumps),
+    GOOD.map(json.dumps),
+    GOOD.map(json.dumps),
+    OBJECT.map(json.dumps),
     GOOD.map(lambda value: json.dumps(value, indent=1)),
     GOOD.map(lambda value: f" {json.dumps(value)}\n"),
     GOOD.map(lambda value: json.dumps(value) + "\n" + json.dumps(value)),
-    st.sampled_from(["null", " null ", "", "{}", "[]", "1", "{", "}", "}\n{", '{"name": "a"} x', '{"name": "a"',
-                     '{"name": "a", "amount": 1.0}', '{"name": "a", "rate": 1e3}', '{"name": "a", "rate": NaN}']))
+    st.sampled_from(
+        [
+            "null",
+            " null ",
+            "",
+            "{}",
+            "[]",
+            "1",
+            "{",
+            "}",
+            "}\n{",
+            '{"name": "a"} x',
+            '{"name": "a"',
+            '{"name": "a", "amount": 1.0}',
+            '{"name": "a", "rate": 1e3}',
+            '{"name": "a", "rate": NaN}',
+        ]
+    ),
+)
 ITEM = st.one_of(st.none(), TEXT.map(str.encode), TEXT.map(str.encode), st.binary(max_size=6))
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ITEM, max_size=6))
-@example([b'{"name": "a"', b'}'])
-@example([b'{"name": "a"}\n{"name": "b"}', b'{"name": "c"', b'}'])
+@example([b'{"name": "a"', b"}"])
+@example([b'{"name": "a"}\n{"name": "b"}', b'{"name": "c"', b"}"])
 @example([b'{"name": "a"} {"name": "b"}', b'{"name":', b'"c"}'])
 @example([b'{"name": "a", "amount": 9223372036854775808}', b'{"name": "b", "amount": 9223372036854775807}'])
 @example([b'{"name": "\xff"}', b'{"name": "a"}'])
@@ -104,12 +132,15 @@ def test_a_bad_record_among_good_ones_is_found_alone(items, data):
     assert decoded(items) == [reference(item) for item in items]
 
 
-@pytest.mark.parametrize(("item", "reason"), [
-    (b'{"name": "a", "amount": "3"}', "Expected `int | null`, got `str` - at `$.amount`"),
-    (b'{"amount": 3}', "missing required field `name`"),
-    (b'{"name": "a", "amount": 3.5}', "Expected `int | null`, got `float` - at `$.amount`"),
-    (b'{"name": "a"', "truncated"),
-])
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (b'{"name": "a", "amount": "3"}', "Expected `int | null`, got `str` - at `$.amount`"),
+        (b'{"amount": 3}', "missing required field `name`"),
+        (b'{"name": "a", "amount": 3.5}', "Expected `int | null`, got `float` - at `$.amount`"),
+        (b'{"name": "a"', "truncated"),
+    ],
+)
 def test_a_bad_record_says_what_is_wrong_and_where(item, reason):
     assert reason in SERDE.decode(pl.Series([item]), TYPE).bad[0]
 

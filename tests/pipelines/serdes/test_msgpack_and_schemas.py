@@ -32,15 +32,20 @@ def decoded(serde, items):
 def test_msgpack_objects_come_back_as_they_were_encoded():
     visit = Visit("a", 3, datetime(2024, 2, 29, 12, 30, 1, 250_000, tzinfo=UTC), ["x"], b"\xff")
     serde = Msgpack(Visit)
-    assert decoded(serde, [serde.encode(visit), None]) == (
-        [("a", 3, visit.at, ["x"], b"\xff"), (None,) * 5], [1], {})
+    assert decoded(serde, [serde.encode(visit), None]) == ([("a", 3, visit.at, ["x"], b"\xff"), (None,) * 5], [1], {})
     assert pickle.loads(pickle.dumps(serde)).encode(visit) == serde.encode(visit)
 
 
-@pytest.mark.parametrize(("value", "reason"), [
-    ({"amount": 3}, "missing required field `name`"), ({"name": 3}, "Expected `str`, got `int`"),
-    ({"name": "a", "amount": 1.5}, "Expected `int | null`, got `float`"),
-    ({"name": "a", "amount": 2**63}, "does not fit into 64 bits"), ([1], "Expected `object")])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"amount": 3}, "missing required field `name`"),
+        ({"name": 3}, "Expected `str`, got `int`"),
+        ({"name": "a", "amount": 1.5}, "Expected `int | null`, got `float`"),
+        ({"name": "a", "amount": 2**63}, "does not fit into 64 bits"),
+        ([1], "Expected `object"),
+    ],
+)
 def test_a_bad_msgpack_value_says_what_is_wrong_and_spoils_no_other(value, reason):
     good = msgspec.msgpack.encode({"name": "a", "unknown": [{}], "amount": 1})
     rows, absent, bad = decoded(Msgpack(Visit), [good, msgspec.msgpack.encode(value), good, b"\xc0", b"\xc1", None])
@@ -49,8 +54,15 @@ def test_a_bad_msgpack_value_says_what_is_wrong_and_spoils_no_other(value, reaso
     assert reason in bad[1]
 
 
-VALUES = st.lists(st.one_of(st.none(), st.fixed_dictionaries(
-    {"name": st.text(max_size=3), "amount": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))})), max_size=6)
+VALUES = st.lists(
+    st.one_of(
+        st.none(),
+        st.fixed_dictionaries(
+            {"name": st.text(max_size=3), "amount": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))}
+        ),
+    ),
+    max_size=6,
+)
 
 
 @pytest.mark.slow
@@ -66,17 +78,27 @@ def test_msgpack_and_json_of_the_same_values_decode_alike(values):
     assert decoded(Msgpack(Plain), [msgspec.msgpack.encode(value) for value in values]) == json
 
 
-SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("small", pa.int16()),
-                    pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("day", pa.date32()),
-                    pa.field("rates", pa.list_(pa.float32()))])
+SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("small", pa.int16()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("day", pa.date32()),
+        pa.field("rates", pa.list_(pa.float32())),
+    ]
+)
 
 
 @pytest.mark.parametrize("serde", [Json, Msgpack])
 def test_a_schema_may_be_declared_in_arrow(serde):
     made = serde(SCHEMA)
     assert dict(made.row_type("value").columns) == {
-        "name": pl.String, "small": pl.Int64, "at": pl.Datetime("ms", "UTC"), "day": pl.Date,
-        "rates": pl.List(pl.Float64)}
+        "name": pl.String,
+        "small": pl.Int64,
+        "at": pl.Datetime("ms", "UTC"),
+        "day": pl.Date,
+        "rates": pl.List(pl.Float64),
+    }
     item = made.cls(name="a", small=3, at=None, day=date(2024, 1, 2), rates=[0.5])
     empty = (msgspec.json if serde is Json else msgspec.msgpack).encode({})
     rows, _, bad = decoded(made, [made.encode(item), empty])

@@ -13,7 +13,7 @@ def murmur2_in_java_steps(data: bytes) -> int:
     h = (0x9747B28C ^ len(data)) & MASK
     whole = len(data) - len(data) % 4
     for at in range(0, whole, 4):
-        k = int.from_bytes(data[at:at + 4], "little") * 0x5BD1E995 & MASK
+        k = int.from_bytes(data[at : at + 4], "little") * 0x5BD1E995 & MASK
         k = (k ^ k >> 24) * 0x5BD1E995 & MASK
         h = h * 0x5BD1E995 & MASK ^ k
     rest = data[whole:]
@@ -25,9 +25,14 @@ def murmur2_in_java_steps(data: bytes) -> int:
 
 def test_hashes_are_those_of_kafkas_own_test():
     """org.apache.kafka.common.utils.UtilsTest.testMurmur2."""
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
-             b"a-little-bit-longer-string": -1486304829,
-             b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, b"abc": 479470107}
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
     assert murmur2(list(known)).tolist() == [value & MASK for value in known.values()]
 
 

@@ -64,8 +64,11 @@ def written(server, schema, record):
 
 
 def record(*fields):
-    return {"type": "record", "name": "shop.OrderV2", "fields": [dict(zip(("name", "type"), field, strict=True))
-                                                                 for field in fields]}
+    return {
+        "type": "record",
+        "name": "shop.OrderV2",
+        "fields": [dict(zip(("name", "type"), field, strict=True)) for field in fields],
+    }
 
 
 def test_avro_objects_come_back_as_they_were_encoded_and_the_registry_is_asked_once(server):
@@ -93,9 +96,17 @@ def test_avro_of_confluents_serializer_is_read():
 def test_avro_schemas_are_resolved_by_field(server):
     serde = connected(Avro(Order), server)
     older = written(server, record(("item", "string"), ("amount", "int")), {"item": "a", "amount": 1})
-    newer = written(server, record(("extra", {"type": "map", "values": "long"}), ("amount", "long"), ("price", "float"),
-                                   ("at", {"type": "long", "logicalType": "timestamp-micros"}), ("item", "string")),
-                    {"extra": {"k": 1}, "amount": 2, "price": 0.5, "at": NOON, "item": "b"})
+    newer = written(
+        server,
+        record(
+            ("extra", {"type": "map", "values": "long"}),
+            ("amount", "long"),
+            ("price", "float"),
+            ("at", {"type": "long", "logicalType": "timestamp-micros"}),
+            ("item", "string"),
+        ),
+        {"extra": {"k": 1}, "amount": 2, "price": 0.5, "at": NOON, "item": "b"},
+    )
     rows, _, bad = decoded(serde, [older, newer])
     assert [row[:4] for row in rows] == [("a", 1, None, None), ("b", 2, 0.5, NOON)]
     assert bad == {}
@@ -104,11 +115,18 @@ def test_avro_schemas_are_resolved_by_field(server):
 def test_bad_avro_is_found_alone(server):
     serde = connected(Avro(Order), server)
     good = serde.encode(ORDER)
-    items = [good, b"", b"\x01" + good[1:], good[:9], header(99), good,
-             written(server, record(("item", "string")), {"item": "a"}),
-             written(server, record(("item", "string"), ("amount", "string")), {"item": "a", "amount": "1"}),
-             written(server, {"type": "string"}, "text"),
-             written(server, record(("item", "string"), ("amount", TIME)), {"item": "a", "amount": NOON})]
+    items = [
+        good,
+        b"",
+        b"\x01" + good[1:],
+        good[:9],
+        header(99),
+        good,
+        written(server, record(("item", "string")), {"item": "a"}),
+        written(server, record(("item", "string"), ("amount", "string")), {"item": "a", "amount": "1"}),
+        written(server, {"type": "string"}, "text"),
+        written(server, record(("item", "string"), ("amount", TIME)), {"item": "a", "amount": NOON}),
+    ]
     rows, _, bad = decoded(serde, items)
     assert [index for index, row in enumerate(rows) if row[0] == "tea"] == [0, 5]
     assert sorted(bad) == [1, 2, 3, 4, 6, 7, 8, 9]
@@ -134,8 +152,12 @@ def test_a_registry_that_cannot_be_asked_is_not_bad_input():
 
 def message_class(*fields, name="Order"):
     """A message class as ``protoc`` would generate it; fields are name, type and label or ``optional``."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{name}{len(fields)}.proto", package=f"shop{len(fields)}",
-                                              syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{name}{len(fields)}.proto",
+        package=f"shop{len(fields)}",
+        syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto"],
+    )
     file.message_type.add(name="Other").field.add(name="x", number=1, type=5, label=1)
     message = file.message_type.add(name=name)
     file.enum_type.add(name="Color").value.add(name="RED", number=0)
@@ -158,8 +180,15 @@ def message_class(*fields, name="Order"):
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
 
 
-FIELDS = [("item", "string"), ("amount", "int64"), ("price", "double", "optional"),
-          ("at", ".google.protobuf.Timestamp"), ("tags", "string", "repeated"), ("raw", "bytes"), ("big", "uint64")]
+FIELDS = [
+    ("item", "string"),
+    ("amount", "int64"),
+    ("price", "double", "optional"),
+    ("at", ".google.protobuf.Timestamp"),
+    ("tags", "string", "repeated"),
+    ("raw", "bytes"),
+    ("big", "uint64"),
+]
 
 
 def test_protobuf_messages_come_back_with_absent_fields_null_and_others_as_their_defaults(server):
@@ -170,8 +199,12 @@ def test_protobuf_messages_come_back_with_absent_fields_null_and_others_as_their
     encoded = [serde.encode(full), None, serde.encode(cls()), serde.encode(cls(price=0.0))]
     assert encoded[0][:7] == header(1) + b"\x02\x02", "the second message of its file: one place, zigzag"
     rows, absent, bad = decoded(serde, encoded)
-    assert rows == [("tea", 3, 2.5, NOON, ["a", "b"], b"\xff", 7), (None,) * 7, ("", 0, None, None, [], b"", 0),
-                    ("", 0, 0.0, None, [], b"", 0)]
+    assert rows == [
+        ("tea", 3, 2.5, NOON, ["a", "b"], b"\xff", 7),
+        (None,) * 7,
+        ("", 0, None, None, [], b"", 0),
+        ("", 0, 0.0, None, [], b"", 0),
+    ]
     assert (absent, bad) == ([1], {})
     assert server.schemas[0]["schemaType"] == "PROTOBUF"
 
@@ -179,13 +212,20 @@ def test_protobuf_messages_come_back_with_absent_fields_null_and_others_as_their
 def test_protobuf_of_another_version_is_read_and_bad_bytes_are_found_alone(server):
     newer = connected(Protobuf(message_class(*FIELDS)), server)
     older = connected(Protobuf(message_class(*FIELDS[:2])), server)
-    items = [newer.encode(newer.message(item="a", amount=1, price=1.0)), b"", header(1) + b"\x00",
-             header(1) + b"\x02\x02\xff", newer.encode(newer.message(item="b"))]
+    items = [
+        newer.encode(newer.message(item="a", amount=1, price=1.0)),
+        b"",
+        header(1) + b"\x00",
+        header(1) + b"\x02\x02\xff",
+        newer.encode(newer.message(item="b")),
+    ]
     rows, _, bad = decoded(older, items)
     assert rows == [("a", 1), (None, None), (None, None), (None, None), ("b", 0)]
     assert [(index, reason.split(":")[0]) for index, reason in bad.items()] == [
         (1, "expected a zero byte and a schema id of four bytes, found b''"),
-        (2, "another message of its file than Order"), (3, "not a Order")]
+        (2, "another message of its file than Order"),
+        (3, "not a Order"),
+    ]
     beyond = newer.encode(newer.message(big=1 << 63))
     assert "big does not fit" in decoded(newer, [beyond])[2][0]
     with pytest.raises(TopologyError, match="a message of its own"):
@@ -193,8 +233,9 @@ def test_protobuf_of_another_version_is_read_and_bad_bytes_are_found_alone(serve
 
 
 def test_an_enums_value_is_its_name_or_the_number_of_one_that_is_not_known(server):
-    cls = message_class(("color", "enum"), ("colors", "enum", "repeated"), ("maybe", "enum", "optional"),
-                        ("n", "uint64", "repeated"))
+    cls = message_class(
+        ("color", "enum"), ("colors", "enum", "repeated"), ("maybe", "enum", "optional"), ("n", "uint64", "repeated")
+    )
     serde = connected(Protobuf(cls), server)
     rows, *_ = decoded(serde, [serde.encode(cls(color=1, colors=[0, 1], maybe=0, n=[1])), serde.encode(cls(color=7))])
     assert rows == [("BLUE", ["RED", "BLUE"], "RED", [1]), ("7", [], None, [])]

@@ -42,11 +42,20 @@ def rows(serde, items):
     return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, columns.bad
 
 
-@pytest.mark.parametrize(("serde", "item", "encoded"), [
-    (Int32(), -2, "fffffffe"), (Int64(), 258, "0000000000000102"), (Float32(), 1.5, "3fc00000"),
-    (Float64(), -2.25, "c002000000000000"), (Boolean(), True, "01"), (Boolean(), False, "00"),
-    (Uuid(), ID, ID.encode().hex()),
-    (BY_SIZE, WINDOW, "6b00000000000003e8"), (BY_SESSION, WINDOW, "6b0000000000000fa000000000000003e8")])
+@pytest.mark.parametrize(
+    ("serde", "item", "encoded"),
+    [
+        (Int32(), -2, "fffffffe"),
+        (Int64(), 258, "0000000000000102"),
+        (Float32(), 1.5, "3fc00000"),
+        (Float64(), -2.25, "c002000000000000"),
+        (Boolean(), True, "01"),
+        (Boolean(), False, "00"),
+        (Uuid(), ID, ID.encode().hex()),
+        (BY_SIZE, WINDOW, "6b00000000000003e8"),
+        (BY_SESSION, WINDOW, "6b0000000000000fa000000000000003e8"),
+    ],
+)
 def test_the_bytes_are_those_of_kafkas_serializers(serde, item, encoded):
     assert serde.encode(item).hex() == encoded
     values = (item.key, item.window_start, item.window_end) if isinstance(item, Windowed) else (item,)
@@ -54,10 +63,22 @@ def test_the_bytes_are_those_of_kafkas_serializers(serde, item, encoded):
     assert serde.encode(None) is None
 
 
-@pytest.mark.parametrize(("serde", "bad"), [
-    (Int32(), b"\x00" * 8), (Float32(), b""), (Float64(), b"\x00" * 4), (Boolean(), b"\x02"), (Boolean(), b"\x00\x00"),
-    (Uuid(), b"0123abcd"), (Uuid(), b"\xff"), (Uuid(), ID.encode() + b"0"), (BY_SIZE, b"\x00" * 7),
-    (BY_SESSION, b"\x00" * 15), (BY_SIZE, b"\xff" + b"\x00" * 8)])
+@pytest.mark.parametrize(
+    ("serde", "bad"),
+    [
+        (Int32(), b"\x00" * 8),
+        (Float32(), b""),
+        (Float64(), b"\x00" * 4),
+        (Boolean(), b"\x02"),
+        (Boolean(), b"\x00\x00"),
+        (Uuid(), b"0123abcd"),
+        (Uuid(), b"\xff"),
+        (Uuid(), ID.encode() + b"0"),
+        (BY_SIZE, b"\x00" * 7),
+        (BY_SESSION, b"\x00" * 15),
+        (BY_SIZE, b"\xff" + b"\x00" * 8),
+    ],
+)
 def test_bytes_of_another_form_are_bad_alone(serde, bad):
     item = WINDOW if serde in (BY_SIZE, BY_SESSION) else {Uuid: ID, Boolean: True}.get(type(serde), 1)
     found, absent, reasons = rows(serde, [serde.encode(item), bad])
@@ -78,23 +99,33 @@ def test_a_uuid_is_text_in_lower_case_whoever_wrote_it():
 
 
 def test_what_the_bytes_cannot_say_is_refused():
-    for serde, item, error, reason in ((Int32(), 2**31, ValueError, "4 bytes"), (Uuid(), "x", ValueError, "UUID"),
-                                       (BY_SIZE, Windowed("k", at(0), at(1)), ValueError, "1 ms long"),
-                                       (BY_SIZE, Windowed(None, at(0), at(3000)), ValueError, "needs a key")):
+    for serde, item, error, reason in (
+        (Int32(), 2**31, ValueError, "4 bytes"),
+        (Uuid(), "x", ValueError, "UUID"),
+        (BY_SIZE, Windowed("k", at(0), at(1)), ValueError, "1 ms long"),
+        (BY_SIZE, Windowed(None, at(0), at(3000)), ValueError, "needs a key"),
+    ):
         with pytest.raises(error, match=reason):
             serde.encode(item)
     with pytest.raises(TopologyError, match="at least one"):
         TimeWindowed(String(), size=timedelta(0))
 
 
-@pytest.mark.parametrize(("serde", "item", "words"), [
-    (String("user"), 3, r"String\('user'\) takes str, found 3 \(int\)"),
-    (Int32(), "3", r"takes int, found '3' \(str\)"),
-    (Int64(), 1.5, r"takes int, found 1.5 \(float\)"), (Int64(), True, r"takes int, found True \(bool\)"),
-    (Float64(), "a", r"takes float, found 'a' \(str\)"), (Boolean(), 1, r"takes bool, found 1 \(int\)"),
-    (Bytes(), "a", r"takes bytes, found 'a' \(str\)"), (Uuid(), 3, r"takes str, found 3 \(int\)"),
-    (BY_SIZE, "k", r"takes objects with key, window_start, window_end; 'k' \(str\) has no key"),
-    (BY_SIZE, Windowed("k", 0, 1), r"takes datetime.datetime for window_start, found 0 \(int\)")])
+@pytest.mark.parametrize(
+    ("serde", "item", "words"),
+    [
+        (String("user"), 3, r"String\('user'\) takes str, found 3 \(int\)"),
+        (Int32(), "3", r"takes int, found '3' \(str\)"),
+        (Int64(), 1.5, r"takes int, found 1.5 \(float\)"),
+        (Int64(), True, r"takes int, found True \(bool\)"),
+        (Float64(), "a", r"takes float, found 'a' \(str\)"),
+        (Boolean(), 1, r"takes bool, found 1 \(int\)"),
+        (Bytes(), "a", r"takes bytes, found 'a' \(str\)"),
+        (Uuid(), 3, r"takes str, found 3 \(int\)"),
+        (BY_SIZE, "k", r"takes objects with key, window_start, window_end; 'k' \(str\) has no key"),
+        (BY_SIZE, Windowed("k", 0, 1), r"takes datetime.datetime for window_start, found 0 \(int\)"),
+    ],
+)
 def test_objects_of_another_type_are_refused_with_the_wanted_one(serde, item, words):
     with pytest.raises(TypeError, match=words):
         serde.encode(item)

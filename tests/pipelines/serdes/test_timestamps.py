@@ -76,9 +76,15 @@ def test_a_time_in_microseconds_is_bad_input_and_makes_nothing_late():
     assert dead_letter_frame([letter], 1)["timestamp"].to_list() == [None]
 
 
-@pytest.mark.parametrize(("of", "order", "ms"), [
-    ("ms", Order(ms=17), 17), ("at", Order(at=NOON), int(NOON.timestamp() * 1000)),
-    ("day", Order(day=date(1970, 1, 2)), 86_400_000), (col("ms") * 1000, Order(ms=3), 3000)])
+@pytest.mark.parametrize(
+    ("of", "order", "ms"),
+    [
+        ("ms", Order(ms=17), 17),
+        ("at", Order(at=NOON), int(NOON.timestamp() * 1000)),
+        ("day", Order(day=date(1970, 1, 2)), 86_400_000),
+        (col("ms") * 1000, Order(ms=3), 3000),
+    ],
+)
 def test_a_field_or_an_expression_gives_the_time(of, order, ms):
     with driver_of(FailOnInvalidTimestamp(of)) as driver:
         pipe(driver, (order, 5))
@@ -101,7 +107,8 @@ def test_the_partition_time_stands_in_and_before_any_there_is_none():
         pipe(driver, (Order(), -1), (Order(), 9), (Order(), -1), (Order(), 4), (Order(), -7))
         assert times(driver) == [9, 9, 4, 9]
         assert [bad.reason for bad in driver.dead_letters] == [
-            "negative timestamp -1, and no record before it in its partition has one"]
+            "negative timestamp -1, and no record before it in its partition has one"
+        ]
 
 
 def test_the_wall_clock_can_give_the_time():
@@ -115,17 +122,23 @@ def test_the_wall_clock_can_give_the_time():
 
 def test_a_table_takes_its_times_from_an_extractor_too():
     builder = StreamsBuilder()
-    builder.table("orders", key=String("user"), value=Json(Order), store="t",
-                  timestamp=FailOnInvalidTimestamp("ms")).to_delta("out")
+    builder.table(
+        "orders", key=String("user"), value=Json(Order), store="t", timestamp=FailOnInvalidTimestamp("ms")
+    ).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
         pipe(driver, (Order(ms=8), 1))
         assert times(driver) == [8]
 
 
-@pytest.mark.parametrize(("timestamp", "message"), [
-    ("at", "timestamp is 'at'; pass an extractor"), (FailOnInvalidTimestamp("nope"), "'nope'; the columns here are"),
-    (FailOnInvalidTimestamp("user"), "has type String; it must be a datetime"),
-    (FailOnInvalidTimestamp(col("ms").max()), "beyond its own record")])
+@pytest.mark.parametrize(
+    ("timestamp", "message"),
+    [
+        ("at", "timestamp is 'at'; pass an extractor"),
+        (FailOnInvalidTimestamp("nope"), "'nope'; the columns here are"),
+        (FailOnInvalidTimestamp("user"), "has type String; it must be a datetime"),
+        (FailOnInvalidTimestamp(col("ms").max()), "beyond its own record"),
+    ],
+)
 def test_a_mistake_is_named(timestamp, message):
     with pytest.raises(TopologyError, match=message):
         driver_of(timestamp)
@@ -140,11 +153,14 @@ def decoded(source, records, bounds):
     """Rows, bad records and skipped offsets of ``records`` decoded batch by batch."""
     rows, bad, skipped, newest = [], [], [], -1
     for start, end in pairwise(bounds):
-        frame = pl.DataFrame([(key, value, time, offset)
-                              for offset, (time, key, value) in enumerate(records[start:end], start)],
-                             schema=RAW_SCHEMA, orient="row")
-        found = decode_source(source, SimpleNamespace(topic="orders", partition=0, frame=frame),
-                              partition_time_ms=newest, now_ms=99)
+        frame = pl.DataFrame(
+            [(key, value, time, offset) for offset, (time, key, value) in enumerate(records[start:end], start)],
+            schema=RAW_SCHEMA,
+            orient="row",
+        )
+        found = decode_source(
+            source, SimpleNamespace(topic="orders", partition=0, frame=frame), partition_time_ms=newest, now_ms=99
+        )
         rows += found.frame.rows()
         bad += [(record.offset, record.reason) for record in found.bad]
         skipped += found.skipped

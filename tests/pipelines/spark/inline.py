@@ -67,9 +67,10 @@ class _Reader:
         taken = self.rows[start:end]
         if until_time_ms is not None:
             beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
-            taken = taken[:max(beyond[0], 1)] if beyond else taken
-        frame = pl.DataFrame([(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA,
-                             orient="row")
+            taken = taken[: max(beyond[0], 1)] if beyond else taken
+        frame = pl.DataFrame(
+            [(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA, orient="row"
+        )
         return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def take_back(self, records: RawRecords, offset: int) -> None:
@@ -86,9 +87,19 @@ class InlineSlots:
         return [self.runner.run(plan) for plan in plans]
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
-        return [(request.task, self.runner.settle(request.task, request.instance, generation=request.generation,
-                                                  committed=request.committed, close=request.close))
-                for request in requests]
+        return [
+            (
+                request.task,
+                self.runner.settle(
+                    request.task,
+                    request.instance,
+                    generation=request.generation,
+                    committed=request.committed,
+                    close=request.close,
+                ),
+            )
+            for request in requests
+        ]
 
 
 @dataclass
@@ -145,8 +156,20 @@ class Desk:
 
     def ask(self, kind: str, **arguments: str) -> int:
         number = len(self.asked) + len(self.answers) + 1
-        self.asked.append(RequestRow(id=number, application="", kind=kind, arguments=arguments, requested_by="a test",
-                                     reason="", requested_at_ms=0, state="pending", result="", finished_at_ms=None))
+        self.asked.append(
+            RequestRow(
+                id=number,
+                application="",
+                kind=kind,
+                arguments=arguments,
+                requested_by="a test",
+                reason="",
+                requested_at_ms=0,
+                state="pending",
+                result="",
+                finished_at_ms=None,
+            )
+        )
         return number
 
     def requests(self) -> list[RequestRow]:
@@ -177,9 +200,12 @@ class Place:
     @property
     def settings(self) -> TaskSettings:
         counts = self.application.topology.partition_counts(self.topics.partition_counts())
-        return TaskSettings(application_folder=str(self.warehouse / self.application.id),
-                            state_folder=str(self.folder / "state"), partition_counts=counts,
-                            on_error=self.application.on_error)
+        return TaskSettings(
+            application_folder=str(self.warehouse / self.application.id),
+            state_folder=str(self.folder / "state"),
+            partition_counts=counts,
+            on_error=self.application.on_error,
+        )
 
     def name_of(self, task: str) -> str:
         """The stored name of a task given as ``0_3``."""
@@ -189,24 +215,48 @@ class Place:
         """The folder of a task's instances."""
         return self.folder / "state" / self.name_of(task)
 
-    def driver(self, on_step: Callable[[str], None] = lambda name: None,
-               on_progress: Callable[[Progress], None] = lambda progress: None, *,
-               accept_state_loss: bool = False) -> Driver:
+    def driver(
+        self,
+        on_step: Callable[[str], None] = lambda name: None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+        *,
+        accept_state_loss: bool = False,
+    ) -> Driver:
         """A new generation, claimed."""
         application = self.application
         runner = EpochRunner(application.topology, self.settings, self.topics.reader, on_step)
-        committer = Committer(self.warehouse, application.id, application_tables(application.topology),
-                              fingerprint=application.topology.fingerprint, on_step=on_step)
+        committer = Committer(
+            self.warehouse,
+            application.id,
+            application_tables(application.topology),
+            fingerprint=application.topology.fingerprint,
+            on_step=on_step,
+        )
         coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
-        coordinator.start(self.topics.partition_counts(), self.topics.start_offsets,
-                          beginning_offsets=self.topics.start_offsets,
-                          accept_state_loss=accept_state_loss)
+        coordinator.start(
+            self.topics.partition_counts(),
+            self.topics.start_offsets,
+            beginning_offsets=self.topics.start_offsets,
+            accept_state_loss=accept_state_loss,
+        )
         self.restores = InlineRestores(application, self.settings)
         self.snapshots = InlineSnapshots(application, self.settings)
-        limits = Limits(max_records=self.max_records, max_bytes=1 << 20, max_skew_ms=max_skew_ms(application),
-                        max_task_idle_ms=max_task_idle_ms(application))
-        return Driver(coordinator, self.topics, self.desk, self.restores, self.snapshots, limits, on_progress,
-                      snapshot_rows=self.snapshot_rows)
+        limits = Limits(
+            max_records=self.max_records,
+            max_bytes=1 << 20,
+            max_skew_ms=max_skew_ms(application),
+            max_task_idle_ms=max_task_idle_ms(application),
+        )
+        return Driver(
+            coordinator,
+            self.topics,
+            self.desk,
+            self.restores,
+            self.snapshots,
+            limits,
+            on_progress,
+            snapshot_rows=self.snapshot_rows,
+        )
 
     def run(self, on_step: Callable[[str], None] = lambda name: None, *, accept_state_loss: bool = False) -> RunSummary:
         """A new generation, run until it has caught up."""

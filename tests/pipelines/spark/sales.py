@@ -26,8 +26,10 @@ def application(on_error="fail", commit_interval=timedelta(milliseconds=1), stor
 
 
 def sales(count: int, partition: int) -> list:
-    return [(b"shop-%d" % (number % 5 * 2 + partition), json.dumps({"amount": number}).encode(), 1_000 + number * 10)
-            for number in range(count)]
+    return [
+        (b"shop-%d" % (number % 5 * 2 + partition), json.dumps({"amount": number}).encode(), 1_000 + number * 10)
+        for number in range(count)
+    ]
 
 
 def totals(place: Place) -> dict[str, tuple[int, int]]:
@@ -36,7 +38,10 @@ def totals(place: Place) -> dict[str, tuple[int, int]]:
 
 
 def expected(place: Place) -> dict[str, tuple[int, int]]:
-    rows = pl.DataFrame([(key.decode(), json.loads(value)["amount"]) for rows in place.topics.rows.values()
-                         for key, value, _ in rows], schema=["shop", "amount"], orient="row")
+    rows = pl.DataFrame(
+        [(key.decode(), json.loads(value)["amount"]) for rows in place.topics.rows.values() for key, value, _ in rows],
+        schema=["shop", "amount"],
+        orient="row",
+    )
     summed = rows.group_by("shop").agg(pl.col("amount").sum(), pl.len())
     return {shop: (total, count) for shop, total, count in summed.iter_rows()}

@@ -21,14 +21,22 @@ DAYS = Days.of_ms(0, 24 * 3600 * 1000)
 
 def begun(settings: Settings) -> Shadow:
     shadow = Shadow.of(settings.warehouse, settings.state_dir, app.id, "a-day")
-    shadow.begin(Backfill(id=shadow.id, application=app.id, days=DAYS, source="Kafka", ranges={TOPIC: {0: (0, 9)}},
-                          cut_epoch=1))
+    shadow.begin(
+        Backfill(id=shadow.id, application=app.id, days=DAYS, source="Kafka", ranges={TOPIC: {0: (0, 9)}}, cut_epoch=1)
+    )
     return shadow
 
 
 def run(settings: Settings) -> None:
-    backfill.run_shadow(REFERENCE, settings, begun(settings), bootstrap_servers="nowhere:1", owner="a test",
-                        stop=Event(), spark=object())
+    backfill.run_shadow(
+        REFERENCE,
+        settings,
+        begun(settings),
+        bootstrap_servers="nowhere:1",
+        owner="a test",
+        stop=Event(),
+        spark=object(),
+    )
 
 
 def test_a_program_that_needs_a_schema_registry_is_refused_without_one(tmp_path):

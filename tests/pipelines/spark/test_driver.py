@@ -63,7 +63,9 @@ def test_dead_letters_keep_bad_records_and_the_run_goes_on(place):
     place.run()
     letters = read_table(place.warehouse / "sales" / "_dead_letters").sort("partition")
     assert letters.select("topic", "partition", "offset", "value").rows() == [
-        ("sales", 0, 3, b"{not json"), ("sales", 1, 70, b"{}")]
+        ("sales", 0, 3, b"{not json"),
+        ("sales", 1, 70, b"{}"),
+    ]
     assert "negative timestamp" in letters["reason"][1] or "amount" in letters["reason"][1]
     assert sum(count for _, count in totals(place).values()) == 198
 
@@ -109,8 +111,9 @@ def test_another_topology_or_partition_count_is_refused_with_the_way_out(place):
 
 def test_partitions_keep_together_in_event_time_while_they_catch_up(place):
     place.application = application(max_skew=timedelta(milliseconds=100))
-    place.topics.rows["sales", 1] = [(key, value, 1_000 + (time - 1_000) * 3) for key, value, time
-                                     in place.topics.rows["sales", 1]]
+    place.topics.rows["sales", 1] = [
+        (key, value, 1_000 + (time - 1_000) * 3) for key, value, time in place.topics.rows["sales", 1]
+    ]
     driver = place.driver()
     coordinator, skews = driver._coordinator, []
     accept = coordinator.run_epoch
@@ -136,8 +139,11 @@ def test_a_run_tells_its_metrics_those_of_restores_too(place):
     place.topics.rows["sales", 0] += [*sales(20, 0), (None, b'{"amount": 1}', 2_000)]
     told = []
     place.driver(on_progress=lambda progress: told.append(progress.readings)).run(Event(), until_caught_up=True)
-    found = {(reading.name, reading.tags.get("task-id", "")): reading.value for reading in told[-1]
-             if "processor-node-id" not in reading.tags}
+    found = {
+        (reading.name, reading.tags.get("task-id", "")): reading.value
+        for reading in told[-1]
+        if "processor-node-id" not in reading.tags
+    }
     assert (found["process-total", ""], found["process-total", "0_0"]) == (21, 21)
     assert (found["dropped-records-total", "0_0"], found["record-lateness-max", "0_0"]) == (1, 990)
     assert found["restore-total", "0_0"] == 5

@@ -43,9 +43,12 @@ def written(place: Place) -> list[int]:
 @pytest.mark.slow
 def test_partitions_keep_together_in_extracted_time_while_they_catch_up(tmp_path):
     times = {0: range(0, 1_000, 10), 1: range(0, 3_000, 30)}
-    place = Place(application(FailOnInvalidTimestamp("ms"), max_skew=timedelta(milliseconds=100)),
-                  Topics({("sales", partition): rows(found) for partition, found in times.items()}), tmp_path,
-                  max_records=30)
+    place = Place(
+        application(FailOnInvalidTimestamp("ms"), max_skew=timedelta(milliseconds=100)),
+        Topics({("sales", partition): rows(found) for partition, found in times.items()}),
+        tmp_path,
+        max_records=30,
+    )
     driver, ahead = place.driver(), []
     coordinator = driver._coordinator
     run_epoch = coordinator.run_epoch
@@ -66,8 +69,12 @@ def test_partitions_keep_together_in_extracted_time_while_they_catch_up(tmp_path
 
 def test_the_partition_time_goes_on_from_epoch_to_epoch_and_run_to_run(tmp_path):
     times = [5, None, 3, *[None] * 7, 9, *[None] * 10, 2]
-    place = Place(application(UsePartitionTimeOnInvalidTimestamp("ms")), Topics({("sales", 0): rows(times)}), tmp_path,
-                  max_records=4)
+    place = Place(
+        application(UsePartitionTimeOnInvalidTimestamp("ms")),
+        Topics({("sales", 0): rows(times)}),
+        tmp_path,
+        max_records=4,
+    )
     place.run()
     place.topics.rows["sales", 0] += rows([None, 11])
     place.run()
@@ -75,8 +82,12 @@ def test_the_partition_time_goes_on_from_epoch_to_epoch_and_run_to_run(tmp_path)
 
 
 def test_skipped_records_are_counted_once_and_passed(tmp_path):
-    place = Place(application(LogAndSkipOnInvalidTimestamp("ms")), Topics({("sales", 0): rows([5, None, -1, 7] * 10)}),
-                  tmp_path, max_records=7)
+    place = Place(
+        application(LogAndSkipOnInvalidTimestamp("ms")),
+        Topics({("sales", 0): rows([5, None, -1, 7] * 10)}),
+        tmp_path,
+        max_records=7,
+    )
     summary = place.run()
     assert (summary.totals["invalid_timestamps"], summary.records_in) == (20, 40)
     assert written(place) == [5, 7] * 10

@@ -49,13 +49,23 @@ def place(tmp_path) -> Place:
     random, topics = Random(7), Topics({})
     for number in range(ORDERS):
         topics.rows["orders", number] = [
-            (b"%d-%d" % (number, random.randrange(12)), None if random.random() < 0.2 else json.dumps(
-                {"customer": random.choice(["ann", "bob", "eve", "joe", None]), "amount": index}).encode(),
-             random.randrange(1_000)) for index in range(90)]
+            (
+                b"%d-%d" % (number, random.randrange(12)),
+                None
+                if random.random() < 0.2
+                else json.dumps(
+                    {"customer": random.choice(["ann", "bob", "eve", "joe", None]), "amount": index}
+                ).encode(),
+                random.randrange(1_000),
+            )
+            for index in range(90)
+        ]
     for name in (b"ann", b"bob", b"eve", b"joe"):
         rows = topics.rows.setdefault(("customers", int(murmur2([name])[0] & 0x7FFFFFFF) % CUSTOMERS), [])
-        rows += [(name, None if random.random() < 0.3 else b'{"tier": "%d"}' % index, random.randrange(1_000))
-                 for index in range(40)]
+        rows += [
+            (name, None if random.random() < 0.3 else b'{"tier": "%d"}' % index, random.randrange(1_000))
+            for index in range(40)
+        ]
     for number in range(CUSTOMERS):
         topics.rows.setdefault(("customers", number), [])
     return Place(program(), topics, tmp_path, max_records=9)
@@ -67,8 +77,10 @@ def expected(place: Place) -> tuple[dict, dict]:
     for (topic, _), rows in place.topics.rows.items():
         newest[topic] |= {key.decode(): value and json.loads(value) for key, value, _ in rows}
     orders = {key: order for key, order in newest["orders"].items() if order}
-    every = {key: (order["amount"], (newest["customers"].get(order["customer"]) or {}).get("tier"))
-             for key, order in orders.items()}
+    every = {
+        key: (order["amount"], (newest["customers"].get(order["customer"]) or {}).get("tier"))
+        for key, order in orders.items()
+    }
     return {key: row for key, row in every.items() if row[1] is not None}, every
 
 
@@ -117,8 +129,16 @@ def test_a_stop_leaves_no_messages_on_their_way_and_the_next_run_goes_on_with_th
     place.driver(on_progress=lambda progress: stop.set() if progress.epoch > 3 else None).run(stop)
     commit = newest_commit(place.warehouse, "shop")
     assert not commit.pending_blobs
-    assert 0 < sum(offset for task in commit.tasks.values() for offsets in task.positions.values()
-                   for offset in offsets.values()) < sum(map(len, place.topics.rows.values()))
+    assert (
+        0
+        < sum(
+            offset
+            for task in commit.tasks.values()
+            for offsets in task.positions.values()
+            for offset in offsets.values()
+        )
+        < sum(map(len, place.topics.rows.values()))
+    )
     if is_lost:
         shutil.rmtree(place.folder / "state")
     place.run()

@@ -55,7 +55,8 @@ def test_a_failure_is_logged_once_in_a_while_and_the_next_positions_are_sent(cap
         mirror.close()
     assert groups.sent[-1] == ("lag", {("sales", 0): 9})
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "the positions did not reach consumer group 'lag'"]
+        "the positions did not reach consumer group 'lag'"
+    ]
 
 
 def test_every_commit_hands_its_positions_over(tmp_path):

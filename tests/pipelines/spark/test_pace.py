@@ -33,7 +33,8 @@ def test_a_full_epoch_brings_the_next_to_a_share_of_the_commit_interval_by_steps
 
 def test_epochs_never_become_so_small_that_starting_them_would_be_all():
     assert after((1, 1.0), *[(START * 4, 60.0)] * 9, *[(MIN_EPOCH_RECORDS, 60.0)] * 9).share(1) == (
-        START * 4 * 0.5 + 1), "an epoch that is not full says nothing"
+        START * 4 * 0.5 + 1
+    ), "an epoch that is not full says nothing"
     slow = after((START, 2.0))
     for _ in range(9):
         slow.took(slow.share(1), 60.0)

@@ -15,18 +15,28 @@ STATE = StateId(3, 8)
 
 
 def source_task(partition: int = 0, position: int = 10, *, visited: bool = True) -> Task:
-    return Task(id=TaskId(0, partition), instance="first", topics=("in",), current=StateId(3, 7),
-                committed=StateId(3, 5), positions={"in": {partition: position}}, visited=visited)
+    return Task(
+        id=TaskId(0, partition),
+        instance="first",
+        topics=("in",),
+        current=StateId(3, 7),
+        committed=StateId(3, 5),
+        positions={"in": {partition: position}},
+        visited=visited,
+    )
 
 
 def plan(task: Task, end: int, now_ms: int = 0):
-    return plan_task(task, state=STATE, ends={("in", task.id.partition): end}, limits=LIMITS, now_ms=now_ms,
-                     until_time_ms=None)
+    return plan_task(
+        task, state=STATE, ends={("in", task.id.partition): end}, limits=LIMITS, now_ms=now_ms, until_time_ms=None
+    )
 
 
 def receipt(task: Task, **changes) -> Receipt:
-    return replace(Receipt(task=task.id, plan_hash="h", status=ReceiptStatus.DONE, state=STATE,
-                           positions=task.positions), **changes)
+    return replace(
+        Receipt(task=task.id, plan_hash="h", status=ReceiptStatus.DONE, state=STATE, positions=task.positions),
+        **changes,
+    )
 
 
 @pytest.mark.parametrize(("end", "planned"), [(11, 11), (110, 110), (500, 110)])
@@ -40,8 +50,14 @@ def test_a_task_waits_for_a_topic_without_records_as_long_as_it_is_told_to():
     task = replace(source_task(), topics=("in", "other"), positions={"in": {0: 10}, "other": {0: 5}})
 
     def ranges(now_ms: int, other_end: int) -> list[str]:
-        found = plan_task(task, state=STATE, ends={("in", 0): 20, ("other", 0): other_end}, now_ms=now_ms,
-                          limits=replace(LIMITS, max_task_idle_ms=100), until_time_ms=None)
+        found = plan_task(
+            task,
+            state=STATE,
+            ends={("in", 0): 20, ("other", 0): other_end},
+            now_ms=now_ms,
+            limits=replace(LIMITS, max_task_idle_ms=100),
+            until_time_ms=None,
+        )
         return [wanted.topic for wanted in found.ranges] if found else []
 
     assert ranges(1_000, 5) == ranges(1_099, 5) == []
@@ -52,8 +68,14 @@ def test_a_task_waits_for_a_topic_without_records_as_long_as_it_is_told_to():
 
 @pytest.mark.parametrize(("max_task_idle_ms", "available"), [(0, 500), (None, None)])
 def test_a_plan_says_how_much_the_brokers_have_unless_nothing_is_waited_for(max_task_idle_ms, available):
-    found = plan_task(source_task(), state=STATE, ends={("in", 0): 500}, now_ms=0, until_time_ms=None,
-                      limits=replace(LIMITS, max_task_idle_ms=max_task_idle_ms))
+    found = plan_task(
+        source_task(),
+        state=STATE,
+        ends={("in", 0): 500},
+        now_ms=0,
+        until_time_ms=None,
+        limits=replace(LIMITS, max_task_idle_ms=max_task_idle_ms),
+    )
     assert [(wanted.end, wanted.available) for wanted in found.ranges] == [(110, available)]
 
 
@@ -94,8 +116,12 @@ def test_accepting_a_receipt_moves_the_task_and_settling_forgets_what_is_durable
     file = FileEntry(table="out", path="f", size_bytes=1, rows=1)
     moved = task.accept(receipt(task, positions={"in": {0: 20}}, files=(file,), counts={"records_in": 10}))
     assert moved
-    assert (task.current, task.positions, task.files, task.totals) == (STATE, {"in": {0: 20}}, [file],
-                                                                       {"records_in": 10})
+    assert (task.current, task.positions, task.files, task.totals) == (
+        STATE,
+        {"in": {0: 20}},
+        [file],
+        {"records_in": 10},
+    )
     task.settled()
     assert (task.committed, task.files) == (STATE, [])
 

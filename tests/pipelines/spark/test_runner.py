@@ -32,8 +32,13 @@ def settings(tmp_path, monkeypatch):
 def test_a_run_until_caught_up_gives_up_on_brokers_that_have_never_answered(settings):
     messages = []
     with pytest.raises(BrokerUnreachableError, match=r"no answer from Kafka at 127.0.0.1:1 \(.*, for 0.2 s\); check"):
-        runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, until_caught_up=True,
-                   on_progress=lambda progress: messages.append(progress.message))
+        runner.run(
+            REFERENCE,
+            settings,
+            bootstrap_servers=NOBODY,
+            until_caught_up=True,
+            on_progress=lambda progress: messages.append(progress.message),
+        )
     assert messages
     assert all(message.endswith("; trying again for 0.2 s") for message in messages)
     assert ControlDatabase(settings.control_database_url).application_status("reads-nowhere").state == "failed"
@@ -52,10 +57,12 @@ def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
     assert all(message.endswith("; trying again until stopped") for message in messages)
 
 
-@pytest.mark.parametrize(("program", "refusal"), [
-    ({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)])
+@pytest.mark.parametrize(
+    ("program", "refusal"), [({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)]
+)
 def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_starts(
-        tmp_path, settings, monkeypatch, program, refusal):
+    tmp_path, settings, monkeypatch, program, refusal
+):
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
     monkeypatch.setattr(runner, "load_application", lambda reference: changed(**program))

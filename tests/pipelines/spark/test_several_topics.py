@@ -43,15 +43,20 @@ def test_topics_of_different_pace_are_taken_in_the_order_of_time(tmp_path, monke
         merged.to_table("newest")
 
     sparse, dense = rows(10, 100), rows(60, 7, 1)
-    run = place(tmp_path, program, {("sparse", 0): sparse, ("dense", 0): dense},
-                uncommitted_max_bytes=uncommitted_max_bytes)
+    run = place(
+        tmp_path, program, {("sparse", 0): sparse, ("dense", 0): dense}, uncommitted_max_bytes=uncommitted_max_bytes
+    )
     assert run.run().records_in == 70
     assert written(run) == [value.decode() for _, value, _ in sorted(sparse + dense, key=lambda row: row[2])]
 
 
 def test_without_waiting_a_topic_overtakes_another(tmp_path):
-    run = place(tmp_path, lambda b: stream(b, "sparse").merge(stream(b, "dense")).to_delta("out"),
-                {("sparse", 0): rows(10, 100), ("dense", 0): rows(60, 7, 1)}, max_task_idle=None)
+    run = place(
+        tmp_path,
+        lambda b: stream(b, "sparse").merge(stream(b, "dense")).to_delta("out"),
+        {("sparse", 0): rows(10, 100), ("dense", 0): rows(60, 7, 1)},
+        max_task_idle=None,
+    )
     run.run()
     assert len(written(run)) == 70
     assert written(run).index("0@500") < written(run).index("1@49")
@@ -88,8 +93,9 @@ def test_a_global_table_is_loaded_whole_before_the_first_record_and_read_on(tmp_
         table = builder.global_table("names", key=String("id"), value=String("name"), store="names")
         stream(builder, "in").left_join(table, key="key").map_values(value="name").to_delta("out")
 
-    names = {("names", partition): [(b"k", b"%d" % number, 0) for number in range(partition, 30, 2)]
-             for partition in (0, 1)}
+    names = {
+        ("names", partition): [(b"k", b"%d" % number, 0) for number in range(partition, 30, 2)] for partition in (0, 1)
+    }
     names["names", 1] = [(b"other", b"x", 0)]
     run = place(tmp_path, program, {("in", 0): rows(3, 1), **names})
     run.run()
@@ -101,8 +107,11 @@ def test_a_global_table_is_loaded_whole_before_the_first_record_and_read_on(tmp_
 
 
 def test_a_topic_with_fewer_partitions_leaves_the_other_tasks_alone(tmp_path):
-    run = place(tmp_path, lambda b: stream(b, "one").merge(stream(b, "two")).to_delta("out"),
-                {("one", 0): rows(5, 1), ("two", 0): rows(5, 1, 1), ("two", 1): rows(5, 1, 2)})
+    run = place(
+        tmp_path,
+        lambda b: stream(b, "one").merge(stream(b, "two")).to_delta("out"),
+        {("one", 0): rows(5, 1), ("two", 0): rows(5, 1, 1), ("two", 1): rows(5, 1, 2)},
+    )
     assert run.run().records_in == 15
     assert len(written(run)) == 15
     again = replace(run)

@@ -194,8 +194,10 @@ def test_a_driver_that_dies_around_a_snapshot_leaves_nothing_wrong(shop, monkeyp
 
     def on_step(step):
         lists = [task.snapshot != task.listed_snapshot for task in driver._coordinator.tasks.values()]
-        if any(lists) and ((moment, step) == ("before a commit lists it", "files written")
-                           or (moment, step) == ("after a commit lists it", "pivot appended")):
+        if any(lists) and (
+            (moment, step) == ("before a commit lists it", "files written")
+            or (moment, step) == ("after a commit lists it", "pivot appended")
+        ):
             raise Killed
 
     monkeypatch.setattr(snapshot_module, "_copy", die)

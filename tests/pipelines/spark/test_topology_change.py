@@ -28,8 +28,9 @@ class Refund:
     amount: int
 
 
-def program(*, store="sums", refunds=False, positive_only=False, output="totals", total="total",
-            by_amount=False) -> Application:
+def program(
+    *, store="sums", refunds=False, positive_only=False, output="totals", total="total", by_amount=False
+) -> Application:
     """``application()`` of ``sales``, changed."""
     builder = StreamsBuilder()
     stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
@@ -40,7 +41,8 @@ def program(*, store="sums", refunds=False, positive_only=False, output="totals"
         stream.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
     if refunds:
         builder.stream("refunds", key=String("shop"), value=Json(Refund)).group_by_key().agg(
-            "refunds", total=Sum("amount")).to_delta("refunds")
+            "refunds", total=Sum("amount")
+        ).to_delta("refunds")
     return Application("sales", builder)
 
 
@@ -58,7 +60,8 @@ def more_sales(place: Place, *partitions: int) -> None:
 def add_refunds(place: Place) -> None:
     for partition in (0, 1):
         place.topics.rows["refunds", partition] = [
-            (b"shop-%d" % partition, json.dumps({"amount": 5}).encode(), 5_000)] * 3
+            (b"shop-%d" % partition, json.dumps({"amount": 5}).encode(), 5_000)
+        ] * 3
 
 
 @pytest.mark.slow

@@ -164,8 +164,15 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
     """Spark starts a task again when its worker dies; the half-built instance must not stand in the way."""
     place.run()
     commit = newest_commit(place.warehouse, "sales")
-    request = RestoreRequest(task=TaskId(0, 1), instance="new", commit=commit.tasks[place.name_of("0_1")],
-                             through=commit.state_id, generation=2, reason="a test", take_snapshot=False)
+    request = RestoreRequest(
+        task=TaskId(0, 1),
+        instance="new",
+        commit=commit.tasks[place.name_of("0_1")],
+        through=commit.state_id,
+        generation=2,
+        reason="a test",
+        take_snapshot=False,
+    )
 
     class Killed(BaseException):
         pass
@@ -191,8 +198,13 @@ def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatc
         told.append(read_progress(store.folder.parent))
 
     monkeypatch.setattr(TaskStore, "bulk_load", load_and_look)
-    monkeypatch.setattr(InlineRestores, "progress", lambda restores: {
-        request.task: read_progress(place.state_of("0_1")) or told[0] for request in restores.waiting if told})
+    monkeypatch.setattr(
+        InlineRestores,
+        "progress",
+        lambda restores: {
+            request.task: read_progress(place.state_of("0_1")) or told[0] for request in restores.waiting if told
+        },
+    )
     shutil.rmtree(place.state_of("0_1") / "first")
     finished = InlineRestores.finished
 
@@ -205,7 +217,8 @@ def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatc
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
     place.desk.report = lambda progress, tasks, ends: rows.extend(
-        ControlPanel(None, {task.id: 0 for task in tasks})._row(task, ends, is_paused=False) for task in tasks)
+        ControlPanel(None, {task.id: 0 for task in tasks})._row(task, ends, is_paused=False) for task in tasks
+    )
     place.topics.rows["sales", 0] += sales(30, 0)
     place.run()
     assert (told[0].rows, told[0].bytes_read < told[0].bytes_total) == (5, False)
@@ -221,8 +234,10 @@ def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, 
     place.topics.rows["sales", 0] += sales(30, 0)
 
     def finished(restores):
-        failed = [Restored(request=request, rows=0, seconds=0.0, error="OSError: the disk is gone")
-                  for request in restores.waiting]
+        failed = [
+            Restored(request=request, rows=0, seconds=0.0, error="OSError: the disk is gone")
+            for request in restores.waiting
+        ]
         restores.waiting.clear()
         return failed
 

@@ -21,9 +21,15 @@ ROW_BYTES = 40
 def place(tmp_path, monkeypatch):
     """1,500 shops in each of two partitions, one sale each; batches of 50 records."""
     monkeypatch.setattr(epoch, "BATCH_ROWS", 50)
-    topics = Topics({("sales", partition): [
-        (b"shop-%d-%d" % (partition, number), json.dumps({"amount": number}).encode(), 1_000 + number)
-        for number in range(1500)] for partition in (0, 1)})
+    topics = Topics(
+        {
+            ("sales", partition): [
+                (b"shop-%d-%d" % (partition, number), json.dumps({"amount": number}).encode(), 1_000 + number)
+                for number in range(1500)
+            ]
+            for partition in (0, 1)
+        }
+    )
     return Place(application(commit_interval=timedelta(hours=1)), topics, tmp_path, max_records=10_000)
 
 

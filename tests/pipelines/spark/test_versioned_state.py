@@ -43,10 +43,16 @@ class Market(Place):
 
 def application() -> Application:
     builder = StreamsBuilder()
-    rates = builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates",
-                          history_retention=timedelta(milliseconds=400))
+    rates = builder.table(
+        "rates",
+        key=String("currency"),
+        value=Int64("rate"),
+        store="rates",
+        history_retention=timedelta(milliseconds=400),
+    )
     builder.stream("sales", key=String("currency"), value=Int64("amount")).left_join(
-        rates, grace=timedelta(milliseconds=90), store="waiting").to_delta("converted")
+        rates, grace=timedelta(milliseconds=90), store="waiting"
+    ).to_delta("converted")
     return Application("market", builder, commit_interval=timedelta(milliseconds=1))
 
 
@@ -63,8 +69,9 @@ def records(topic: str) -> list[tuple[bytes, bytes | None, int]]:
 
 @pytest.fixture
 def market(tmp_path):
-    yield Market(application(), Topics({(topic, 0): records(topic) for topic in ("rates", "sales")}), tmp_path,
-                 max_records=11)
+    yield Market(
+        application(), Topics({(topic, 0): records(topic) for topic in ("rates", "sales")}), tmp_path, max_records=11
+    )
     TaskStoreCache.close_all()
 
 
@@ -77,8 +84,10 @@ def of_single_records(market: Market) -> list[tuple]:
             topic = min(waiting, key=lambda topic: queues[topic][0][2])
             key, value, time_ms = queues[topic].pop(0)
             inputs[topic].pipe_input(key, value, timestamp_ms=time_ms)
-        return [(*record.row.values(), record.timestamp)
-                for record in driver.create_output_table("converted").read_records()]
+        return [
+            (*record.row.values(), record.timestamp)
+            for record in driver.create_output_table("converted").read_records()
+        ]
 
 
 @pytest.mark.slow
@@ -97,7 +106,7 @@ def test_after_a_kill_and_with_the_state_lost_the_results_are_those_of_single_re
     shutil.rmtree(market.state_of("0_0"))
     market.run()
     assert len(market.restores.done) == 1
-    assert market.written()[:len(committed)] == committed
+    assert market.written()[: len(committed)] == committed
     assert 0 < len(committed) < len(market.written())
     assert market.written() == of_single_records(market)
     assert len({amount for _, amount, _, _ in market.written()}) > 40
@@ -106,8 +115,9 @@ def test_after_a_kill_and_with_the_state_lost_the_results_are_those_of_single_re
 
 def test_a_query_as_of_a_time_gives_the_row_that_held_then(market, monkeypatch):
     market.run()
-    rates = sorted((time_ms, index, value) for index, (key, value, time_ms) in enumerate(records("rates"))
-                   if key == b"e")
+    rates = sorted(
+        (time_ms, index, value) for index, (key, value, time_ms) in enumerate(records("rates")) if key == b"e"
+    )
     reader = StateReader(market.folder, market.application)
     for time_ms in range(START + 1_250, START + 1_600, 50):
         (*_, (_, _, value)) = [rate for rate in rates if rate[0] <= time_ms]
@@ -115,6 +125,7 @@ def test_a_query_as_of_a_time_gives_the_row_that_held_then(market, monkeypatch):
         found = reader.get("rates", "e", as_of=moment).rows["rate"].to_list()
         assert found == ([] if value is None else [int.from_bytes(value, "big")])
     monkeypatch.setattr(registry, "registered_application", lambda settings, name: market.application)
-    shown = CliRunner().invoke(app, ["query", "market", "rates", "e", "--json", "--dir", str(market.folder),
-                                     "--as-of", moment.isoformat()])
+    shown = CliRunner().invoke(
+        app, ["query", "market", "rates", "e", "--json", "--dir", str(market.folder), "--as-of", moment.isoformat()]
+    )
     assert (shown.exit_code, f'"rate": {found[0]}' in shown.stdout) == (0, True)

@@ -14,8 +14,15 @@ from weir.pipelines.tasks.epoch import EpochRunner
 from weir.pipelines.tasks.plan import OffsetRange, ReceiptStatus, TaskPlan
 from weir.state.types import StateId, TaskId
 
-PLAN = TaskPlan(task=TaskId(0, 0), instance="first", state=StateId(1, 1), expected=None, committed=None, now_ms=0,
-                ranges=(OffsetRange(topic="sales", partition=0, start=0, end=20),))
+PLAN = TaskPlan(
+    task=TaskId(0, 0),
+    instance="first",
+    state=StateId(1, 1),
+    expected=None,
+    committed=None,
+    now_ms=0,
+    ranges=(OffsetRange(topic="sales", partition=0, start=0, end=20),),
+)
 
 
 @pytest.fixture
@@ -41,10 +48,15 @@ def test_a_task_whose_cancelled_twin_was_quicker_answers_with_the_twins_receipt(
     assert answer == receipts[0]
 
 
-@pytest.mark.parametrize("error", [
-    OSError(errno.ENOSPC, "No space left on device"), OSError("No space left on device (os error 28)"),
-    pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)"),
-    OSError(errno.EDQUOT, "Disk quota exceeded")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError("No space left on device (os error 28)"),
+        pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+)
 def test_a_disk_that_fills_while_files_are_written_is_waited_for(place, monkeypatch, error):
     def full(*args, **kwargs):
         raise error

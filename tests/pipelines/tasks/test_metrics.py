@@ -23,10 +23,19 @@ def epochs(*batches):
     builder = StreamsBuilder()
     events = builder.stream("events", key=String("user"), value=Json(Event))
     windows = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
-    (events.group_by_key().windowed_by(windows).count("counts")
-        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("final"))
-    (events.group_by_key().count("totals").suppress(Suppressed.until_time_limit(
-        timedelta(milliseconds=36), BufferConfig.unbounded())).to_delta("slow"))
+    (
+        events.group_by_key()
+        .windowed_by(windows)
+        .count("counts")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("final")
+    )
+    (
+        events.group_by_key()
+        .count("totals")
+        .suppress(Suppressed.until_time_limit(timedelta(milliseconds=36), BufferConfig.unbounded()))
+        .to_delta("slow")
+    )
     processor, session, clocks, outputs = TaskProcessor(builder.build().sub_topologies[0]), MemorySession(), {}, []
     for batch in batches:
         outputs.append(processor.run({"events": batch}, session, clocks, 0))
@@ -34,8 +43,9 @@ def epochs(*batches):
     return outputs
 
 
-RECORDS = frame([("a", 5, (1, "x")), ("a", 25, (1, "x")), ("b", 3, (1, "x")), (None, 24, (1, "x")),
-                 ("a", 40, (1, "x"))])
+RECORDS = frame(
+    [("a", 5, (1, "x")), ("a", 25, (1, "x")), ("b", 3, (1, "x")), (None, 24, (1, "x")), ("a", 40, (1, "x"))]
+)
 
 
 def test_lateness_is_behind_the_tasks_stream_time_over_all_records():
@@ -46,17 +56,25 @@ def test_lateness_is_behind_the_tasks_stream_time_over_all_records():
 def test_counts_are_those_of_the_node_that_made_them():
     (output,) = epochs(RECORDS)
     source, windowed, final, totals, slow = (
-        "KSTREAM-SOURCE-0000000000", "KSTREAM-AGGREGATE-0000000001", "KTABLE-SUPPRESS-0000000002",
-        "KSTREAM-AGGREGATE-0000000006", "KTABLE-SUPPRESS-0000000007")
+        "KSTREAM-SOURCE-0000000000",
+        "KSTREAM-AGGREGATE-0000000001",
+        "KTABLE-SUPPRESS-0000000002",
+        "KSTREAM-AGGREGATE-0000000006",
+        "KTABLE-SUPPRESS-0000000007",
+    )
     assert output.metrics.nodes == {
-        source: {"process": 5}, windowed: {"late_records": 1, "null_keys": 1}, final: {"suppression_emits": 2},
-        totals: {"null_keys": 1}, slow: {"suppression_emits": 1}}
+        source: {"process": 5},
+        windowed: {"late_records": 1, "null_keys": 1},
+        final: {"suppression_emits": 2},
+        totals: {"null_keys": 1},
+        slow: {"suppression_emits": 1},
+    }
     assert [rows for rows, _ in output.metrics.buffers.values()] == [1]
 
 
 def test_an_epochs_batches_add_up_to_the_metrics_of_one_batch():
     (whole,) = epochs(RECORDS)
-    parts = epochs(*(RECORDS[index:index + 1] for index in range(RECORDS.height)))
+    parts = epochs(*(RECORDS[index : index + 1] for index in range(RECORDS.height)))
     assert sum((part.metrics for part in parts), EpochMetrics()) == whole.metrics
 
 
@@ -75,9 +93,18 @@ def test_a_sensor_forgets_what_is_older_than_a_minute():
     assert (sensor.rate, sensor.average, sensor.maximum, sensor.total, sensor.last) == (0, 0, 0, 900.0, 600.0)
 
 
-@pytest.mark.parametrize("count", [
-    "late_records", "null_keys", "null_values", "expired_records", "out_of_order_records", "invalid_timestamps",
-    "dead_letters"])
+@pytest.mark.parametrize(
+    "count",
+    [
+        "late_records",
+        "null_keys",
+        "null_values",
+        "expired_records",
+        "out_of_order_records",
+        "invalid_timestamps",
+        "dead_letters",
+    ],
+)
 def test_all_that_is_dropped_counts_as_a_dropped_record(count):
     metrics = RunMetrics(lambda: 0.0)
     metrics.epoch("0_0", EpochMetrics(), {"records_in": 9, count: 2, "rows_out": 7})
@@ -90,26 +117,38 @@ def test_readings_have_kafka_streams_names_and_tags():
     clock[0] = 10.0
     metrics.commit(0.2)
     nodes = {"SOURCE": {"process": 100}, "AGG": {"late_records": 4}, "SUPPRESS": {"suppression_emits": 9}}
-    metrics.epoch("0_1", EpochMetrics(records=100, lateness_ms=500, max_lateness_ms=70, buffers={"held": (3, 96)},
-                                      nodes=nodes),
-                  {"records_in": 100, "late_records": 4, "null_keys": 1, "rows_out": 5})
+    metrics.epoch(
+        "0_1",
+        EpochMetrics(records=100, lateness_ms=500, max_lateness_ms=70, buffers={"held": (3, 96)}, nodes=nodes),
+        {"records_in": 100, "late_records": 4, "null_keys": 1, "rows_out": 5},
+    )
     metrics.restoring("0_0", 500, 1500)
     found = {(reading.group, reading.name, *reading.tags.values()): reading.value for reading in metrics.readings()}
     thread, task, node, state = (f"stream-{name}-metrics" for name in ("thread", "task", "processor-node", "state"))
     for key, value in {
-            (thread, "commit-rate"): 0.1, (thread, "commit-total"): 1, (thread, "commit-latency-avg"): 200.0,
-            (thread, "commit-latency-max"): 200.0, (thread, "process-rate"): 10.0, (thread, "process-total"): 100,
-            (task, "process-rate", "0_1"): 10.0, (task, "record-lateness-avg", "0_1"): 5.0,
-            (task, "record-lateness-max", "0_1"): 70, (task, "dropped-records-rate", "0_1"): 0.5,
-            (task, "dropped-records-total", "0_1"): 5, (task, "late-record-drop-total", "0_1"): 4,
-            (node, "process-total", "0_1", "SOURCE"): 100, (node, "late-record-drop-total", "0_1", "AGG"): 4,
-            (node, "expired-window-record-drop-rate", "0_1", "AGG"): 0.4,
-            (node, "suppression-emit-rate", "0_1", "SUPPRESS"): 0.9,
-            (node, "suppression-emit-total", "0_1", "SUPPRESS"): 9,
-            (state, "suppression-buffer-count-avg", "0_1", "held"): 3,
-            (state, "suppression-buffer-size-max", "0_1", "held"): 96,
-            (task, "restore-total", "0_0"): 500, (task, "restore-remaining-records-total", "0_0"): 1500,
-            ("stream-state-updater-metrics", "active-restoring-tasks"): 1}.items():
+        (thread, "commit-rate"): 0.1,
+        (thread, "commit-total"): 1,
+        (thread, "commit-latency-avg"): 200.0,
+        (thread, "commit-latency-max"): 200.0,
+        (thread, "process-rate"): 10.0,
+        (thread, "process-total"): 100,
+        (task, "process-rate", "0_1"): 10.0,
+        (task, "record-lateness-avg", "0_1"): 5.0,
+        (task, "record-lateness-max", "0_1"): 70,
+        (task, "dropped-records-rate", "0_1"): 0.5,
+        (task, "dropped-records-total", "0_1"): 5,
+        (task, "late-record-drop-total", "0_1"): 4,
+        (node, "process-total", "0_1", "SOURCE"): 100,
+        (node, "late-record-drop-total", "0_1", "AGG"): 4,
+        (node, "expired-window-record-drop-rate", "0_1", "AGG"): 0.4,
+        (node, "suppression-emit-rate", "0_1", "SUPPRESS"): 0.9,
+        (node, "suppression-emit-total", "0_1", "SUPPRESS"): 9,
+        (state, "suppression-buffer-count-avg", "0_1", "held"): 3,
+        (state, "suppression-buffer-size-max", "0_1", "held"): 96,
+        (task, "restore-total", "0_0"): 500,
+        (task, "restore-remaining-records-total", "0_0"): 1500,
+        ("stream-state-updater-metrics", "active-restoring-tasks"): 1,
+    }.items():
         assert found[key] == pytest.approx(value), key
     metrics.restoring("0_0", 1200, 800)
     metrics.restored("0_0", 2000)

@@ -36,7 +36,7 @@ def test_another_partitioner_is_noticed(partitions):
 def test_keys_in_their_places_pass_and_so_do_null_keys_and_a_few_elsewhere(partitions):
     there, elsewhere = in_partition(1, partitions), in_partition(0, partitions)
     check_placement(read(there), partitions)
-    check_placement(read([None, *there, *elsewhere[:len(there) // 4], None]), partitions)
+    check_placement(read([None, *there, *elsewhere[: len(there) // 4], None]), partitions)
     check_placement(read(elsewhere[:3]), partitions)
     check_placement(read([elsewhere[0]] * 100), partitions)
     check_placement(read([]), partitions)
@@ -55,4 +55,7 @@ def test_topics_are_looked_at_where_rows_behind_a_repartition_seek_their_keys():
     clicks.select_key(page_key="page").join(pages).group_by("page_right").agg("n", n=Count()).to_delta("counts")
     users.join(users, foreign_key="page").to_delta("friends")
     assert [set(sub_topology.sought_topics) for sub_topology in builder.build().sub_topologies] == [
-        {"users"}, {"pages"}, set()]
+        {"users"},
+        {"pages"},
+        set(),
+    ]

@@ -37,15 +37,25 @@ def test_the_next_record_is_the_oldest_of_those_next_in_their_inputs(a, b, c):
 def test_nothing_is_taken_that_an_unfinished_input_may_still_precede(a, b, c, unfinished):
     queues = {"a": a, "b": b, "c": c}
     found = takeable({name: frame(times) for name, times in queues.items() if times}, "abc", unfinished)
-    stop = next((index for index, (name, position) in enumerate([*picked(queues)]) if any(
-        other in unfinished and all(place != other for place, _ in picked(queues)[index:]) for other in "abc")), None)
+    stop = next(
+        (
+            index
+            for index, (name, position) in enumerate([*picked(queues)])
+            if any(
+                other in unfinished and all(place != other for place, _ in picked(queues)[index:]) for other in "abc"
+            )
+        ),
+        None,
+    )
     taken = picked(queues)[:stop]
     for name, times in queues.items():
         if times:
             assert found[name] == sum(one == name for one, _ in taken)
 
 
-@pytest.mark.parametrize(("unfinished", "taken"), [((), {"a": 3, "b": 2}), (("a",), {"a": 3, "b": 2}),
-                                                   (("b",), {"a": 2, "b": 2}), (("c",), {"a": 0, "b": 0})])
+@pytest.mark.parametrize(
+    ("unfinished", "taken"),
+    [((), {"a": 3, "b": 2}), (("a",), {"a": 3, "b": 2}), (("b",), {"a": 2, "b": 2}), (("c",), {"a": 0, "b": 0})],
+)
 def test_rows_wait_for_inputs_that_have_more_on_the_brokers(unfinished, taken):
     assert takeable({"a": frame([1, 4, 9]), "b": frame([2, 5])}, "abc", unfinished) == taken

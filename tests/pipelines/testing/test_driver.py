@@ -52,15 +52,24 @@ def test_reading_an_empty_table_raises():
 def test_unknown_names_are_refused_with_the_known_ones():
     with TopologyTestDriver(application()) as driver:
         for look, name, known in (
-                (driver.create_input_topic, "x", "clicks"), (driver.create_output_table, "x", "totals"),
-                (driver.get_key_value_store, "x", "pages"), (driver.get_window_store, "pages", "none")):
+            (driver.create_input_topic, "x", "clicks"),
+            (driver.create_output_table, "x", "totals"),
+            (driver.get_key_value_store, "x", "pages"),
+            (driver.get_window_store, "pages", "none"),
+        ):
             with pytest.raises(LookupError, match=known):
                 look(name)
 
 
-@pytest.mark.parametrize(("key", "value", "timestamp_ms", "reason"), [
-    ("a", b"{", 1, "value: "), ("a", b'{"page": 3}', 1, "Expected `str`"), (b"\xff", Click("x"), 1, "key: "),
-    ("a", Click("x"), -1, "negative timestamp")])
+@pytest.mark.parametrize(
+    ("key", "value", "timestamp_ms", "reason"),
+    [
+        ("a", b"{", 1, "value: "),
+        ("a", b'{"page": 3}', 1, "Expected `str`"),
+        (b"\xff", Click("x"), 1, "key: "),
+        ("a", Click("x"), -1, "negative timestamp"),
+    ],
+)
 def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timestamp_ms, reason):
     with TopologyTestDriver(application()) as driver:
         topic = driver.create_input_topic("clicks")
@@ -76,9 +85,13 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
         assert driver.counts["dead_letters"] == 1
 
 
-@pytest.mark.parametrize(("key", "value", "words"), [
-    (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
-    ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that")])
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (3, Click("x"), r"topic 'clicks', key \(user\): 3 does not fit: String\('user'\) takes str, found 3 \(int\);"),
+        ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that"),
+    ],
+)
 def test_an_object_that_its_serde_cannot_write_is_refused_with_topic_column_and_wanted_type(key, value, words):
     with TopologyTestDriver(application(on_error="dead_letter")) as driver:
         with pytest.raises(TypeError, match=words):
@@ -103,16 +116,30 @@ def test_times_are_aware_and_given_once():
             topic.pipe_input("a", Click("x"), timestamp=datetime(2024, 1, 1, tzinfo=UTC), timestamp_ms=1)
 
 
-@pytest.mark.parametrize(("ask", "message"), [
-    (lambda driver, topic: topic.pipe_input("a", Click("x"), timestamp=5), "the time is 5; pass a datetime with"),
-    (lambda driver, topic: topic.pipe_records([("a", Click("x"), "5")]), "the time is '5'; pass a datetime with"),
-    (lambda driver, topic: topic.advance_time(timedelta(seconds=-5)), "duration is -0:00:05; it must not be negative"),
-    (lambda driver, topic: driver.create_input_topic("clicks", start=5), "the time is 5; pass a datetime with tzinfo"),
-    (lambda driver, topic: driver.create_input_topic("clicks", auto_advance=timedelta(seconds=-1)),
-     "auto_advance is -0:00:01; it must not be negative"),
-    (lambda driver, topic: driver.advance_wall_clock_time(timedelta(seconds=-5)), "duration is -0:00:05; it must not"),
-    (lambda driver, topic: driver.advance_wall_clock_time(5), "duration is 5; pass a datetime.timedelta"),
-])
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda driver, topic: topic.pipe_input("a", Click("x"), timestamp=5), "the time is 5; pass a datetime with"),
+        (lambda driver, topic: topic.pipe_records([("a", Click("x"), "5")]), "the time is '5'; pass a datetime with"),
+        (
+            lambda driver, topic: topic.advance_time(timedelta(seconds=-5)),
+            "duration is -0:00:05; it must not be negative",
+        ),
+        (
+            lambda driver, topic: driver.create_input_topic("clicks", start=5),
+            "the time is 5; pass a datetime with tzinfo",
+        ),
+        (
+            lambda driver, topic: driver.create_input_topic("clicks", auto_advance=timedelta(seconds=-1)),
+            "auto_advance is -0:00:01; it must not be negative",
+        ),
+        (
+            lambda driver, topic: driver.advance_wall_clock_time(timedelta(seconds=-5)),
+            "duration is -0:00:05; it must not",
+        ),
+        (lambda driver, topic: driver.advance_wall_clock_time(5), "duration is 5; pass a datetime.timedelta"),
+    ],
+)
 def test_times_that_are_none_or_go_back_are_refused(ask, message):
     with TopologyTestDriver(application()) as driver:
         topic = driver.create_input_topic("clicks", start=datetime(2024, 1, 1, tzinfo=UTC))
@@ -171,10 +198,12 @@ def windowed():
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
     clicks.to_table("pages").to_delta("pages")
-    clicks.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_and_grace(
-        timedelta(minutes=5), timedelta(minutes=1))).count("sessions").to_delta("sessions")
-    clicks.group_by_key().windowed_by(TimeWindows.of_size_and_grace(
-        timedelta(hours=1), timedelta(0))).agg("hourly", n=Count(), last=Last("page")).to_delta("hourly")
+    clicks.group_by_key().windowed_by(
+        SessionWindows.of_inactivity_gap_and_grace(timedelta(minutes=5), timedelta(minutes=1))
+    ).count("sessions").to_delta("sessions")
+    clicks.group_by_key().windowed_by(TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(0))).agg(
+        "hourly", n=Count(), last=Last("page")
+    ).to_delta("hourly")
     return Application("test", builder)
 
 
@@ -187,7 +216,8 @@ def test_topics_that_are_one_stream_are_piped_each_by_its_name():
         for topic, page in ((eu, "a"), (us, "b"), (eu, "c")):
             topic.pipe_input("ann", Click(page), timestamp_ms=1)
         assert driver.create_output_table("out").read_rows() == [
-            dict(user="ann", n=n, last=page) for n, page in enumerate("abc", 1)]
+            dict(user="ann", n=n, last=page) for n, page in enumerate("abc", 1)
+        ]
 
 
 def test_a_topic_has_a_time_of_its_own_that_moves_with_each_record():
@@ -251,12 +281,24 @@ def test_stores_of_every_kind_are_read_with_their_keys_and_times():
 
 def test_versions_are_read_as_of_a_time():
     record = RecordType(key=row_type_of(str, "user"), value=row_type_of(Click, ""))
-    rows = pl.DataFrame({"user": ["a", "a", "a", "b"], "valid_from": [HOUR + timedelta(hours=n) for n in (0, 1, 2, 0)],
-                         "page": ["x", None, "z", "y"], "_gone": [False, True, False, False]})
+    rows = pl.DataFrame(
+        {
+            "user": ["a", "a", "a", "b"],
+            "valid_from": [HOUR + timedelta(hours=n) for n in (0, 1, 2, 0)],
+            "page": ["x", None, "z", "y"],
+            "_gone": [False, True, False, False],
+        }
+    )
     store = ReadOnlyVersionedStore(lambda: rows, record)
     assert store.get("a") == dict(page="z")
     assert [store.get("a", HOUR + timedelta(minutes=30 * n)) for n in range(-1, 5)] == [
-        None, dict(page="x"), dict(page="x"), None, None, dict(page="z")]
+        None,
+        dict(page="x"),
+        dict(page="x"),
+        None,
+        None,
+        dict(page="z"),
+    ]
     assert [value for _, value in store.versions("a")] == [dict(page="x"), None, dict(page="z")]
 
 

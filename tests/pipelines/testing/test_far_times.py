@@ -40,9 +40,15 @@ def far(describe):
     return driver
 
 
-@pytest.mark.parametrize(("windows", "start", "end"), [
-    (TUMBLING, LAST - 9.999 * SECOND, BEHIND), (TUMBLING.advance_by(5 * SECOND), LAST - 4.999 * SECOND, BEHIND),
-    (SLIDING, LAST - 10 * SECOND, LAST), (UnlimitedWindows.of(), datetime(1970, 1, 1, tzinfo=UTC), LAST)])
+@pytest.mark.parametrize(
+    ("windows", "start", "end"),
+    [
+        (TUMBLING, LAST - 9.999 * SECOND, BEHIND),
+        (TUMBLING.advance_by(5 * SECOND), LAST - 4.999 * SECOND, BEHIND),
+        (SLIDING, LAST - 10 * SECOND, LAST),
+        (UnlimitedWindows.of(), datetime(1970, 1, 1, tzinfo=UTC), LAST),
+    ],
+)
 def test_windows_are_read_by_every_function_of_the_driver(windows, start, end):
     with far(lambda _, x: x.group_by_key().windowed_by(windows).count("counts").to_delta("out")) as driver:
         store = (driver.get_session_store if windows is SLIDING else driver.get_window_store)("counts")
@@ -55,20 +61,29 @@ def test_windows_are_read_by_every_function_of_the_driver(windows, start, end):
         else:
             assert store.fetch("a", start) == 2
         rows = driver.create_output_table("out").read_records()
-        assert (start, end, 2) in [(each.row["window_start"], each.row["window_end"], each.row["count"])
-                                   for each in rows]
+        assert (start, end, 2) in [
+            (each.row["window_start"], each.row["window_end"], each.row["count"]) for each in rows
+        ]
         assert rows[-1].timestamp == LAST
 
 
-@pytest.mark.parametrize("describe", [
-    lambda counted: counted.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()).with_idle_after(SECOND)),
-    lambda counted: counted.suppress(Suppressed.until_time_limit(SECOND, BufferConfig.unbounded()).with_idle_after(
-        SECOND))])
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda counted: counted.suppress(
+            Suppressed.until_window_closes(BufferConfig.unbounded()).with_idle_after(SECOND)
+        ),
+        lambda counted: counted.suppress(
+            Suppressed.until_time_limit(SECOND, BufferConfig.unbounded()).with_idle_after(SECOND)
+        ),
+    ],
+)
 def test_suppression_lets_go_of_them_in_silence(describe):
     with far(lambda _, x: describe(x.group_by_key().windowed_by(TUMBLING).count("counts")).to_delta("out")) as driver:
         driver.advance_wall_clock_time(60 * SECOND)
         assert driver.create_output_table("out").read_key_values_to_map() == {
-            Windowed("a", LAST - 9.999 * SECOND, BEHIND): 2}
+            Windowed("a", LAST - 9.999 * SECOND, BEHIND): 2
+        }
 
 
 def test_final_results_sessions_and_functions_take_them():
@@ -77,8 +92,9 @@ def test_final_results_sessions_and_functions_take_them():
 
     def describe(builder, x):
         grouped = x.group_by_key()
-        sessions = grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace(10 * SECOND, SECOND),
-                                       idle_after=SECOND)
+        sessions = grouped.windowed_by(
+            SessionWindows.of_inactivity_gap_and_grace(10 * SECOND, SECOND), idle_after=SECOND
+        )
         sessions.emit_strategy(EmitStrategy.on_window_close()).count("visits").to_delta("visits")
         grouped.windowed_by(TUMBLING).count("counts").to_stream().select_key(ends).to_delta("ends")
         near = JoinWindows.of_time_difference_and_grace(10 * SECOND, SECOND)
@@ -87,13 +103,15 @@ def test_final_results_sessions_and_functions_take_them():
     with far(describe) as driver:
         driver.advance_wall_clock_time(60 * SECOND)
         assert driver.create_output_table("visits").read_key_values_to_list() == [
-            (Windowed("a", LAST - timedelta(milliseconds=1), LAST), 2)]
+            (Windowed("a", LAST - timedelta(milliseconds=1), LAST), 2)
+        ]
         assert driver.create_output_table("ends").read_key_values_to_map() == {LAST: 2}, "kept in milliseconds"
         assert driver.create_output_table("near").get_queue_size() == 4
 
 
-@pytest.mark.parametrize("windows", [
-    TimeWindows.of_size_with_no_grace, SlidingWindows.of_time_difference_with_no_grace])
+@pytest.mark.parametrize(
+    "windows", [TimeWindows.of_size_with_no_grace, SlidingWindows.of_time_difference_with_no_grace]
+)
 def test_windows_that_would_all_end_behind_the_year_9999_are_refused(windows):
     windows(timedelta(milliseconds=LAST_MS))
     for too_long in (timedelta(milliseconds=LAST_MS + 1), timedelta(days=999_999_999)):

@@ -40,9 +40,13 @@ def counted(*keys, **expressions):
     return Application("test", builder), seen
 
 
-@pytest.mark.parametrize(("program", "ways"), [
-    (counted("page", "n"), [("p", 1), {"page": "p", "n": 1}, Click("p", 1)]),
-    (counted(g=pl.col("page")), ["p", {"g": "p"}])])
+@pytest.mark.parametrize(
+    ("program", "ways"),
+    [
+        (counted("page", "n"), [("p", 1), {"page": "p", "n": 1}, Click("p", 1)]),
+        (counted(g=pl.col("page")), ["p", {"g": "p"}]),
+    ],
+)
 def test_a_key_that_a_function_was_given_is_equal_the_next_time_and_found_in_every_store(program, ways):
     application, seen = program
     with TopologyTestDriver(application) as driver:
@@ -61,12 +65,16 @@ def test_a_key_that_a_function_was_given_is_equal_the_next_time_and_found_in_eve
             assert driver.get_session_store("visits").fetch_session(key, START, START) == 2
 
 
-@pytest.mark.parametrize("key", ["p", 5, ("p",), ("p", 1, 2), (1, "p"), ("p", True), {"page": "p"}, String("page"),
-                                 ("p", 1 << 70)])
+@pytest.mark.parametrize(
+    "key", ["p", 5, ("p",), ("p", 1, 2), (1, "p"), ("p", True), {"page": "p"}, String("page"), ("p", 1 << 70)]
+)
 def test_a_key_of_another_shape_or_type_is_refused_with_the_columns(key):
     with TopologyTestDriver(counted("page", "n")[0]) as driver:
-        for look in (driver.get_key_value_store("counts").get, driver.get_window_store("hourly").fetch_all,
-                     driver.get_session_store("visits").fetch):
+        for look in (
+            driver.get_key_value_store("counts").get,
+            driver.get_window_store("hourly").fetch_all,
+            driver.get_session_store("visits").fetch,
+        ):
             with pytest.raises(TypeError, match=r"does not fit the key, which has the columns page \(str\), n \(int\)"):
                 look(key)
         with pytest.raises(TypeError, match="is not a Windowed"):
@@ -75,17 +83,25 @@ def test_a_key_of_another_shape_or_type_is_refused_with_the_columns(key):
 
 def test_rows_of_equal_columns_are_equal_whichever_row_type_made_them_and_pickle():
     columns = pl.Schema({"page": pl.String(), "times": pl.Int64()})
-    (one, other), (third,) = (RowType(columns).to_objects(pl.DataFrame(rows, schema=columns, orient="row"))
-                              for rows in ([("p", 1), ("p", 2)], [("p", 1)]))
+    (one, other), (third,) = (
+        RowType(columns).to_objects(pl.DataFrame(rows, schema=columns, orient="row"))
+        for rows in ([("p", 1), ("p", 2)], [("p", 1)])
+    )
     assert (one == third, hash(one) == hash(third), one == other) == (True, True, False)
     assert pickle.loads(pickle.dumps(one)) == one
 
 
 KINDS = {
-    pl.Int64(): st.integers(-(1 << 63), (1 << 63) - 1), pl.Float64(): st.floats(), pl.Boolean(): st.booleans(),
-    pl.String(): st.text(st.characters(exclude_categories=["Cs"]), max_size=4), pl.Binary(): st.binary(max_size=4),
-    pl.Date(): st.dates(date(1, 1, 1)), pl.Datetime("ms", "UTC"): st.datetimes(
-        timezones=st.just(UTC)).map(lambda time: time.replace(microsecond=time.microsecond // 1000 * 1000))}
+    pl.Int64(): st.integers(-(1 << 63), (1 << 63) - 1),
+    pl.Float64(): st.floats(),
+    pl.Boolean(): st.booleans(),
+    pl.String(): st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+    pl.Binary(): st.binary(max_size=4),
+    pl.Date(): st.dates(date(1, 1, 1)),
+    pl.Datetime("ms", "UTC"): st.datetimes(timezones=st.just(UTC)).map(
+        lambda time: time.replace(microsecond=time.microsecond // 1000 * 1000)
+    ),
+}
 
 
 @st.composite
@@ -93,7 +109,8 @@ def keyed(draw):
     """Columns and a few keys of them, none of them all null."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3))
     values = st.tuples(*(KINDS[kind] | st.none() for kind in kinds)).filter(
-        lambda key: any(value is not None for value in key))
+        lambda key: any(value is not None for value in key)
+    )
     return {f"k{place}": kind for place, kind in enumerate(kinds)}, draw(st.lists(values, min_size=1, max_size=4))
 
 

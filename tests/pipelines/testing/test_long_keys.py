@@ -13,8 +13,13 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 def test_windows_and_tables_of_long_keys_are_those_of_short_ones():
     builder = StreamsBuilder()
     events = builder.stream("events", key=String("user"), value=String("page"))
-    (events.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
-        .agg("hits", hits=Count()).suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("out"))
+    (
+        events.group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+        .agg("hits", hits=Count())
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("out")
+    )
     events.group_by("page").count("by_page").to_stream().to_delta("pages")
     with TopologyTestDriver(Application("long-keys", builder)) as driver:
         topic, out = driver.create_input_topic("events"), driver.create_output_table("out")

@@ -27,10 +27,18 @@ def committed(topology: Topology, count: int = 1) -> CommitRecord:
     """A commit of the topology, with as many tasks of each sub-topology."""
     state = StateId(1, 7)
     return CommitRecord(
-        kind="commit", generation=1, epoch=7, at_ms=0, fingerprint=topology.fingerprint,
+        kind="commit",
+        generation=1,
+        epoch=7,
+        at_ms=0,
+        fingerprint=topology.fingerprint,
         topology=topology.committed_form,
-        tasks={f"{sub_topology.stored_name}_{partition}": TaskCommit(state=state, instance="i")
-               for sub_topology in topology.sub_topologies for partition in range(count)})
+        tasks={
+            f"{sub_topology.stored_name}_{partition}": TaskCommit(state=state, instance="i")
+            for sub_topology in topology.sub_topologies
+            for partition in range(count)
+        },
+    )
 
 
 def change(before: Topology, now: Topology) -> TopologyChange:
@@ -49,10 +57,12 @@ def by_foreign_key(foreign_key) -> Topology:
 def held(grace: timedelta = MINUTE, history: timedelta = 10 * MINUTE) -> StreamsBuilder:
     """Sales that wait for late rates."""
     builder = StreamsBuilder()
-    rates = builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates",
-                          history_retention=history)
+    rates = builder.table(
+        "rates", key=String("currency"), value=Int64("rate"), store="rates", history_retention=history
+    )
     builder.stream("sales", key=String("currency"), value=Int64("amount")).join(
-        rates, grace=grace, store="waiting").to_delta("out")
+        rates, grace=grace, store="waiting"
+    ).to_delta("out")
     return builder
 
 
@@ -77,12 +87,15 @@ def test_a_foreign_key_of_other_columns_begins_the_stores_of_both_tables_anew():
     assert change(by_foreign_key("customer"), by_foreign_key(col("customer"))).settings == ()
 
 
-@pytest.mark.parametrize(("before", "now", "texts"), [
-    (col("customer"), col("customer").str.to_uppercase(), str), (customer, payer, lambda function: function.__name__)])
+@pytest.mark.parametrize(
+    ("before", "now", "texts"),
+    [(col("customer"), col("customer").str.to_uppercase(), str), (customer, payer, lambda function: function.__name__)],
+)
 def test_another_foreign_key_of_the_same_columns_or_of_a_function_is_shown(before, now, texts):
     found = change(by_foreign_key(before), by_foreign_key(now))
-    assert found.settings == (SettingChange(store="named-subscription-store", setting="foreign key",
-                                            before=texts(before), now=texts(now)),)
+    assert found.settings == (
+        SettingChange(store="named-subscription-store", setting="foreign key", before=texts(before), now=texts(now)),
+    )
     assert not found.loses_state
 
 
@@ -90,7 +103,9 @@ def test_another_grace_of_a_join_and_another_history_are_shown_and_the_state_goe
     assert change(held().build(), held().build()).settings == ()
     found = change(held().build(), held(grace=2 * MINUTE, history=timedelta(days=1)).build())
     assert sorted((each.store, each.setting, each.before, each.now) for each in found.settings) == [
-        ("rates", "retention", "0:10:00", "1 day, 0:00:00"), ("waiting", "grace", "0:01:00", "0:02:00")]
+        ("rates", "retention", "0:10:00", "1 day, 0:00:00"),
+        ("waiting", "grace", "0:01:00", "0:02:00"),
+    ]
     assert set(found.kept) == {"rates", "waiting"}
 
 

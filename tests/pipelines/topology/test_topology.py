@@ -40,8 +40,13 @@ class Click:
 def program(size: timedelta = timedelta(hours=1), store: str = "pages") -> Topology:
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
-    (clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(size)).agg("hourly", mean=Mean("ms"))
-        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("final"))
+    (
+        clicks.group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(size))
+        .agg("hourly", mean=Mean("ms"))
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_delta("final")
+    )
     pages = clicks.filter(lambda key, click: True).group_by("page").agg(store, n=Count())
     pages.to_delta("page_totals")
     pages.to_stream().group_by(size="n").count("sizes").to_delta("size_totals")
@@ -53,7 +58,9 @@ def test_describe_is_kafka_streams_text():
     builder = StreamsBuilder()
     words = builder.stream("text", key=String("line"), value=String("word"))
     words.filter(lambda key, word: True).group_by("word").count("counts-store").to_stream().to_delta("counts")
-    assert builder.build().describe() == """\
+    assert (
+        builder.build().describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [text])
@@ -82,6 +89,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000008 (table: counts)
       <-- KTABLE-TOSTREAM-0000000007
 """
+    )
 
 
 def test_a_fused_suppression_is_described_but_keeps_no_store():
@@ -94,31 +102,48 @@ def test_sub_topologies_meet_in_edges():
     topology = program()
     assert [sub.name for sub in topology.sub_topologies] == ["clicks", "pages-repartition", "sizes-repartition"]
     assert [(edge.name, edge.source, edge.target) for edge in topology.edges] == [
-        ("pages-repartition", 0, 1), ("sizes-repartition", 1, 2)]
+        ("pages-repartition", 0, 1),
+        ("sizes-repartition", 1, 2),
+    ]
     assert [edge.name for edge in topology.sub_topologies[1].edges_in] == ["pages-repartition"]
     assert [edge.name for edge in topology.sub_topologies[1].edges_out] == ["sizes-repartition"]
     assert dict(topology.edges[0].schema) == {
-        "page": pl.String, "ms": pl.Int64, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64,
-        "_deleted": pl.Boolean}
+        "page": pl.String,
+        "ms": pl.Int64,
+        "_ts": pl.Int64,
+        "_partition": pl.Int32,
+        "_offset": pl.Int64,
+        "_deleted": pl.Boolean,
+    }
     assert topology.topics() == ("clicks",)
 
 
 def test_output_tables_have_key_window_value_and_reserved_columns():
     final, pages, sizes = program().table_specs()
     assert dict(final.schema) == {
-        "user": pl.String, "window_start": UTC_MS, "window_end": UTC_MS, "mean": pl.Float64, "_ts": UTC_MS,
-        "_epoch": pl.Int64, "_seq": pl.Int64, "_deleted": pl.Boolean}
+        "user": pl.String,
+        "window_start": UTC_MS,
+        "window_end": UTC_MS,
+        "mean": pl.Float64,
+        "_ts": UTC_MS,
+        "_epoch": pl.Int64,
+        "_seq": pl.Int64,
+        "_deleted": pl.Boolean,
+    }
     assert (final.keys, pages.keys, sizes.keys) == ((), ("page",), ("size",))
 
 
 def test_a_mean_is_kept_as_sum_and_count_and_read_finished():
     topology = program()
-    store, = topology.sub_topologies[0].stores
+    (store,) = topology.sub_topologies[0].stores
     assert dict(store.value) == {"mean__sum": pl.Int64, "mean__count": pl.Int64}
     assert store.kind is StoreKind.WINDOW
     rows = pl.DataFrame({"user": ["a", "b"], "mean__sum": [3, 0], "mean__count": [2, 0], "_ts": [1, 2]})
     assert topology.finish("hourly", rows).to_dict(as_series=False) == {
-        "user": ["a", "b"], "mean": [1.5, None], "_ts": [1, 2]}
+        "user": ["a", "b"],
+        "mean": [1.5, None],
+        "_ts": [1, 2],
+    }
     with pytest.raises(KeyError):
         topology.finish("nope", rows)
 
@@ -134,7 +159,9 @@ def test_several_topics_are_one_source():
     clicks.filter(lambda key, click: True).to_delta("all")
     topology = builder.build()
     assert (topology.topics(), topology.partition_counts({"clicks": 4, "views": 6})) == (("clicks", "views"), {0: 6})
-    assert topology.describe() == """\
+    assert (
+        topology.describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [clicks, views])
@@ -145,6 +172,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000002 (table: all)
       <-- KSTREAM-FILTER-0000000001
 """
+    )
 
 
 def test_topics_of_one_stream_are_at_least_one_and_each_read_once():
@@ -167,7 +195,9 @@ def test_merged_topics_meet_in_one_sub_topology_and_need_no_equal_partition_coun
     topology = merged()
     assert [sub.name for sub in topology.sub_topologies] == ["clicks"]
     assert topology.partition_counts({"clicks": 4, "views": 6}) == {0: 6}
-    assert topology.describe() == """\
+    assert (
+        topology.describe()
+        == """\
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [clicks])
@@ -183,6 +213,7 @@ Topologies:
     Sink: KSTREAM-SINK-0000000004 (table: all)
       <-- KSTREAM-FILTER-0000000003
 """
+    )
 
 
 def test_the_fingerprint_follows_the_structure():
@@ -195,13 +226,15 @@ def test_the_fingerprint_follows_the_structure():
 def test_the_fingerprint_is_the_same_in_another_process():
     root = Path(__file__).resolve().parents[3]
     code = "from tests.pipelines.topology.test_topology import program; print(program().fingerprint)"
-    found = subprocess.run([sys.executable, "-c", code], cwd=root, env={"PYTHONHASHSEED": "7"}, capture_output=True,
-                           text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == program().fingerprint
 
 
 def test_stored_names_follow_what_is_stored_and_not_what_stands_elsewhere():
     """Folders, changelog rows and blobs carry them (PROTOCOL 23)."""
+
     def names(*, flipped=False, column="text"):
         builder = StreamsBuilder()
         topics = [("clicks", Json(Click)), ("views", String(column))]
@@ -256,13 +289,18 @@ class Time:
     ms: int | None
 
 
-@pytest.mark.parametrize(("key", "dtype", "written"), [
-    (Int32("number"), pl.Int32, lambda number: number.to_bytes(4)),
-    (Json(Page), pl.Int64, b'{"number":%d}'.__mod__),
-    (Delimited(Page, "."), pl.Int64, b"%d".__mod__),
-], ids=["Int32", "Json", "Delimited"])
-@pytest.mark.parametrize("meets", ["join", "table join", "cogroup", "before a merge under a new key",
-                                   "by way of another edge"])
+@pytest.mark.parametrize(
+    ("key", "dtype", "written"),
+    [
+        (Int32("number"), pl.Int32, lambda number: number.to_bytes(4)),
+        (Json(Page), pl.Int64, b'{"number":%d}'.__mod__),
+        (Delimited(Page, "."), pl.Int64, b"%d".__mod__),
+    ],
+    ids=["Int32", "Json", "Delimited"],
+)
+@pytest.mark.parametrize(
+    "meets", ["join", "table join", "cogroup", "before a merge under a new key", "by way of another edge"]
+)
 def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the_key(key, dtype, written, meets):
     """A join would find nothing, and say nothing, if Weir and the producers wrote keys in two ways."""
     builder = StreamsBuilder()
@@ -290,4 +328,5 @@ def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the
     for edge in edges:
         rows = pl.DataFrame({"number": [1, 2, 3, 70_000]}, schema={"number": dtype})
         assert edge.partition_of(rows, 7).to_list() == [
-            int(murmur2([written(number)])[0] & 0x7FFFFFFF) % 7 for number in (1, 2, 3, 70_000)]
+            int(murmur2([written(number)])[0] & 0x7FFFFFFF) % 7 for number in (1, 2, 3, 70_000)
+        ]

@@ -41,10 +41,17 @@ def test_each_commit_has_its_state_until_compaction_merges_it_with_newer_ones(tm
                     del held[task, f"u{place}-1"]
                 rows = changelog_frame(SPEC, session).with_columns(_epoch=pl.lit(epoch, pl.Int64))
                 files.append(write_file(app, table, rows, {"task": task, "segment": "0"}))
-                memory.apply(session, state=StateId(1, epoch), expected=memory.current, generation=1,
-                             plan_hash="", make_receipt=lambda _: b"")
-        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
-                                   files=tuple(files)))
+                memory.apply(
+                    session,
+                    state=StateId(1, epoch),
+                    expected=memory.current,
+                    generation=1,
+                    plan_hash="",
+                    make_receipt=lambda _: b"",
+                )
+        driver.commit(
+            CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", files=tuple(files))
+        )
         wanted[epoch] = sorted((task, user, n) for (task, user), n in held.items())
     for epoch, rows in wanted.items():
         assert state_as_of(app, SPEC, epoch).select("task", "user", "n").rows() == rows

@@ -33,8 +33,13 @@ from weir.state.types import FileEntry, IsolationLevel, StateId, StoreSpec, Tabl
 STORE = StoreSpec(name="totals", key=pl.Schema({"k": pl.String()}), value=pl.Schema({"n": pl.Int64()}))
 CHANGES = changelog_spec(STORE)
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
-TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
-    "k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+TOTALS = TableSpec(
+    name="totals",
+    keys=("k",),
+    schema=pl.Schema(
+        {"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
+    ),
+)
 SPECS = (FACTS, TOTALS, CHANGES)
 TASKS = ("0_0", "0_1")
 STEPS = ("rows written", "horizon raised", "files replaced", "cleaned")
@@ -81,8 +86,17 @@ class Twins:
         one, twin = self.folders
         if self.waiting:
             tasks = {task: TaskCommit(state=StateId(1, self.epoch), instance="i") for task in TASKS}
-            self.twin.commit(CommitRecord(kind="commit", generation=1, epoch=self.epoch, at_ms=0, fingerprint="f",
-                                          files=tuple(self.waiting), tasks=tasks))
+            self.twin.commit(
+                CommitRecord(
+                    kind="commit",
+                    generation=1,
+                    epoch=self.epoch,
+                    at_ms=0,
+                    fingerprint="f",
+                    files=tuple(self.waiting),
+                    tasks=tasks,
+                )
+            )
             self.waiting = []
         for name in NAMES:
             rows, wanted = (read_table(warehouse / "app" / name) for warehouse in (one, twin))
@@ -101,26 +115,42 @@ class Twins:
 
 def commit_of(app: Path, epoch: int, at_ms: int = 0) -> CommitRecord:
     """Keys of each task come and go: every fifth change is a deletion."""
-    changes = {task: pl.DataFrame({
-        "k": [f"{task}-{(epoch * 3 + place) % 17}" for place in range(4)],
-        "n": [epoch * 10 + place for place in range(4)],
-        "_ts": [epoch] * 4, "_epoch": [epoch] * 4, "_deleted": [(epoch + place) % 5 == 0 for place in range(4)]})
-        for task in TASKS}
-    files = [write_file(app, CHANGES, rows, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
-             for task, rows in changes.items()]
+    changes = {
+        task: pl.DataFrame(
+            {
+                "k": [f"{task}-{(epoch * 3 + place) % 17}" for place in range(4)],
+                "n": [epoch * 10 + place for place in range(4)],
+                "_ts": [epoch] * 4,
+                "_epoch": [epoch] * 4,
+                "_deleted": [(epoch + place) % 5 == 0 for place in range(4)],
+            }
+        )
+        for task in TASKS
+    }
+    files = [
+        write_file(app, CHANGES, rows, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
+        for task, rows in changes.items()
+    ]
     files += [write_file(app, TOTALS, rows.with_columns(_seq=pl.int_range(4))) for rows in changes.values()]
     files.append(write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})))
-    return CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=at_ms or time.time_ns() // 1_000_000,
-                        fingerprint="f", files=tuple(files),
-                        tasks={task: TaskCommit(state=StateId(1, epoch), instance="i") for task in TASKS})
+    return CommitRecord(
+        kind="commit",
+        generation=1,
+        epoch=epoch,
+        at_ms=at_ms or time.time_ns() // 1_000_000,
+        fingerprint="f",
+        files=tuple(files),
+        tasks={task: TaskCommit(state=StateId(1, epoch), instance="i") for task in TASKS},
+    )
 
 
 def restored(warehouse: Path, task: str) -> list[tuple[bytes, bytes]]:
     newest = newest_commit(warehouse, "app")
     assert newest is not None
     folder = warehouse / f"restored-{task}-{time.monotonic_ns()}"
-    store: TaskStore = restore_task(warehouse / "app", folder, task, [STORE], newest.tasks[task], newest.state_id,
-                                    generation=2, task_rows=[])
+    store: TaskStore = restore_task(
+        warehouse / "app", folder, task, [STORE], newest.tasks[task], newest.state_id, generation=2, task_rows=[]
+    )
     try:
         with store.reader(IsolationLevel.READ_COMMITTED) as reader:
             return list(reader.scan(STORE.name))
@@ -140,9 +170,11 @@ def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
     twins.commit(30)
     reports = twins.compact()
     twins.check()
-    assert {name: (report.files_before, report.files_after, report.rows_before, report.rows_after)
-            for name, report in reports.items() if name in NAMES} == {
-        "facts": (30, 1, 30, 30), "totals": (60, 1, 240, 34), "_changelog/totals": (60, 2, 240, 34)}
+    assert {
+        name: (report.files_before, report.files_after, report.rows_before, report.rows_after)
+        for name, report in reports.items()
+        if name in NAMES
+    } == {"facts": (30, 1, 30, 30), "totals": (60, 1, 240, 34), "_changelog/totals": (60, 2, 240, 34)}
     assert (reports["_commits"].files_before, reports["_commits"].files_after) == (31, 2)
     twins.commit(3)
     assert twins.compact()["_changelog/totals"].files_after == 2
@@ -186,7 +218,8 @@ def test_folders_of_closed_segments_go_once_they_are_empty(tmp_path):
         (changelog / f"task={task}" / "segment=4").mkdir()  # a driver's, about to write its first file of it
     twins.compact()
     assert sorted(path.relative_to(changelog).as_posix() for path in changelog.glob("task=*/segment=*")) == [
-        f"task={task}/segment={number}" for task in TASKS for number in (3, 4)]
+        f"task={task}/segment={number}" for task in TASKS for number in (3, 4)
+    ]
     twins.commit()
     twins.check()
     twins.close()
@@ -200,7 +233,8 @@ def test_while_the_application_runs_the_open_segment_stays_as_it_is(tmp_path):
     twins.compact(is_whole=False)
     files = file_actions(DeltaTable(twins.app / CHANGES.name))
     assert sorted(files.select("partition.task", "partition.segment").rows()) == [
-        (task, segment) for task in TASKS for segment in (1, 2, 2, 2)]
+        (task, segment) for task in TASKS for segment in (1, 2, 2, 2)
+    ]
     twins.check()
     twins.commit(2)  # closes segment 2
     twins.compact(is_whole=False)
@@ -216,8 +250,12 @@ def test_deletions_older_than_the_retention_are_forgotten_and_the_table_says_thr
     twins.at_ms = time.time_ns() // 1_000_000
     twins.commit(2)
     twins.check()
-    dead = read_rows(twins.folders[1] / "app" / CHANGES.name).sort("_epoch").unique(["task", "k"], keep="last").filter(
-        "_deleted")
+    dead = (
+        read_rows(twins.folders[1] / "app" / CHANGES.name)
+        .sort("_epoch")
+        .unique(["task", "k"], keep="last")
+        .filter("_deleted")
+    )
     twins.compact()
     rows = read_rows(twins.app / CHANGES.name)
     assert set(rows.filter("_deleted")["_epoch"]) == {epoch for epoch in dead["_epoch"] if epoch > 24}
@@ -235,7 +273,10 @@ def test_a_plan_changes_nothing_and_says_how_many_files_would_be_left(twins):
     planned = {report.table: report.files_after for report in compaction.plan(compaction.tables())}
     assert planned == {"facts": 1, "totals": 1, "_changelog/totals": 2}
     assert {name: file_actions(DeltaTable(twins.app / name)).height for name in NAMES} == {
-        "facts": 5, "totals": 10, "_changelog/totals": 10}
+        "facts": 5,
+        "totals": 10,
+        "_changelog/totals": 10,
+    }
 
 
 def test_appends_that_a_driver_died_before_are_redone_first_and_a_table_that_cannot_is_refused(twins):
@@ -278,8 +319,11 @@ def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(
     began, thread = time.monotonic(), threading.Thread(target=commits)
     thread.start()
     for number in range(5):
-        wait_for(lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed, "the driver has gone on",
-                 every_s=0.01)
+        wait_for(
+            lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed,
+            "the driver has gone on",
+            every_s=0.01,
+        )
         twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
     done.set()
     thread.join()
@@ -309,8 +353,13 @@ list(compaction.run(compaction.tables()))
 
 def child(warehouse: Path, dies_at: int) -> subprocess.Popen[str]:
     root = Path(__file__).parents[3]
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(warehouse), str(dies_at), str(root)], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root)
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(warehouse), str(dies_at), str(root)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=root,
+    )
 
 
 @pytest.mark.faults

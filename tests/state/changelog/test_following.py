@@ -76,9 +76,17 @@ def history(tmp_path):
         expected = StateId(1, epoch - 1) if epochs else None
         files = run_epoch(store, app, epoch, expected, rng)
         store.settle(generation=1, expected=StateId(1, epoch), committed=StateId(1, epoch))
-        committer.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
-                                      tasks={"0_0": TaskCommit(state=StateId(1, epoch), instance="one")},
-                                      files=tuple(files)))
+        committer.commit(
+            CommitRecord(
+                kind="commit",
+                generation=1,
+                epoch=epoch,
+                at_ms=0,
+                fingerprint="f",
+                tasks={"0_0": TaskCommit(state=StateId(1, epoch), instance="one")},
+                files=tuple(files),
+            )
+        )
         epochs.append(epoch)
 
     yield app, commit
@@ -88,8 +96,10 @@ def history(tmp_path):
 
 def standing(app):
     rows = read_table(app / TABLE)
-    return {json.dumps([carrier, number]): flights for carrier, number, flights
-            in rows.select("carrier", "id", "flights").iter_rows()}
+    return {
+        json.dumps([carrier, number]): flights
+        for carrier, number, flights in rows.select("carrier", "id", "flights").iter_rows()
+    }
 
 
 @pytest.mark.slow
@@ -102,8 +112,9 @@ def test_it_follows_commit_by_commit_and_after_it_was_closed_or_died(history, tm
         for _ in range(1 + step % 3):
             commit()
         if step % 4 == 2:  # dies with rows taken over and not committed
-            follower._store.put_rows(read_table(app / TABLE).head(3).select(
-                "carrier", "id", flights="id", _deleted="_deleted"))
+            follower._store.put_rows(
+                read_table(app / TABLE).head(3).select("carrier", "id", flights="id", _deleted="_deleted")
+            )
             follower._store.file.close()
             follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
         follower.follow()

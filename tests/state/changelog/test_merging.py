@@ -19,20 +19,35 @@ ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), s
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(files=st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=8), held_rows=st.integers(1, 20),
-       seed=st.randoms(use_true_random=False))
+@given(
+    files=st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=8),
+    held_rows=st.integers(1, 20),
+    seed=st.randoms(use_true_random=False),
+)
 def test_the_newest_rows_are_the_same_before_and_after_a_merge(files, held_rows, seed):
-    frames = [pl.DataFrame({"k": [row[0] for row in rows], "part": [row[1] for row in rows], "n": range(len(rows)),
-                            "_epoch": epoch, "_deleted": [row[2] for row in rows]},
-                           schema={"k": pl.String, "part": pl.Int64, "n": pl.Int64, "_epoch": pl.Int64,
-                                   "_deleted": pl.Boolean}).unique(["k", "part"], keep="last", maintain_order=True)
-              for epoch, rows in enumerate(files)]
+    frames = [
+        pl.DataFrame(
+            {
+                "k": [row[0] for row in rows],
+                "part": [row[1] for row in rows],
+                "n": range(len(rows)),
+                "_epoch": epoch,
+                "_deleted": [row[2] for row in rows],
+            },
+            schema={"k": pl.String, "part": pl.Int64, "n": pl.Int64, "_epoch": pl.Int64, "_deleted": pl.Boolean},
+        ).unique(["k", "part"], keep="last", maintain_order=True)
+        for epoch, rows in enumerate(files)
+    ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, frame in enumerate(frames):
             frame.write_parquet(folder / f"{number}.parquet")
-        listed = pl.DataFrame({"path": [f"{number}.parquet" for number in range(len(frames))],
-                               "num_records": [frame.height for frame in frames]})
+        listed = pl.DataFrame(
+            {
+                "path": [f"{number}.parquet" for number in range(len(frames))],
+                "num_records": [frame.height for frame in frames],
+            }
+        )
         listed = listed.sample(fraction=1.0, shuffle=True, seed=seed.randrange(1 << 30))
         merged = list(merged_updates(folder, listed, COLUMNS, ["k", "part"], held_rows))
     wanted = newest_of_each_key(pl.concat(frames), ["k", "part"])
@@ -41,8 +56,9 @@ def test_the_newest_rows_are_the_same_before_and_after_a_merge(files, held_rows,
 
 
 def test_small_files_are_packed_oldest_first_and_large_ones_left_alone():
-    files = pl.DataFrame({"path": list("gfedcba"), "size_bytes": [40, 30, 60, 20, 45, 45, 10],
-                          "min._epoch": [7, 6, 5, 4, 3, 2, 1]})
+    files = pl.DataFrame(
+        {"path": list("gfedcba"), "size_bytes": [40, 30, 60, 20, 45, 45, 10], "min._epoch": [7, 6, 5, 4, 3, 2, 1]}
+    )
     assert [pack["path"].to_list() for pack in packs(files, 100)] == [["a", "b", "c"], ["d", "f", "g"]]
     assert packs(files.filter(pl.col("size_bytes") >= 60), 100) == []
     assert packs(files.head(1), 100) == []

@@ -22,15 +22,27 @@ NUMBERS = [0, 1, -1, 1 << 40, -(1 << 40), None]
 FLOATS = [0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan"), None]
 SPECS = [
     StoreSpec(name="text", key=pl.Schema({"k": pl.String()}), value=VALUE),
-    StoreSpec(name="mixed", key=pl.Schema({"k": pl.String(), "n": pl.Int64(), "f": pl.Float64(), "b": pl.Boolean()}),
-              value=VALUE),
+    StoreSpec(
+        name="mixed",
+        key=pl.Schema({"k": pl.String(), "n": pl.Int64(), "f": pl.Float64(), "b": pl.Boolean()}),
+        value=VALUE,
+    ),
     StoreSpec(name="bytes", key=pl.Schema({"n": pl.Int32(), "raw": pl.Binary()}), value=VALUE),
-    StoreSpec(name="windows", key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
-              value=VALUE, kind=StoreKind.WINDOW),
-    StoreSpec(name="sessions", key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
-              value=VALUE, kind=StoreKind.SESSION),
-    StoreSpec(name="versions", key=pl.Schema({"k": pl.String(), "valid_from": TIME}), value=VALUE,
-              kind=StoreKind.VERSIONED),
+    StoreSpec(
+        name="windows",
+        key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
+        value=VALUE,
+        kind=StoreKind.WINDOW,
+    ),
+    StoreSpec(
+        name="sessions",
+        key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
+        value=VALUE,
+        kind=StoreKind.SESSION,
+    ),
+    StoreSpec(
+        name="versions", key=pl.Schema({"k": pl.String(), "valid_from": TIME}), value=VALUE, kind=StoreKind.VERSIONED
+    ),
 ]
 
 
@@ -52,10 +64,15 @@ def written(app: Path, spec: StoreSpec, rng: random.Random) -> None:
     """Forty epochs of changes of the task in files of an epoch each, a few deleted; a file of another task."""
     table = AppendTable.create(app, changelog_spec(spec), "app")
     for epoch in range(1, 41):
-        rows = pl.DataFrame([{name: some(rng, dtype) for name, dtype in spec.key.items()} for _ in range(12)],
-                            schema=spec.key).unique(maintain_order=True)
-        rows = rows.with_columns(value=pl.lit(epoch), _ts=pl.lit(epoch).cast(TIME), _epoch=pl.lit(epoch),
-                                 _deleted=pl.Series([rng.random() < 0.2 for _ in range(rows.height)]))
+        rows = pl.DataFrame(
+            [{name: some(rng, dtype) for name, dtype in spec.key.items()} for _ in range(12)], schema=spec.key
+        ).unique(maintain_order=True)
+        rows = rows.with_columns(
+            value=pl.lit(epoch),
+            _ts=pl.lit(epoch).cast(TIME),
+            _epoch=pl.lit(epoch),
+            _deleted=pl.Series([rng.random() < 0.2 for _ in range(rows.height)]),
+        )
         task = "t_9" if epoch == 20 else "t_0"
         table.append(epoch, [write_file(app, changelog_spec(spec), rows, {"task": task, "segment": "0"})])
 
@@ -88,8 +105,9 @@ def test_rows_of_several_epochs_in_one_file_are_told_apart(tmp_path):
     """A compacted file holds rows of many epochs in the order of keys."""
     spec = SPECS[0]
     table = AppendTable.create(tmp_path, changelog_spec(spec), "app")
-    rows = pl.DataFrame({"k": ["b", "a", "a", "b"], "value": [4, 9, 1, 3], "_epoch": [4, 9, 1, 3],
-                         "_deleted": [False] * 4}).with_columns(_ts=pl.lit(0).cast(TIME))
+    rows = pl.DataFrame(
+        {"k": ["b", "a", "a", "b"], "value": [4, 9, 1, 3], "_epoch": [4, 9, 1, 3], "_deleted": [False] * 4}
+    ).with_columns(_ts=pl.lit(0).cast(TIME))
     table.append(1, [write_file(tmp_path, changelog_spec(spec), rows, {"task": "t_0", "segment": "0"})])
     found = TaskChangelog.of(tmp_path, spec, "t_0", through=8).newest_rows()
     assert found.select("k", "value").rows() == [("a", 1), ("b", 4)]

@@ -26,11 +26,17 @@ def folders(tmp_path) -> tuple[Path, Path]:
 
 def put(folder: Path, epoch: int, rows: dict[tuple[str | None, int], int | None], task: str = TASK) -> None:
     """Append an epoch's changes, None for a deletion."""
-    frame = pl.DataFrame({
-        "user": [user for user, _ in rows], "day": [day for _, day in rows], "total": list(rows.values()),
-        "_ts": [None if total is None else 7 * epoch for total in rows.values()],
-        "_deleted": [total is None for total in rows.values()], "_epoch": epoch}, schema_overrides={
-            "user": pl.String(), "total": pl.Int64(), "_ts": pl.Int64()})
+    frame = pl.DataFrame(
+        {
+            "user": [user for user, _ in rows],
+            "day": [day for _, day in rows],
+            "total": list(rows.values()),
+            "_ts": [None if total is None else 7 * epoch for total in rows.values()],
+            "_deleted": [total is None for total in rows.values()],
+            "_epoch": epoch,
+        },
+        schema_overrides={"user": pl.String(), "total": pl.Int64(), "_ts": pl.Int64()},
+    )
     append(folder, epoch, write_file(folder, changelog_spec(SPEC), frame, {"task": task, "segment": "0"}))
 
 
@@ -72,7 +78,10 @@ def test_a_key_that_comes_to_another_task_has_its_newest_row_there(folders):
     here, there = folders
     for folder, task in ((here, "old_0"), (there, TASK)):
         put(folder, 1, {("ann", 1): 1}, task)
-    files = [file for task in (TASK, "old_0")
-             for file in replaced_rows(here, there, SPEC, task, through=1, source_through=1, epoch=4)]
+    files = [
+        file
+        for task in (TASK, "old_0")
+        for file in replaced_rows(here, there, SPEC, task, through=1, source_through=1, epoch=4)
+    ]
     append(here, 4, *files)
     assert read_table(here / changelog_spec(SPEC).name)["task"].to_list() == [TASK]

@@ -20,23 +20,41 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
-TOTALS = StoreSpec(name="totals", key=pl.Schema({"carrier": pl.String(), "id": pl.Int64()}),
-                   value=pl.Schema({"flights": pl.Int64(), "mean": pl.Float64()}))
-WINDOWS = StoreSpec(name="windows", key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
-                    value=pl.Schema({"last": pl.String()}), kind=StoreKind.WINDOW)
+TOTALS = StoreSpec(
+    name="totals",
+    key=pl.Schema({"carrier": pl.String(), "id": pl.Int64()}),
+    value=pl.Schema({"flights": pl.Int64(), "mean": pl.Float64()}),
+)
+WINDOWS = StoreSpec(
+    name="windows",
+    key=pl.Schema({"k": pl.String(), "window_start": TIME, "window_end": TIME}),
+    value=pl.Schema({"last": pl.String()}),
+    kind=StoreKind.WINDOW,
+)
 SPECS = (TOTALS, WINDOWS)
 
 
 def epoch_rows(rng: random.Random) -> tuple[pl.DataFrame, pl.DataFrame]:
-    totals = pl.DataFrame({"carrier": [rng.choice(["UA", "AA", None, "long" * 200]) for _ in range(20)],
-                           "id": [rng.randrange(8) for _ in range(20)],
-                           "flights": [rng.randrange(99) for _ in range(20)],
-                           "mean": [rng.choice([None, rng.random()]) for _ in range(20)],
-                           "_ts": [rng.randrange(10**12) for _ in range(20)]}, schema_overrides={"mean": pl.Float64})
+    totals = pl.DataFrame(
+        {
+            "carrier": [rng.choice(["UA", "AA", None, "long" * 200]) for _ in range(20)],
+            "id": [rng.randrange(8) for _ in range(20)],
+            "flights": [rng.randrange(99) for _ in range(20)],
+            "mean": [rng.choice([None, rng.random()]) for _ in range(20)],
+            "_ts": [rng.randrange(10**12) for _ in range(20)],
+        },
+        schema_overrides={"mean": pl.Float64},
+    )
     start = [rng.randrange(6) * 1000 for _ in range(10)]
-    windows = pl.DataFrame({"k": [f"k{rng.randrange(3)}" for _ in range(10)], "window_start": start,
-                            "window_end": [at + 1000 for at in start], "last": [str(rng.random()) for _ in range(10)],
-                            "_ts": start})
+    windows = pl.DataFrame(
+        {
+            "k": [f"k{rng.randrange(3)}" for _ in range(10)],
+            "window_start": start,
+            "window_end": [at + 1000 for at in start],
+            "last": [str(rng.random()) for _ in range(10)],
+            "_ts": start,
+        }
+    )
     return totals, windows.cast({"window_start": TIME, "window_end": TIME})
 
 
@@ -53,11 +71,23 @@ def run_epoch(store: TaskStore, app: Path, epoch: int, expected: StateId | None,
         windows.delete(closed)
         session.put_many(TASK_STORE, [b"t-0"], [b"%d" % epoch])
         partition = {"task": "0_0", "segment": str(epoch // SEGMENT_EPOCHS)}
-        files = [write_file(app, changelog_spec(spec),
-                            changelog_frame(spec, session).with_columns(_epoch=pl.lit(epoch)), partition)
-                 for spec in SPECS]
-        assert store.apply(session, state=StateId(1, epoch), expected=expected, generation=1, plan_hash=str(epoch),
-                           make_receipt=repr_bytes) is not None
+        files = [
+            write_file(
+                app, changelog_spec(spec), changelog_frame(spec, session).with_columns(_epoch=pl.lit(epoch)), partition
+            )
+            for spec in SPECS
+        ]
+        assert (
+            store.apply(
+                session,
+                state=StateId(1, epoch),
+                expected=expected,
+                generation=1,
+                plan_hash=str(epoch),
+                make_receipt=repr_bytes,
+            )
+            is not None
+        )
     return files
 
 
@@ -81,11 +111,21 @@ def committed(tmp_path):
     for epoch in range(SEGMENT_EPOCHS - 3, SEGMENT_EPOCHS + 3):
         files = run_epoch(store, app, epoch, expected, rng)
         expected = StateId(1, epoch)
-        neighbour = pl.DataFrame({"carrier": ["XX"], "id": [epoch], "flights": [1], "mean": [None], "_ts": [1],
-                                  "_epoch": [epoch], "_deleted": [False]})
+        neighbour = pl.DataFrame(
+            {
+                "carrier": ["XX"],
+                "id": [epoch],
+                "flights": [1],
+                "mean": [None],
+                "_ts": [1],
+                "_epoch": [epoch],
+                "_deleted": [False],
+            }
+        )
         files.append(write_file(app, changelog_spec(TOTALS), neighbour, {"task": "0_1", "segment": "0"}))
-        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
-                                   files=tuple(files)))
+        driver.commit(
+            CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", files=tuple(files))
+        )
         store.settle(generation=1, expected=expected, committed=expected)
         contents[epoch] = content(store)
     yield app, store, contents
@@ -98,9 +138,17 @@ def test_a_restored_store_equals_the_lost_one_at_its_commit(committed, tmp_path,
     app, _, contents = committed
     epoch = max(contents) - behind
     seen: list[RestoreProgress] = []
-    restored = restore_task(app, tmp_path / "state" / "two", "0_0", SPECS,
-                            TaskCommit(state=StateId(1, epoch), instance="two"), StateId(1, epoch), generation=5,
-                            task_rows=contents[epoch][TASK_STORE], on_progress=seen.append)
+    restored = restore_task(
+        app,
+        tmp_path / "state" / "two",
+        "0_0",
+        SPECS,
+        TaskCommit(state=StateId(1, epoch), instance="two"),
+        StateId(1, epoch),
+        generation=5,
+        task_rows=contents[epoch][TASK_STORE],
+        on_progress=seen.append,
+    )
     try:
         assert content(restored) == contents[epoch]
         assert (restored.current, restored.base, restored.generation) == (StateId(1, epoch), StateId(1, epoch), 5)
@@ -115,8 +163,16 @@ def test_a_restored_store_equals_the_lost_one_at_its_commit(committed, tmp_path,
 
 def test_a_task_without_changes_restores_to_an_empty_store(committed, tmp_path):
     app, _, _ = committed
-    restored = restore_task(app, tmp_path / "state" / "two", "0_7", SPECS, TaskCommit(state=None, instance="two"),
-                            StateId(1, 2000), generation=5, task_rows=[])
+    restored = restore_task(
+        app,
+        tmp_path / "state" / "two",
+        "0_7",
+        SPECS,
+        TaskCommit(state=None, instance="two"),
+        StateId(1, 2000),
+        generation=5,
+        task_rows=[],
+    )
     assert content(restored) == {"totals": [], "windows": [], TASK_STORE: [], LONG_KEYS: []}
     restored.close()
 

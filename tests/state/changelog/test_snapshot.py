@@ -38,14 +38,23 @@ class Life:
     contents: dict[int, dict[str, list]]
     snapshot: SnapshotRef
 
-    def restored(self, folder: Path, epoch: int = EPOCHS[-1], snapshot: SnapshotRef | None = None, *,
-                 take: bool = False) -> tuple[dict, str]:
+    def restored(
+        self, folder: Path, epoch: int = EPOCHS[-1], snapshot: SnapshotRef | None = None, *, take: bool = False
+    ) -> tuple[dict, str]:
         """What a restore as of ``epoch`` leads to, and what it says it was made of."""
         state, seen = StateId(1, epoch), list[RestoreProgress]()
-        store = restore_task(self.app, folder, "0_0", SPECS,
-                             TaskCommit(state=state, instance="new", snapshot=snapshot or self.snapshot), state,
-                             generation=5, task_rows=self.contents[epoch][TASK_STORE], take_snapshot=take,
-                             on_progress=seen.append)
+        store = restore_task(
+            self.app,
+            folder,
+            "0_0",
+            SPECS,
+            TaskCommit(state=state, instance="new", snapshot=snapshot or self.snapshot),
+            state,
+            generation=5,
+            task_rows=self.contents[epoch][TASK_STORE],
+            take_snapshot=take,
+            on_progress=seen.append,
+        )
         try:
             assert (store.current, store.base, store.generation) == (state, state, 5)
             return content(store), seen[-1].source
@@ -69,8 +78,9 @@ def life(tmp_path):
         if epoch == PUBLISHED_AT + 1:
             assert store.uncommitted.records
             snapshot = publish_snapshot(app, folder, "0_0")
-        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
-                                   files=tuple(files)))
+        driver.commit(
+            CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", files=tuple(files))
+        )
         store.settle(generation=1, expected=expected, committed=expected)
         contents[epoch] = content(store)
     driver.close()
@@ -123,16 +133,24 @@ def damage(life: Life, how: str) -> SnapshotRef:
         return replace(snapshot, state=StateId(1, 3))
     elif how == "older than forgotten deletions":
         DeltaTable(life.app / changelog_spec(TOTALS).name).alter.set_table_properties(
-            {TOMBSTONE_HORIZON: "5"}, raise_if_not_exists=False)
+            {TOMBSTONE_HORIZON: "5"}, raise_if_not_exists=False
+        )
     elif how == "never written":
         path.write_bytes(bytes(len(data)))
     return snapshot
 
 
-@pytest.mark.parametrize(("how", "reason"), [
-    ("missing", "cannot be read (No such file"), ("cut short", "cannot be read (it ends 4,096 bytes early)"),
-    ("flipped", "is damaged: its checksum"), ("of another state", "holds state 1.4, not 1.3"),
-    ("older than forgotten deletions", "has dropped deletions up to epoch 5"), ("never written", "is damaged")])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("missing", "cannot be read (No such file"),
+        ("cut short", "cannot be read (it ends 4,096 bytes early)"),
+        ("flipped", "is damaged: its checksum"),
+        ("of another state", "holds state 1.4, not 1.3"),
+        ("older than forgotten deletions", "has dropped deletions up to epoch 5"),
+        ("never written", "is damaged"),
+    ],
+)
 def test_without_a_good_snapshot_the_changelog_alone_does(life, tmp_path, how, reason):
     found, source = life.restored(tmp_path / "new", snapshot=damage(life, how))
     assert found == life.contents[EPOCHS[-1]]
@@ -167,8 +185,9 @@ def test_killed_while_publishing_leaves_the_task_and_the_listed_snapshot_as_they
     rng, instance = random.Random(5), life.store.folder
     TaskStoreCache.close_all()
     for _ in range(4):
-        child = subprocess.Popen([sys.executable, "-c", PUBLISH, str(life.app), str(instance)],
-                                 stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH, str(life.app), str(instance)], stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout.readline() == "published\n"
         time.sleep(rng.uniform(0, 0.05))
         child.kill()

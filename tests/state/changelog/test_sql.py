@@ -17,8 +17,9 @@ from weir.state.commit.record import CommitRecord
 from weir.state.types import StoreSpec
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text(encoding="utf-8")
-CHANGES = changelog_spec(StoreSpec(name="by_carrier", key=pl.Schema({"carrier": pl.String()}),
-                                   value=pl.Schema({"flights": pl.Int64()})))
+CHANGES = changelog_spec(
+    StoreSpec(name="by_carrier", key=pl.Schema({"carrier": pl.String()}), value=pl.Schema({"flights": pl.Int64()}))
+)
 STATE = [("AA", 31), ("B6", 12), ("UA", 30)]
 
 
@@ -27,12 +28,26 @@ def warehouse(tmp_path) -> Path:
     driver = Committer(tmp_path / "warehouse", "flights", [CHANGES], fingerprint="f")
     driver.claim()
     for epoch, carriers in enumerate([("AA", "B6"), ("DL", "UA"), ("AA", "UA", "DL")], 1):
-        rows = pl.DataFrame({"carrier": carriers, "flights": range(epoch * 10 + 1, epoch * 10 + len(carriers) + 1),
-                             "_ts": epoch, "_epoch": epoch, "_deleted": [name == "DL" for name in carriers]})
+        rows = pl.DataFrame(
+            {
+                "carrier": carriers,
+                "flights": range(epoch * 10 + 1, epoch * 10 + len(carriers) + 1),
+                "_ts": epoch,
+                "_epoch": epoch,
+                "_deleted": [name == "DL" for name in carriers],
+            }
+        )
         rows = rows.with_columns(flights=pl.when(pl.col("carrier") == "UA").then(epoch * 10).otherwise("flights"))
-        driver.commit(CommitRecord(
-            kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f",
-            files=(write_file(tmp_path / "warehouse" / "flights", CHANGES, rows, {"task": "0_0", "segment": "0"}),)))
+        driver.commit(
+            CommitRecord(
+                kind="commit",
+                generation=1,
+                epoch=epoch,
+                at_ms=0,
+                fingerprint="f",
+                files=(write_file(tmp_path / "warehouse" / "flights", CHANGES, rows, {"task": "0_0", "segment": "0"}),),
+            )
+        )
     driver.close()
     return tmp_path / "warehouse"
 

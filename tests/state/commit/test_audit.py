@@ -17,8 +17,11 @@ from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import FileEntry, StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
-TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
-    "k": pl.String(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}))
+TOTALS = TableSpec(
+    name="totals",
+    keys=("k",),
+    schema=pl.Schema({"k": pl.String(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}),
+)
 
 
 @pytest.fixture
@@ -32,21 +35,34 @@ def driver(tmp_path):
 def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int | None = None) -> CommitRecord:
     """A commit of ten records an epoch, unless it is said otherwise, with a row in each table."""
     app, offset = warehouse / "app", epoch * 10 if offset is None else offset
-    files = (write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
-             write_file(app, TOTALS, pl.DataFrame({"k": ["a"], "_epoch": [epoch], "_seq": [0], "_deleted": [False]})))
-    tasks = {"0_0": TaskCommit(state=StateId(1, epoch), instance="i", positions={"t": {0: offset}},
-                               totals={"records_in": epoch * 10 if read is None else read})}
-    return CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f", files=files,
-                        tasks=tasks)
+    files = (
+        write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
+        write_file(app, TOTALS, pl.DataFrame({"k": ["a"], "_epoch": [epoch], "_seq": [0], "_deleted": [False]})),
+    )
+    tasks = {
+        "0_0": TaskCommit(
+            state=StateId(1, epoch),
+            instance="i",
+            positions={"t": {0: offset}},
+            totals={"records_in": epoch * 10 if read is None else read},
+        )
+    }
+    return CommitRecord(
+        kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f", files=files, tasks=tasks
+    )
 
 
-@pytest.mark.parametrize(("fields", "is_wrong", "text"), [
-    ({}, None, ""),
-    ({"offset": 19}, True, "goes back in t-0"),
-    ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
-    ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
-    ({"offset": 5, "read": 5}, None, ""),
-], ids=["in order", "back", "twice", "gap", "began anew"])
+@pytest.mark.parametrize(
+    ("fields", "is_wrong", "text"),
+    [
+        ({}, None, ""),
+        ({"offset": 19}, True, "goes back in t-0"),
+        ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
+        ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
+        ({"offset": 5, "read": 5}, None, ""),
+    ],
+    ids=["in order", "back", "twice", "gap", "began anew"],
+)
 def test_offsets_follow_from_commit_to_commit(tmp_path, driver, fields, is_wrong, text):
     for commit in (record(tmp_path, 1), record(tmp_path, 2), record(tmp_path, 3, **fields)):
         driver.commit(commit)
@@ -83,11 +99,16 @@ def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
     for table in ("facts", "totals"):
         count = row_count(tmp_path, "app", table, window)
         assert (count.first_epoch, count.last_epoch, count.committed, count.found, count.is_right) == (1, 4, 4, 4, True)
-    lost = replace(window, commits=tuple(replace(commit, files=(*commit.files, commit.files[0], commit.files[1]))
-                                         for commit in window.commits))
+    lost = replace(
+        window,
+        commits=tuple(
+            replace(commit, files=(*commit.files, commit.files[0], commit.files[1])) for commit in window.commits
+        ),
+    )
     twice = replace(window, commits=tuple(replace(commit, files=()) for commit in window.commits))
-    assert not any(row_count(tmp_path, "app", table, other).is_right for table in ("facts", "totals")
-                   for other in (lost, twice))
+    assert not any(
+        row_count(tmp_path, "app", table, other).is_right for table in ("facts", "totals") for other in (lost, twice)
+    )
 
 
 def test_compacted_updates_and_rolled_up_commits_are_right(tmp_path, driver):
@@ -124,8 +145,9 @@ def test_rows_that_a_backfill_has_replaced_are_left_out_and_later_ones_are_count
     generation = driver.claim().generation
     for epoch in (1, 2, 3):
         driver.commit(replace(record(tmp_path, epoch), generation=generation, files=(rows(epoch, 2),)))
-    swap = TableSwap(backfill="b", table="timed", column="_ts", start_ms=0, end_ms=1 << 42, cut_epoch=2,
-                     files=(rows(2, 7),))
+    swap = TableSwap(
+        backfill="b", table="timed", column="_ts", start_ms=0, end_ms=1 << 42, cut_epoch=2, files=(rows(2, 7),)
+    )
     driver.commit(replace(record(tmp_path, 4), generation=generation, files=(rows(4, 2),), swaps=(swap,)))
     counted = row_count(tmp_path, "app", "timed", newest_commits(tmp_path, "app", 100))
     assert (counted.first_epoch, counted.last_epoch) == (3, 4)

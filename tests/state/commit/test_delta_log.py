@@ -16,8 +16,9 @@ from weir.state.commit.tables import AppendTable, file_actions, read_rows
 from weir.state.errors import TableFeatureError
 from weir.state.types import FileEntry, TableSpec
 
-SPEC = TableSpec(name="t", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64(), "task": pl.String()}),
-                 partition_by=("task",))
+SPEC = TableSpec(
+    name="t", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64(), "task": pl.String()}), partition_by=("task",)
+)
 
 
 def entry(app, n: int, task: str = "0_0 100%/ü") -> FileEntry:

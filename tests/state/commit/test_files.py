@@ -12,12 +12,24 @@ from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import TableSpec
 
-SPEC = TableSpec(name="out/windows", partition_by=("task", "segment"), schema=pl.Schema({
-    "k": pl.String(), "window_start": pl.Datetime("ms", "UTC"), "n": pl.UInt32(), "task": pl.String(),
-    "segment": pl.Int64()}))
+SPEC = TableSpec(
+    name="out/windows",
+    partition_by=("task", "segment"),
+    schema=pl.Schema(
+        {
+            "k": pl.String(),
+            "window_start": pl.Datetime("ms", "UTC"),
+            "n": pl.UInt32(),
+            "task": pl.String(),
+            "segment": pl.Int64(),
+        }
+    ),
+)
 HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
-ROWS = pl.DataFrame({"n": [1, None], "k": ["a", "b"], "window_start": [HOUR, None], "ignored": [0, 0]},
-                    schema_overrides={"n": pl.UInt32, "window_start": pl.Datetime("ms", "UTC")})
+ROWS = pl.DataFrame(
+    {"n": [1, None], "k": ["a", "b"], "window_start": [HOUR, None], "ignored": [0, 0]},
+    schema_overrides={"n": pl.UInt32, "window_start": pl.Datetime("ms", "UTC")},
+)
 
 
 def test_rows_come_back_through_delta_with_times_and_partition_values(tmp_path):
@@ -30,16 +42,20 @@ def test_rows_come_back_through_delta_with_times_and_partition_values(tmp_path):
     table.append(1, [entry])
     table.append(1, [entry])
     assert read_rows(tmp_path / "out/windows").sort("k").rows() == [
-        ("a", HOUR, 1, "0_0", 3), ("b", None, None, "0_0", 3)]
+        ("a", HOUR, 1, "0_0", 3),
+        ("b", None, None, "0_0", 3),
+    ]
 
 
 def test_statistics_let_readers_skip_files(tmp_path):
     table = AppendTable.create(tmp_path, SPEC, "app")
     entry = write_file(tmp_path, SPEC, ROWS, {"task": "0_0", "segment": "3"})
     assert json.loads(entry.stats) == {
-        "numRecords": 2, "minValues": {"k": "a", "window_start": "2013-01-01T10:00:00.000000Z", "n": 1},
+        "numRecords": 2,
+        "minValues": {"k": "a", "window_start": "2013-01-01T10:00:00.000000Z", "n": 1},
         "maxValues": {"k": "b", "window_start": "2013-01-01T10:00:00.000000Z", "n": 1},
-        "nullCount": {"k": 0, "window_start": 1, "n": 1}}
+        "nullCount": {"k": 0, "window_start": 1, "n": 1},
+    }
     table.append(1, [entry])
     listed = table.files().row(0, named=True)
     assert (listed["path"], listed["max.n"], listed["min.window_start"]) == (entry.path, 1, HOUR)
@@ -56,9 +72,13 @@ def test_each_attempt_has_a_name_of_its_own(tmp_path):
     assert write_file(tmp_path, SPEC, ROWS, values).path != write_file(tmp_path, SPEC, ROWS, values).path
 
 
-@pytest.mark.parametrize(("rows", "values", "reason"), [
-    (ROWS, {"task": "0_0"}, "partitioned"),
-    (ROWS.drop("k"), {"task": "0_0", "segment": "0"}, r"lack the columns \['k'\]")])
+@pytest.mark.parametrize(
+    ("rows", "values", "reason"),
+    [
+        (ROWS, {"task": "0_0"}, "partitioned"),
+        (ROWS.drop("k"), {"task": "0_0", "segment": "0"}, r"lack the columns \['k'\]"),
+    ],
+)
 def test_missing_columns_and_values_are_named(tmp_path, rows, values, reason):
     with pytest.raises(ValueError, match=reason):
         write_file(tmp_path, SPEC, rows, values)

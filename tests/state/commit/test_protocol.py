@@ -20,11 +20,28 @@ from weir.state.errors import FencedError, TableBehindError, TableSchemaError
 from weir.state.types import StateId, TableSpec
 
 FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
-TOTALS = TableSpec(name="totals", keys=("k",), schema=pl.Schema({
-    "k": pl.String(), "n": pl.Int64(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64(), "_seq": pl.Int64(),
-    "_deleted": pl.Boolean()}))
-CHANGES = TableSpec(name="_changelog/s", partition_by=("task",), keys=("k",), schema=pl.Schema({
-    "k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_deleted": pl.Boolean(), "task": pl.String()}))
+TOTALS = TableSpec(
+    name="totals",
+    keys=("k",),
+    schema=pl.Schema(
+        {
+            "k": pl.String(),
+            "n": pl.Int64(),
+            "_ts": pl.Datetime("ms", "UTC"),
+            "_epoch": pl.Int64(),
+            "_seq": pl.Int64(),
+            "_deleted": pl.Boolean(),
+        }
+    ),
+)
+CHANGES = TableSpec(
+    name="_changelog/s",
+    partition_by=("task",),
+    keys=("k",),
+    schema=pl.Schema(
+        {"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_deleted": pl.Boolean(), "task": pl.String()}
+    ),
+)
 TABLES = (FACTS, TOTALS, CHANGES)
 
 
@@ -41,13 +58,38 @@ def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
     app, key = warehouse / "app", f"k{epoch % 3}"
     files = (
         write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
-        write_file(app, TOTALS, pl.DataFrame({"k": [key, key], "n": [0, epoch], "_ts": [1, 2], "_epoch": [epoch] * 2,
-                                              "_seq": [0, 1], "_deleted": [False, epoch % 4 == 0]})),
-        write_file(app, CHANGES, pl.DataFrame({"k": [key], "n": [epoch], "_epoch": [epoch], "_deleted": [False]}),
-                   {"task": "0_0"}))
+        write_file(
+            app,
+            TOTALS,
+            pl.DataFrame(
+                {
+                    "k": [key, key],
+                    "n": [0, epoch],
+                    "_ts": [1, 2],
+                    "_epoch": [epoch] * 2,
+                    "_seq": [0, 1],
+                    "_deleted": [False, epoch % 4 == 0],
+                }
+            ),
+        ),
+        write_file(
+            app,
+            CHANGES,
+            pl.DataFrame({"k": [key], "n": [epoch], "_epoch": [epoch], "_deleted": [False]}),
+            {"task": "0_0"},
+        ),
+    )
     tasks = {"0_0": TaskCommit(state=StateId(generation, epoch), instance="i", positions={"t": {0: epoch}})}
-    return CommitRecord(kind="commit", generation=generation, epoch=epoch, at_ms=epoch, fingerprint="f", files=files,
-                        reason="interval", tasks=tasks)
+    return CommitRecord(
+        kind="commit",
+        generation=generation,
+        epoch=epoch,
+        at_ms=epoch,
+        fingerprint="f",
+        files=files,
+        reason="interval",
+        tasks=tasks,
+    )
 
 
 def facts(warehouse: Path) -> list[int]:
@@ -74,7 +116,11 @@ def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
     assert (newest.epoch, newest.tasks["0_0"].positions, newest.reason) == (5, {"t": {0: 5}}, "interval")
     log = read_rows(tmp_path / "app" / "_commits").sort("generation", "epoch")
     assert log.select("generation", "epoch", "kind").rows() == [
-        (1, 0, "claim"), (1, 1, "commit"), (1, 2, "commit"), (1, 5, "commit")]
+        (1, 0, "claim"),
+        (1, 1, "commit"),
+        (1, 2, "commit"),
+        (1, 5, "commit"),
+    ]
     again = committer(tmp_path).claim()
     assert (again.generation, again.newest) == (2, newest)
 
@@ -328,8 +374,9 @@ def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path, monkeyp
     driver.claim()
     for epoch in range(1, 31):
         entry = write_file(tmp_path / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
-        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f",
-                                   files=(entry,)))
+        driver.commit(
+            CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f", files=(entry,))
+        )
     driver.close()
     folder = tmp_path / "app" / COMMITS.name
     newest_file = max(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
@@ -377,8 +424,12 @@ def test_fighting_drivers_commit_every_epoch_once(tmp_path):
     """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
-    fighters = [subprocess.Popen([sys.executable, "-c", FIGHTER, str(tmp_path), str(root), "3"],
-                                 stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(3)]
+    fighters = [
+        subprocess.Popen(
+            [sys.executable, "-c", FIGHTER, str(tmp_path), str(root), "3"], stdout=subprocess.PIPE, text=True, cwd=root
+        )
+        for _ in range(3)
+    ]
     lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
     assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
     committer(tmp_path, tables=(FACTS,)).claim()

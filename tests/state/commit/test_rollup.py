@@ -45,7 +45,8 @@ def test_rolled_up_rows_keep_all_but_their_files_and_the_newest_commit_keeps_its
     assert newest_commit(tmp_path, "app") == before
     kept = list(commits_above(folder, file_actions(DeltaTable(folder)), 0))
     assert [(one.epoch, one.at_ms, one.tasks["0_0"].positions) for one in kept] == [
-        (epoch, epoch, {"t": {0: epoch}}) for epoch in range(1, 9)]
+        (epoch, epoch, {"t": {0: epoch}}) for epoch in range(1, 9)
+    ]
     assert [len(one.files) for one in kept] == [0] * 7 + [3]
     assert [one.is_rolled_up for one in kept] == [True] * 7 + [False]
     assert roll_up(tmp_path / "app", THROUGH_ALL) == 0
@@ -165,8 +166,12 @@ while time.monotonic() < end:
 def test_drivers_fight_over_a_log_that_is_rolled_up_all_the_time(tmp_path):
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
-    fighters = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(root), "2"],
-                                 stdout=subprocess.PIPE, text=True, cwd=root) for program in (FIGHTER, FIGHTER, ROLLER)]
+    fighters = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path), str(root), "2"], stdout=subprocess.PIPE, text=True, cwd=root
+        )
+        for program in (FIGHTER, FIGHTER, ROLLER)
+    ]
     lines = [line for fighter in fighters for line in fighter.communicate(timeout=60)[0].splitlines()]
     assert [fighter.returncode for fighter in fighters] == [0, 0, 0]
     assert sum(int(line.split()[1]) for line in lines if line.startswith("rolled")) > 0

@@ -14,24 +14,30 @@ from weir.state.commit.record import TableSwap
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import TableSpec
 
-FACTS = TableSpec(name="facts", schema=pl.Schema({
-    "name": pl.String(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64()}))
+FACTS = TableSpec(
+    name="facts", schema=pl.Schema({"name": pl.String(), "_ts": pl.Datetime("ms", "UTC"), "_epoch": pl.Int64()})
+)
 DAY = datetime(2024, 5, 3, tzinfo=UTC)
 DAY_MS = 24 * 3600 * 1000
 START_MS = int(DAY.timestamp() * 1000)
 ROWS = {"inside": START_MS, "before": START_MS - 1, "timeless": None, "far": START_MS + 7_900 * 365 * DAY_MS}
 
 
-@pytest.mark.parametrize(("column", "left"), [
-    ("_ts", {"before", "timeless", "far", "later", "new"}),
-    (None, {"later", "new"}),
-], ids=["a day", "everything"])
+@pytest.mark.parametrize(
+    ("column", "left"),
+    [
+        ("_ts", {"before", "timeless", "far", "later", "new"}),
+        (None, {"later", "new"}),
+    ],
+    ids=["a day", "everything"],
+)
 @pytest.mark.parametrize("has_statistics", [True, False])
 @pytest.mark.parametrize("are_together", [True, False])
 def test_rows_up_to_the_cut_go_of_the_days_or_all(tmp_path, column, left, has_statistics, are_together):
     def file(rows: dict[str, int | None], epoch: int):
-        frame = pl.DataFrame({"name": list(rows), "_ts": list(rows.values()), "_epoch": epoch},
-                             schema_overrides={"_ts": pl.Int64()})
+        frame = pl.DataFrame(
+            {"name": list(rows), "_ts": list(rows.values()), "_epoch": epoch}, schema_overrides={"_ts": pl.Int64()}
+        )
         entry = write_file(tmp_path, FACTS, frame)
         return entry if has_statistics else replace(entry, stats=json.dumps({"numRecords": frame.height}))
 
@@ -39,8 +45,15 @@ def test_rows_up_to_the_cut_go_of_the_days_or_all(tmp_path, column, left, has_st
     parts = [ROWS] if are_together else [{name: time_ms} for name, time_ms in ROWS.items()]
     table.append(1, [file(rows, 1) for rows in parts])
     table.append(2, [file({"later": START_MS}, 2)])
-    swap = TableSwap(backfill="b", table="facts", column=column, start_ms=START_MS, end_ms=START_MS + DAY_MS,
-                     cut_epoch=1, files=(file({"new": START_MS}, 1),))
+    swap = TableSwap(
+        backfill="b",
+        table="facts",
+        column=column,
+        start_ms=START_MS,
+        end_ms=START_MS + DAY_MS,
+        cut_epoch=1,
+        files=(file({"new": START_MS}, 1),),
+    )
     for _ in range(2):
         table.append(3, [], [swap])
         assert set(read_rows(tmp_path / "facts")["name"]) == left

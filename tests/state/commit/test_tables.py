@@ -7,16 +7,25 @@ from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable, count_rows, read_table
 from weir.state.types import TableSpec
 
-COLUMNS = pl.Schema({"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(),
-                     "_deleted": pl.Boolean()})
+COLUMNS = pl.Schema(
+    {"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
+)
 
 
 def table_of(folder, *, keys: tuple[str, ...]) -> AppendTable:
     spec = TableSpec(name="t", keys=keys, schema=COLUMNS)
     table = AppendTable.create(folder, spec, "app")
     for epoch, names in ((1, "abca"), (2, "ad")):
-        rows = pl.DataFrame({"k": list(names), "n": epoch, "_epoch": epoch, "_seq": range(len(names)),
-                             "_deleted": [name == "b" for name in names]}, schema_overrides=COLUMNS)
+        rows = pl.DataFrame(
+            {
+                "k": list(names),
+                "n": epoch,
+                "_epoch": epoch,
+                "_seq": range(len(names)),
+                "_deleted": [name == "b" for name in names],
+            },
+            schema_overrides=COLUMNS,
+        )
         table.append(epoch, [write_file(folder, spec, rows)])
     return table
 

@@ -74,8 +74,9 @@ def test_a_write_after_the_clean_mark_ends_the_trust(folder):
         open_again(folder)
 
 
-@pytest.mark.parametrize(("changes", "reason"), [
-    ({"format_version": 99}, "format version 99"), ({"device": "x"}, "cannot be read")])
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"format_version": 99}, "format version 99"), ({"device": "x"}, "cannot be read")]
+)
 def test_an_identity_of_another_format_is_refused(folder, changes, reason):
     change_identity(folder, **changes)
     with corrupted(reason):
@@ -111,6 +112,7 @@ def test_a_damaged_meta_record_is_refused(folder):
 
 def test_lost_rows_show_in_the_counts(folder):
     import lmdb
+
     with lmdb.open(str(folder), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
         txn.delete(b"000007", db=raw.open_db(b"a", txn=txn))
     with corrupted("1999 rows, and 2000 were written"):
@@ -126,8 +128,14 @@ def test_processes_that_die_before_they_finish_an_epoch_count_as_corruption(fold
     assert dead[1].exists(), "to open and close it proves nothing"
     store = TaskStore.open(folder, "0_0", ["a"])
     with store.session() as session:
-        store.apply(session, state=StateId(1, 2), expected=StateId(1, 1), generation=1, plan_hash="2",
-                    make_receipt=lambda uncommitted: b"")
+        store.apply(
+            session,
+            state=StateId(1, 2),
+            expected=StateId(1, 1),
+            generation=1,
+            plan_hash="2",
+            make_receipt=lambda uncommitted: b"",
+        )
     store.close()
     for mark in dead:
         assert not mark.exists()
@@ -138,6 +146,7 @@ def test_processes_that_die_before_they_finish_an_epoch_count_as_corruption(fold
 
 def test_a_failed_open_leaves_the_folder_free_for_quarantine_and_the_error_pickles(folder):
     import pickle
+
     change_identity(folder, boot_id="another")
     with corrupted("restarted") as caught:
         open_again(folder)
@@ -147,15 +156,22 @@ def test_a_failed_open_leaves_the_folder_free_for_quarantine_and_the_error_pickl
 def test_network_file_systems_are_refused(tmp_path, monkeypatch):
     mounts = Path("/proc/self/mountinfo").read_text()
     device = os.stat(tmp_path).st_dev
-    monkeypatch.setattr(environment, "_NETWORK_FILE_SYSTEMS",
-                        {line.partition(" - ")[2].split()[0] for line in mounts.splitlines()
-                         if line.split()[2] == f"{os.major(device)}:{os.minor(device)}"})
+    monkeypatch.setattr(
+        environment,
+        "_NETWORK_FILE_SYSTEMS",
+        {
+            line.partition(" - ")[2].split()[0]
+            for line in mounts.splitlines()
+            if line.split()[2] == f"{os.major(device)}:{os.minor(device)}"
+        },
+    )
     with pytest.raises(NetworkFileSystemError, match="local disk"):
         TaskStore.create(tmp_path / "i", "0_0", [])
 
 
 def test_a_meta_record_is_as_it_was_written_or_nothing():
     from weir.state.engine.meta import Meta
+
     meta = Meta(stores={"a": 1}, current=StateId(1, 2), receipt=b"\x00r")
     assert decode_meta(encode_meta(meta)) == meta
     assert decode_meta(encode_meta(meta)[:-1] + b"!") is None

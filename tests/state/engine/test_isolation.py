@@ -17,8 +17,12 @@ def test_a_reader_in_another_process_never_sees_an_uncommitted_write_in_200_epoc
     """Every epoch writes its number to some of the rows and moves others; most are rolled back or committed later."""
     rng = random.Random(11)
     store = TaskStore.create(tmp_path / "i", "0_0", ["s"])
-    reader = subprocess.Popen([sys.executable, "-m", "tests.state.engine.read_committed", str(tmp_path / "i")],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    reader = subprocess.Popen(
+        [sys.executable, "-m", "tests.state.engine.read_committed", str(tmp_path / "i")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert reader.stdin
     assert reader.stdout
     assert reader.stdout.readline() == "ready\n"
@@ -35,8 +39,9 @@ def test_a_reader_in_another_process_never_sees_an_uncommitted_write_in_200_epoc
             for key in gone:
                 rows.pop(key, None)
             before, state = state, StateId(1, number)
-            store.apply(session, state=state, expected=before, generation=1, plan_hash=str(number),
-                        make_receipt=lambda _: b"")
+            store.apply(
+                session, state=state, expected=before, generation=1, plan_hash=str(number), make_receipt=lambda _: b""
+            )
         fate = rng.random()
         if fate < 0.3:
             states.add(describe(rows))

@@ -32,15 +32,28 @@ def receipt_of(uncommitted: Uncommitted) -> bytes:
     return msgspec.msgpack.encode(uncommitted)
 
 
-def apply(store: TaskStore, epoch: int, expected: StateId | None, puts: dict[bytes, bytes],
-          deletes: tuple[bytes, ...] = (), generation: int = 1, name: str = "a") -> StateId | None:
+def apply(
+    store: TaskStore,
+    epoch: int,
+    expected: StateId | None,
+    puts: dict[bytes, bytes],
+    deletes: tuple[bytes, ...] = (),
+    generation: int = 1,
+    name: str = "a",
+) -> StateId | None:
     """Run an epoch; its state id, or None when the store refused it."""
     state = StateId(generation, epoch)
     with store.session() as session:
         session.put_many(name, list(puts), list(puts.values()))
         session.delete_many(name, deletes)
-        done = store.apply(session, state=state, expected=expected, generation=generation, plan_hash=f"plan {state}",
-                           make_receipt=receipt_of)
+        done = store.apply(
+            session,
+            state=state,
+            expected=expected,
+            generation=generation,
+            plan_hash=f"plan {state}",
+            make_receipt=receipt_of,
+        )
     return None if done is None else state
 
 
@@ -67,6 +80,7 @@ class StoreModel(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         import tempfile
+
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "i"
         self.store = TaskStore.create(self.folder, "0_0", STORES)
@@ -76,13 +90,19 @@ class StoreModel(RuleBasedStateMachine):
         self.base: StateId | None = None
         self.generation, self.epoch = 1, 0
 
-    @rule(puts=st.dictionaries(KEYS, st.binary(max_size=5), max_size=8), deletes=st.lists(KEYS, max_size=5),
-          name=st.sampled_from(STORES), again=st.dictionaries(KEYS, st.binary(max_size=5), max_size=3))
+    @rule(
+        puts=st.dictionaries(KEYS, st.binary(max_size=5), max_size=8),
+        deletes=st.lists(KEYS, max_size=5),
+        name=st.sampled_from(STORES),
+        again=st.dictionaries(KEYS, st.binary(max_size=5), max_size=3),
+    )
     def run_epoch(self, puts, deletes, name, again) -> None:
         self.epoch += 1
         state = StateId(self.generation, self.epoch)
-        assert self.store.settle(generation=self.generation, expected=self.current,
-                                 committed=self.base) is Settlement.READY
+        assert (
+            self.store.settle(generation=self.generation, expected=self.current, committed=self.base)
+            is Settlement.READY
+        )
         before = dict(self.newest[name])
         model = self.newest[name]
         with self.store.session() as session:
@@ -97,22 +117,33 @@ class StoreModel(RuleBasedStateMachine):
             assert session.get_many(name, wanted) == [model.get(key) for key in wanted]
             assert list(session.scan(name)) == sorted(model.items())
             assert list(session.scan(name, b"\x20", b"\x90", reverse=True)) == sorted(
-                ((k, v) for k, v in model.items() if b"\x20" <= k < b"\x90"), reverse=True)
+                ((k, v) for k, v in model.items() if b"\x20" <= k < b"\x90"), reverse=True
+            )
             assert session.count(name) == len(model)
             changes = session.changes(name)
-            assert {**{k: v for k, v in before.items() if k not in changes},
-                    **{k: v for k, v in changes.items() if v is not None}} == model
+            assert {
+                **{k: v for k, v in before.items() if k not in changes},
+                **{k: v for k, v in changes.items() if v is not None},
+            } == model
             assert all(value is not None or key in before for key, value in changes.items())
-            receipt = self.store.apply(session, state=state, expected=self.current, generation=self.generation,
-                                       plan_hash=f"plan {state}", make_receipt=receipt_of)
+            receipt = self.store.apply(
+                session,
+                state=state,
+                expected=self.current,
+                generation=self.generation,
+                plan_hash=f"plan {state}",
+                make_receipt=receipt_of,
+            )
         assert receipt is not None
         assert self.store.stored_receipt(f"plan {state}") == receipt
         self.current = state
 
     @rule()
     def commit(self) -> None:
-        assert self.store.settle(generation=self.generation, expected=self.current,
-                                 committed=self.current) is Settlement.READY
+        assert (
+            self.store.settle(generation=self.generation, expected=self.current, committed=self.current)
+            is Settlement.READY
+        )
         self.base = self.current
         self.committed = {name: dict(model) for name, model in self.newest.items()}
         assert self.store.uncommitted == Uncommitted()
@@ -121,8 +152,10 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def roll_back(self) -> None:
         self.generation += 1
-        assert self.store.settle(generation=self.generation, expected=self.base,
-                                 committed=self.base) is Settlement.ROLLED_BACK
+        assert (
+            self.store.settle(generation=self.generation, expected=self.base, committed=self.base)
+            is Settlement.ROLLED_BACK
+        )
         assert self.store.stored_receipt(f"plan {self.current}") is None
         self.current = self.base
         self.newest = {name: dict(model) for name, model in self.committed.items()}
@@ -142,7 +175,8 @@ class StoreModel(RuleBasedStateMachine):
                 for name in STORES:
                     assert list(reader.scan(name)) == sorted(model[name].items())
                     assert list(reader.scan(name, b"\x30", b"\xa0", reverse=True)) == sorted(
-                        ((k, v) for k, v in model[name].items() if b"\x30" <= k < b"\xa0"), reverse=True)
+                        ((k, v) for k, v in model[name].items() if b"\x30" <= k < b"\xa0"), reverse=True
+                    )
                     keys = [*self.newest[name], *self.committed[name], b"zz"]
                     assert reader.get_many(name, keys) == [model[name].get(key) for key in keys]
                     assert reader.count(name) == len(model[name])
@@ -182,8 +216,10 @@ def test_the_task_store_rolls_back_with_the_rest(store):
     assert rows(store, name=module.TASK_STORE) == {b"topic-0": b"7"}
 
 
-@pytest.mark.parametrize(("expected", "committed"), [
-    (StateId(9, 9), StateId(9, 9)), (None, None), (StateId(1, 3), StateId(1, 1)), (StateId(9, 9), StateId(1, 1))])
+@pytest.mark.parametrize(
+    ("expected", "committed"),
+    [(StateId(9, 9), StateId(9, 9)), (None, None), (StateId(1, 3), StateId(1, 1)), (StateId(9, 9), StateId(1, 1))],
+)
 def test_a_store_that_holds_neither_needs_a_restore_and_keeps_its_rows(store, expected, committed):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
@@ -199,8 +235,12 @@ def test_an_older_generation_is_fenced_at_settling_and_refused_at_apply(store):
     with store.session() as zombie:
         zombie.put_many("a", [b"k"], [b"zombie"])
         assert store.settle(generation=2, expected=one, committed=one) is Settlement.READY
-        assert store.apply(zombie, state=StateId(1, 2), expected=one, generation=1, plan_hash="late",
-                           make_receipt=receipt_of) is None
+        assert (
+            store.apply(
+                zombie, state=StateId(1, 2), expected=one, generation=1, plan_hash="late", make_receipt=receipt_of
+            )
+            is None
+        )
     with pytest.raises(FencedStoreError, match="generation 1"):
         store.settle(generation=1, expected=one, committed=one)
     assert rows(store) == {b"k": b"1"}
@@ -211,8 +251,12 @@ def test_of_two_sessions_on_one_state_the_second_to_apply_has_no_effect(store):
     with store.session() as first, store.session() as second:
         for session, value in ((first, b"first"), (second, b"second")):
             session.put_many("a", [b"k"], [value])
-        results = [store.apply(session, state=StateId(1, 1), expected=None, generation=1, plan_hash=name,
-                               make_receipt=receipt_of) for session, name in ((first, "p1"), (second, "p2"))]
+        results = [
+            store.apply(
+                session, state=StateId(1, 1), expected=None, generation=1, plan_hash=name, make_receipt=receipt_of
+            )
+            for session, name in ((first, "p1"), (second, "p2"))
+        ]
     assert results[1] is None
     assert rows(store) == {b"k": b"first"}
     assert store.stored_receipt("p2") is None
@@ -294,8 +338,9 @@ def test_another_process_chooses_its_isolation_while_the_task_runs(store, folder
     store.settle(generation=1, expected=one, committed=one)
     apply(store, 2, one, {b"new": b"2"}, deletes=(b"k",))
     with store.session():
-        lines = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True,
-                               timeout=30).stdout.splitlines()
+        lines = subprocess.run(
+            [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=30
+        ).stdout.splitlines()
     assert lines == ["{b'k': b'1'} [b'1', None] 1", "{b'new': b'2'} [None, b'2'] 1"]
 
 
@@ -308,11 +353,21 @@ def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
     big = {f"{n:06}".encode(): os.urandom(4000) for n in range(20_000)}
     two = apply(store, 2, one, big)
     assert two is not None
-    lines = subprocess.run([sys.executable, "-c", "import sys;from pathlib import Path;"
-                            "from weir.state.engine.views import open_reader;"
-                            "from weir.state.types import IsolationLevel as I\n"
-                            "with open_reader(Path(sys.argv[1]), I.READ_UNCOMMITTED) as r: print(r.count('a'))",
-                            str(folder)], capture_output=True, text=True, check=True, timeout=30).stdout
+    lines = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys;from pathlib import Path;"
+            "from weir.state.engine.views import open_reader;"
+            "from weir.state.types import IsolationLevel as I\n"
+            "with open_reader(Path(sys.argv[1]), I.READ_UNCOMMITTED) as r: print(r.count('a'))",
+            str(folder),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout
     assert lines.strip() == "20001"
 
 
@@ -356,8 +411,9 @@ def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store
     store.close()
     rolled_back = 0
     for generation in range(1, 7):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(generation)], stdout=subprocess.PIPE,
-                                 text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder), str(generation)], stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout is not None
         for _ in range(3 + 4 * generation):
             child.stdout.readline()
@@ -382,6 +438,7 @@ def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store
 
 def test_open_reader_of_nothing_is_one_clear_error(tmp_path):
     from weir.state.errors import TaskCorruptedError
+
     with pytest.raises(TaskCorruptedError, match="0_0"), open_reader(tmp_path / "0_0" / "gone", NEWEST):
         pass
 

@@ -45,9 +45,13 @@ class KeyValueModel(Model):
         return dict(self.range(None, None)).get(key)
 
     def range(self, lower: str | None, upper: str | None) -> list[tuple[str, ValueAndTimestamp]]:
-        return [(key, found) for key, found in sorted(self.rows.items(), key=lambda item: item[0].encode())
-                if self.is_live(found.timestamp_ms) and (lower is None or key.encode() >= lower.encode())
-                and (upper is None or key.encode() <= upper.encode())]
+        return [
+            (key, found)
+            for key, found in sorted(self.rows.items(), key=lambda item: item[0].encode())
+            if self.is_live(found.timestamp_ms)
+            and (lower is None or key.encode() >= lower.encode())
+            and (upper is None or key.encode() <= upper.encode())
+        ]
 
     def expire(self) -> None:
         self.rows = dict(self.range(None, None))
@@ -69,12 +73,17 @@ class WindowModel(Model):
         else:
             self.rows[start_ms, key] = row
 
-    def fetch(self, lower: str | None, upper: str | None, from_ms: int | None,
-              to_ms: int | None) -> list[tuple[WindowKey, int]]:
-        return [(WindowKey(key, start_ms, start_ms + self.size_ms), row) for (start_ms, key), row in sorted(
-                    self.rows.items(), key=lambda item: (item[0][0], item[0][1].encode()))
-                if self.is_live(start_ms) and _within(key, lower, upper)
-                and (from_ms is None or start_ms >= from_ms) and (to_ms is None or start_ms <= to_ms)]
+    def fetch(
+        self, lower: str | None, upper: str | None, from_ms: int | None, to_ms: int | None
+    ) -> list[tuple[WindowKey, int]]:
+        return [
+            (WindowKey(key, start_ms, start_ms + self.size_ms), row)
+            for (start_ms, key), row in sorted(self.rows.items(), key=lambda item: (item[0][0], item[0][1].encode()))
+            if self.is_live(start_ms)
+            and _within(key, lower, upper)
+            and (from_ms is None or start_ms >= from_ms)
+            and (to_ms is None or start_ms <= to_ms)
+        ]
 
     def expire(self) -> None:
         self.rows = {place: row for place, row in self.rows.items() if self.is_live(place[0])}
@@ -95,13 +104,19 @@ class SessionModel(Model):
     def remove(self, key: str, start_ms: int, end_ms: int) -> None:
         self.rows.pop((key, end_ms, start_ms), None)
 
-    def find(self, lower: str | None, upper: str | None, earliest_end_ms: int | None,
-             latest_start_ms: int | None) -> list[tuple[WindowKey, int]]:
-        return [(WindowKey(key, start_ms, end_ms), row) for (key, end_ms, start_ms), row in sorted(
-                    self.rows.items(), key=lambda item: (item[0][0].encode(), *item[0][1:]))
-                if self.is_live(end_ms) and _within(key, lower, upper)
-                and (earliest_end_ms is None or end_ms >= earliest_end_ms)
-                and (latest_start_ms is None or start_ms <= latest_start_ms)]
+    def find(
+        self, lower: str | None, upper: str | None, earliest_end_ms: int | None, latest_start_ms: int | None
+    ) -> list[tuple[WindowKey, int]]:
+        return [
+            (WindowKey(key, start_ms, end_ms), row)
+            for (key, end_ms, start_ms), row in sorted(
+                self.rows.items(), key=lambda item: (item[0][0].encode(), *item[0][1:])
+            )
+            if self.is_live(end_ms)
+            and _within(key, lower, upper)
+            and (earliest_end_ms is None or end_ms >= earliest_end_ms)
+            and (latest_start_ms is None or start_ms <= latest_start_ms)
+        ]
 
     def expire(self) -> None:
         self.rows = {place: row for place, row in self.rows.items() if self.is_live(place[1])}
@@ -132,14 +147,21 @@ class VersionedModel(Model):
         versions = self.rows.get(key, {})
         times = sorted(versions)
         ends = [*times[1:], None] if times else []
-        found = [VersionedRow(versions[began], began, ended)
-                 for began, ended in zip(times, ends, strict=True) if versions[began] is not None]
-        return [row for row in reversed(found) if row.valid_from_ms <= to_ms
-                and (row.valid_to_ms is None or row.valid_to_ms > max(from_ms, self.clock_ms - self.retention_ms))]
+        found = [
+            VersionedRow(versions[began], began, ended)
+            for began, ended in zip(times, ends, strict=True)
+            if versions[began] is not None
+        ]
+        return [
+            row
+            for row in reversed(found)
+            if row.valid_from_ms <= to_ms
+            and (row.valid_to_ms is None or row.valid_to_ms > max(from_ms, self.clock_ms - self.retention_ms))
+        ]
 
     def expire(self) -> None:
         """Changes no answer."""
 
 
 def _within(key: str, lower: str | None, upper: str | None) -> bool:
-    return ((lower is None or key.encode() >= lower.encode()) and (upper is None or key.encode() <= upper.encode()))
+    return (lower is None or key.encode() >= lower.encode()) and (upper is None or key.encode() <= upper.encode())

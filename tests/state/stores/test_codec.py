@@ -15,7 +15,8 @@ from weir.state.types import StoreKind
 
 TIME = pl.Datetime("ms", "UTC")
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(
-    lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000, tzinfo=UTC))
+    lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000, tzinfo=UTC)
+)
 VALUES: dict[pl.DataType, st.SearchStrategy] = {
     pl.String(): st.text(max_size=4) | st.sampled_from(["", "\x00", "a", "a\x00", "a\x00b", "\x01", "\x02", "ÿ"]),
     pl.Binary(): st.binary(max_size=4) | st.sampled_from([b"\x00", b"\x00\xff", b"\xff", b"a\x00\x01"]),
@@ -54,7 +55,7 @@ def test_keys_come_back_and_sort_as_their_columns(frame):
 @settings(max_examples=60, deadline=None)
 @given(frames().filter(lambda frame: frame.width > 1), st.data())
 def test_keys_that_begin_with_a_prefix_are_those_with_its_columns(frame, data):
-    first = frame[:, :data.draw(st.integers(1, frame.width - 1))]
+    first = frame[:, : data.draw(st.integers(1, frame.width - 1))]
     codec = KeyCodec(frame.schema)
     keys = codec.encode(frame)
     for prefix, columns in zip(codec.prefixes(first), first.rows(), strict=True):
@@ -64,8 +65,11 @@ def test_keys_that_begin_with_a_prefix_are_those_with_its_columns(frame, data):
 @settings(max_examples=60, deadline=None)
 @given(frames(max_columns=2), TIMES)
 def test_windowed_keys_begin_with_the_start_and_come_back(frame, start):
-    windows = frame.with_row_index("n").with_columns(
-        window_start=(pl.lit(start) + pl.duration(minutes=pl.col("n"))).cast(TIME)).drop("n")
+    windows = (
+        frame.with_row_index("n")
+        .with_columns(window_start=(pl.lit(start) + pl.duration(minutes=pl.col("n"))).cast(TIME))
+        .drop("n")
+    )
     windows = windows.with_columns(window_end=pl.col("window_start").dt.offset_by("1h"))
     codec = KeyCodec(windows.schema, StoreKind.WINDOW)
     keys = codec.encode(windows)
@@ -107,15 +111,22 @@ def test_rows_of_numbers_have_one_width_and_no_row_at_all_is_an_empty_frame():
 
 
 def test_nested_values_come_back():
-    frame = pl.DataFrame({"events": [["a", None], [], None], "at": [timedelta(seconds=1), None, timedelta(0)],
-                          "_ts": [1, 2, 3]}, schema_overrides={"events": pl.List(pl.String), "at": pl.Duration("ms")})
+    frame = pl.DataFrame(
+        {"events": [["a", None], [], None], "at": [timedelta(seconds=1), None, timedelta(0)], "_ts": [1, 2, 3]},
+        schema_overrides={"events": pl.List(pl.String), "at": pl.Duration("ms")},
+    )
     codec = RowCodec(frame.drop("_ts").schema)
     assert codec.decode(codec.encode(frame)).equals(frame)
 
 
-@pytest.mark.parametrize(("wrote", "reads"), [
-    ({"a": pl.Int64()}, {"a": pl.Int64(), "b": pl.Int64()}), ({"a": pl.String()}, {"a": pl.String(), "b": pl.Int64()}),
-    ({"a": pl.String()}, {"a": pl.List(pl.Int64())})])
+@pytest.mark.parametrize(
+    ("wrote", "reads"),
+    [
+        ({"a": pl.Int64()}, {"a": pl.Int64(), "b": pl.Int64()}),
+        ({"a": pl.String()}, {"a": pl.String(), "b": pl.Int64()}),
+        ({"a": pl.String()}, {"a": pl.List(pl.Int64())}),
+    ],
+)
 def test_rows_of_another_schema_are_an_error_that_says_so(wrote, reads):
     written = RowCodec(pl.Schema(wrote)).encode(pl.DataFrame({"a": [1], "_ts": [1]}).cast({"a": wrote["a"]}))
     with pytest.raises(RowFormatError, match="new name"):

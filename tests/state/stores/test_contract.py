@@ -48,13 +48,23 @@ def epoch(task, number: int, commit: bool = True):
     with task.session() as session:
         yield session
         state = StateId(1, number)
-        assert task.apply(session, state=state, expected=before, generation=1, plan_hash=f"p{number}",
-                          make_receipt=lambda uncommitted: b"r%d" % uncommitted.records) is not None
+        assert (
+            task.apply(
+                session,
+                state=state,
+                expected=before,
+                generation=1,
+                plan_hash=f"p{number}",
+                make_receipt=lambda uncommitted: b"r%d" % uncommitted.records,
+            )
+            is not None
+        )
     if commit:
         task.settle(generation=1, expected=state, committed=state)
 
 
 # the transactions
+
 
 def test_an_epoch_is_seen_when_applied_and_committed_when_settled(task):
     with epoch(task, 1) as session:
@@ -66,8 +76,10 @@ def test_an_epoch_is_seen_when_applied_and_committed_when_settled(task):
         assert KeyValueStore(KEY_VALUE, before).get("a") == 1
     assert task.stored_receipt("p2") == b"r2"
     assert (task.uncommitted.records, task.base, task.current) == (2, StateId(1, 1), StateId(1, 2))
-    for isolation, wanted in ((IsolationLevel.READ_COMMITTED, [("a", 1)]),
-                              (IsolationLevel.READ_UNCOMMITTED, [("a", 2), ("b", 3)])):
+    for isolation, wanted in (
+        (IsolationLevel.READ_COMMITTED, [("a", 1)]),
+        (IsolationLevel.READ_UNCOMMITTED, [("a", 2), ("b", 3)]),
+    ):
         with task.reader(isolation) as reader:
             assert list(KeyValueStore(KEY_VALUE, reader).all()) == wanted
             assert KeyValueStore(KEY_VALUE, reader).approximate_num_entries() == len(wanted)
@@ -96,8 +108,17 @@ def test_an_epoch_on_another_state_has_no_effect(task):
         KeyValueStore(KEY_VALUE, late).put("a", 1)
         with epoch(task, 2):
             pass
-        assert task.apply(late, state=StateId(1, 3), expected=StateId(1, 2), generation=1, plan_hash="x",
-                          make_receipt=lambda _: b"") is None
+        assert (
+            task.apply(
+                late,
+                state=StateId(1, 3),
+                expected=StateId(1, 2),
+                generation=1,
+                plan_hash="x",
+                make_receipt=lambda _: b"",
+            )
+            is None
+        )
     with pytest.raises(TransactionClosedError):
         KeyValueStore(KEY_VALUE, late).get("b")
     with task.session() as session, pytest.raises(UnknownStoreError):
@@ -120,6 +141,7 @@ def test_a_scan_goes_on_over_deletes_made_while_it_runs(task):
 
 
 # key-value
+
 
 def test_ranges_include_both_ends_and_null_is_no_bound(task):
     with task.session() as session:
@@ -208,8 +230,16 @@ def test_rows_live_for_a_time_after_their_last_write_by_the_wall_clock(task):
 @pytest.mark.parametrize("spec", [LIVED, SESSIONS, VERSIONS, WINDOWS], ids=lambda spec: spec.name)
 def test_expired_rows_are_tombstones_in_the_changelog_of_the_epoch_that_expires_them(task, spec):
     time = StoreTime()
-    rows = pl.DataFrame({"user": ["a", "a", "b"], "window_start": [0, 50, 60], "window_end": [5, 55, 65],
-                         "n": [1, 2, 3], "_ts": [0, 50, 75], "_deleted": [False] * 3})
+    rows = pl.DataFrame(
+        {
+            "user": ["a", "a", "b"],
+            "window_start": [0, 50, 60],
+            "window_end": [5, 55, 65],
+            "n": [1, 2, 3],
+            "_ts": [0, 50, 75],
+            "_deleted": [False] * 3,
+        }
+    )
     rows = rows.cast({name: dtype for name, dtype in spec.key.items() if name in rows.columns})
     with epoch(task, 1) as session:
         store_of(spec, session, time).put_rows(rows[:1])
@@ -227,6 +257,7 @@ def test_expired_rows_are_tombstones_in_the_changelog_of_the_epoch_that_expires_
 
 
 # windows
+
 
 def put_windows(session) -> WindowStore:
     store = WindowStore(WINDOWS, session)
@@ -275,10 +306,18 @@ def test_a_timestamped_window_store_shows_when_a_row_was_made(task):
 
 def test_reading_a_key_does_not_read_the_windows_of_others(task):
     with epoch(task, 1) as session:
-        rows = pl.DataFrame({"user": [f"u{n}" for n in range(500)] * 4, "n": 0, "_ts": 0,
-                             "window_start": [5 * (n // 500) for n in range(2000)]})
-        times = rows.select(pl.col("window_start").cast(WINDOWS.key["window_start"]),
-                            (pl.col("window_start") + 5).cast(WINDOWS.key["window_end"]).alias("window_end"))
+        rows = pl.DataFrame(
+            {
+                "user": [f"u{n}" for n in range(500)] * 4,
+                "n": 0,
+                "_ts": 0,
+                "window_start": [5 * (n // 500) for n in range(2000)],
+            }
+        )
+        times = rows.select(
+            pl.col("window_start").cast(WINDOWS.key["window_start"]),
+            (pl.col("window_start") + 5).cast(WINDOWS.key["window_end"]).alias("window_end"),
+        )
         WindowStore(WINDOWS, session).put_rows(rows.drop("window_start").hstack(times))
     with task.session() as session:
         read = 0
@@ -298,6 +337,7 @@ def test_reading_a_key_does_not_read_the_windows_of_others(task):
 
 
 # sessions
+
 
 def test_sessions_are_found_by_their_end_and_start_both_included(task):
     with task.session() as session:
@@ -338,6 +378,7 @@ def test_a_session_has_expired_once_its_end_is_the_retention_behind(task):
 
 
 # versions
+
 
 def test_versions_hold_until_the_next_and_are_found_as_of_any_time_of_the_history(task):
     with task.session() as session:

@@ -14,8 +14,12 @@ from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 PAGES = StoreSpec(name="pages", key=pl.Schema({"page": pl.String()}), value=pl.Schema({"hits": pl.Int64()}))
-WINDOWS = StoreSpec(name="windows", key=pl.Schema({"page": pl.String(), "window_start": TIME, "window_end": TIME}),
-                    value=pl.Schema({"hits": pl.Int64()}), kind=StoreKind.WINDOW)
+WINDOWS = StoreSpec(
+    name="windows",
+    key=pl.Schema({"page": pl.String(), "window_start": TIME, "window_end": TIME}),
+    value=pl.Schema({"hits": pl.Int64()}),
+    kind=StoreKind.WINDOW,
+)
 FRONT = "x" * 600
 LONG = [FRONT + "a", FRONT + "b", "é" * 400]
 
@@ -33,8 +37,17 @@ def hits(pages: list[str]) -> pl.DataFrame:
 
 def apply(store: TaskStore, session, epoch: int, expected: StateId | None) -> StateId:
     state = StateId(1, epoch)
-    assert store.apply(session, state=state, expected=expected, generation=1, plan_hash=str(epoch),
-                       make_receipt=lambda _: b"receipt") is not None
+    assert (
+        store.apply(
+            session,
+            state=state,
+            expected=expected,
+            generation=1,
+            plan_hash=str(epoch),
+            make_receipt=lambda _: b"receipt",
+        )
+        is not None
+    )
     return state
 
 
@@ -96,8 +109,10 @@ def test_the_changelog_has_whole_keys_of_deleted_rows_too(store):
 
 def test_long_window_keys_are_still_swept_by_their_start(store):
     starts = [datetime.fromtimestamp(second, UTC) for second in (10, 20, 30)]
-    rows = pl.DataFrame({"page": LONG, "window_start": starts, "window_end": starts, "hits": [1, 2, 3],
-                         "_ts": [0] * 3}, schema_overrides={"window_start": TIME, "window_end": TIME})
+    rows = pl.DataFrame(
+        {"page": LONG, "window_start": starts, "window_end": starts, "hits": [1, 2, 3], "_ts": [0] * 3},
+        schema_overrides={"window_start": TIME, "window_end": TIME},
+    )
     put(store, WINDOWS, rows, 1, None)
     with store.reader(IsolationLevel.READ_UNCOMMITTED) as reader:
         typed = TypedStore(WINDOWS, reader)

@@ -79,8 +79,17 @@ class StoreMachine(RuleBasedStateMachine):
     def apply(self) -> None:
         self.epoch += 1
         state = StateId(1, self.epoch)
-        assert self.task.apply(self.session, state=state, expected=self.state, generation=1, plan_hash=str(state),
-                               make_receipt=lambda _: b"done") == b"done"
+        assert (
+            self.task.apply(
+                self.session,
+                state=state,
+                expected=self.state,
+                generation=1,
+                plan_hash=str(state),
+                make_receipt=lambda _: b"done",
+            )
+            == b"done"
+        )
         self.session_scope.close()
         self.state, self.applied = state, self.model
         self.open_session()
@@ -101,7 +110,8 @@ class StoreMachine(RuleBasedStateMachine):
     def settle_back(self) -> None:
         is_ahead = self.state != self.committed_state
         assert self.task.settle(generation=1, expected=self.committed_state, committed=self.committed_state) is (
-            Settlement.ROLLED_BACK if is_ahead else Settlement.READY)
+            Settlement.ROLLED_BACK if is_ahead else Settlement.READY
+        )
         self.state, self.applied = self.committed_state, copy.deepcopy(self.committed)
 
     @precondition(lambda self: not self.in_memory)
@@ -163,8 +173,9 @@ class KeyValueMachine(StoreMachine):
 
     @rule(rows=st.lists(st.tuples(KEYS, ROWS, TIMES), max_size=4))
     def put_batch(self, rows):
-        self.store.put_rows(pl.DataFrame(rows, schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64},
-                                         orient="row"))
+        self.store.put_rows(
+            pl.DataFrame(rows, schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64}, orient="row")
+        )
         for row in rows:
             self.model.put(*row)
 
@@ -187,7 +198,8 @@ class KeyValueMachine(StoreMachine):
     @rule(prefix=KEYS)
     def prefixes(self, prefix):
         assert list(self.store.prefix_scan(prefix)) == [
-            (key, row) for key, row in self.model.range(None, None) if key.startswith(prefix)]
+            (key, row) for key, row in self.model.range(None, None) if key.startswith(prefix)
+        ]
 
     def compare(self, store, model):
         assert list(store.all()) == model.range(None, None)
@@ -214,9 +226,17 @@ class WindowMachine(StoreMachine):
 
     @rule(rows=st.lists(st.tuples(KEYS, ROWS, TIMES), max_size=4))
     def put_batch(self, rows):
-        frame = pl.DataFrame([(key, start, start + 5, row, start) for key, row, start in rows], orient="row",
-                             schema={"user": pl.String, "window_start": pl.Int64, "window_end": pl.Int64,
-                                     "n": pl.Int64, "_ts": pl.Int64})
+        frame = pl.DataFrame(
+            [(key, start, start + 5, row, start) for key, row, start in rows],
+            orient="row",
+            schema={
+                "user": pl.String,
+                "window_start": pl.Int64,
+                "window_end": pl.Int64,
+                "n": pl.Int64,
+                "_ts": pl.Int64,
+            },
+        )
         self.store.put_rows(frame.cast(dict(self.spec.key)))
         for row in rows:
             self.model.put(*row)
@@ -231,12 +251,22 @@ class WindowMachine(StoreMachine):
     def ranges(self, key, lower, upper, from_ms, to_ms):
         store, model = self.store, self.model
         for found, backward, wanted in (
-                (store.fetch_between(key, from_ms, to_ms), store.backward_fetch_between(key, from_ms, to_ms),
-                 model.fetch(key, key, from_ms, to_ms)),
-                (store.fetch_keys(lower, upper, from_ms, to_ms),
-                 store.backward_fetch_keys(lower, upper, from_ms, to_ms), model.fetch(lower, upper, from_ms, to_ms)),
-                (store.fetch_all(from_ms, to_ms), store.backward_fetch_all(from_ms, to_ms),
-                 model.fetch(None, None, from_ms, to_ms))):
+            (
+                store.fetch_between(key, from_ms, to_ms),
+                store.backward_fetch_between(key, from_ms, to_ms),
+                model.fetch(key, key, from_ms, to_ms),
+            ),
+            (
+                store.fetch_keys(lower, upper, from_ms, to_ms),
+                store.backward_fetch_keys(lower, upper, from_ms, to_ms),
+                model.fetch(lower, upper, from_ms, to_ms),
+            ),
+            (
+                store.fetch_all(from_ms, to_ms),
+                store.backward_fetch_all(from_ms, to_ms),
+                model.fetch(None, None, from_ms, to_ms),
+            ),
+        ):
             assert list(found) == wanted
             assert list(backward) == wanted[::-1]
 
@@ -246,8 +276,11 @@ class WindowMachine(StoreMachine):
         wanted = {(window.key, window.start_ms): row for window, row in rows}
         asked = [("a", start_ms) for start_ms in (0, 30, 60)]
         assert [store.fetch(*place) for place in asked] == [wanted.get(place) for place in asked]
-        frame = pl.DataFrame([(key, start, start + 5) for key, start in asked], orient="row",
-                             schema={name: pl.Int64 if name != "user" else pl.String for name in self.spec.key})
+        frame = pl.DataFrame(
+            [(key, start, start + 5) for key, start in asked],
+            orient="row",
+            schema={name: pl.Int64 if name != "user" else pl.String for name in self.spec.key},
+        )
         found = store.get_rows(frame.cast(dict(self.spec.key)))
         assert found["n"].to_list() == [wanted.get(place) for place in asked]
         assert found["_found"].to_list() == [place in wanted for place in asked]
@@ -269,9 +302,17 @@ class SessionMachine(StoreMachine):
 
     @rule(rows=st.lists(st.tuples(KEYS, ROWS, TIMES, st.integers(0, 8)), max_size=4))
     def put_batch(self, rows):
-        frame = pl.DataFrame([(key, start, start + length, row, start) for key, row, start, length in rows],
-                             schema={"user": pl.String, "window_start": pl.Int64, "window_end": pl.Int64,
-                                     "n": pl.Int64, "_ts": pl.Int64}, orient="row")
+        frame = pl.DataFrame(
+            [(key, start, start + length, row, start) for key, row, start, length in rows],
+            schema={
+                "user": pl.String,
+                "window_start": pl.Int64,
+                "window_end": pl.Int64,
+                "n": pl.Int64,
+                "_ts": pl.Int64,
+            },
+            orient="row",
+        )
         self.store.put_rows(frame.cast(dict(self.spec.key)))
         for key, row, start, length in rows:
             self.model.put(key, row, start, start + length)
@@ -300,16 +341,22 @@ class SessionMachine(StoreMachine):
     @rule(earliest_ms=BOUNDS, latest_ms=TIMES)
     def ended(self, earliest_ms, latest_ms):
         found = list(self.store.find_ended(earliest_ms, latest_ms))
-        assert in_key_order(found) == [(window, row) for window, row in
-                                       self.model.find(None, None, earliest_ms, None) if window.end_ms <= latest_ms]
+        assert in_key_order(found) == [
+            (window, row)
+            for window, row in self.model.find(None, None, earliest_ms, None)
+            if window.end_ms <= latest_ms
+        ]
         assert [window.end_ms for window, _ in found] == sorted(window.end_ms for window, _ in found)
 
     @rule(asked=st.lists(st.tuples(KEYS, TIMES, TIMES), min_size=1, max_size=3))
     def many(self, asked):
         frame = pl.DataFrame(asked, schema=["user", "earliest_end_ms", "latest_start_ms"], orient="row")
         found = self.store.find_rows(frame)
-        wanted = [(place, window.key, window.start_ms, window.end_ms, row) for place, (key, end_ms, start_ms)
-                  in enumerate(asked) for window, row in self.model.find(key, key, end_ms, start_ms)]
+        wanted = [
+            (place, window.key, window.start_ms, window.end_ms, row)
+            for place, (key, end_ms, start_ms) in enumerate(asked)
+            for window, row in self.model.find(key, key, end_ms, start_ms)
+        ]
         times = [pl.col(name).dt.timestamp("ms") for name in ("window_start", "window_end")]
         assert found.select("_asked", "user", *times, "n").rows() == wanted
 
@@ -342,8 +389,11 @@ class VersionedMachine(StoreMachine):
 
     @rule(rows=st.lists(st.tuples(KEYS, st.none() | ROWS, TIMES), max_size=6))
     def put_batch(self, rows):
-        frame = pl.DataFrame([(key, row, time_ms, row is None) for key, row, time_ms in rows], orient="row",
-                             schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64, "_deleted": pl.Boolean})
+        frame = pl.DataFrame(
+            [(key, row, time_ms, row is None) for key, row, time_ms in rows],
+            orient="row",
+            schema={"user": pl.String, "n": pl.Int64, "_ts": pl.Int64, "_deleted": pl.Boolean},
+        )
         put = self.store.put_rows(frame)
         kept = [row for row in rows if self.model.put(*row) != NOT_PUT]
         assert put.select("user", "n", "_ts").rows() == kept
@@ -383,5 +433,7 @@ class VersionedMachine(StoreMachine):
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "lmdb"])
 @pytest.mark.parametrize("machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine])
 def test_a_store_answers_as_a_dictionary_through_commits_roll_backs_and_crashes(machine, in_memory):
-    run_state_machine_as_test(type(machine.__name__, (machine,), {"in_memory": in_memory}),
-                              settings=settings(max_examples=15, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        type(machine.__name__, (machine,), {"in_memory": in_memory}),
+        settings=settings(max_examples=15, stateful_step_count=25, deadline=None),
+    )

@@ -12,8 +12,12 @@ from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
 from weir.state.types import StoreKind
 
-TIMES_OF = {StoreKind.KEY_VALUE: [], StoreKind.WINDOW: ["window_start", "window_end"],
-            StoreKind.SESSION: ["window_start", "window_end"], StoreKind.VERSIONED: ["valid_from"]}
+TIMES_OF = {
+    StoreKind.KEY_VALUE: [],
+    StoreKind.WINDOW: ["window_start", "window_end"],
+    StoreKind.SESSION: ["window_start", "window_end"],
+    StoreKind.VERSIONED: ["valid_from"],
+}
 
 
 @settings(max_examples=60, deadline=None)
@@ -25,7 +29,7 @@ def test_a_single_key_has_the_bytes_and_values_of_a_column(frame, kind):
     for key, row in zip(KeyCodec(whole.schema, kind).encode(whole), frame.rows(), strict=True):
         values, found = codec.decode(key)
         assert values == row
-        assert sorted(found) == [5, 6][:len(times)]
+        assert sorted(found) == [5, 6][: len(times)]
         body = codec.body(row)
         assert body in key
         assert len(body) + 8 * len(times) == len(key)

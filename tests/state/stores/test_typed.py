@@ -9,8 +9,11 @@ from weir.state.engine.task_store import TaskStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
-SPEC = StoreSpec(name="s", key=pl.Schema({"user": pl.String(), "n": pl.Int64()}),
-                 value=pl.Schema({"count": pl.Int64(), "page": pl.String()}))
+SPEC = StoreSpec(
+    name="s",
+    key=pl.Schema({"user": pl.String(), "n": pl.Int64()}),
+    value=pl.Schema({"count": pl.Int64(), "page": pl.String()}),
+)
 
 
 @pytest.fixture
@@ -29,8 +32,12 @@ def write(typed: TypedStore, *rows: tuple) -> None:
 def test_rows_are_aligned_with_the_keys_asked_for(typed):
     write(typed, ("a", 1, 10, "x", 5), ("b", 2, 20, None, 6))
     keys = typed.encode(pl.DataFrame({"user": ["b", "c", "a", "b"], "n": [2, 2, 1, 2]}))
-    assert typed.fetch(keys).rows() == [(20, None, 6, True), (None, None, None, False), (10, "x", 5, True),
-                                        (20, None, 6, True)]
+    assert typed.fetch(keys).rows() == [
+        (20, None, 6, True),
+        (None, None, None, False),
+        (10, "x", 5, True),
+        (20, None, 6, True),
+    ]
     assert typed.fetch([]).columns == ["count", "page", "_ts", "_found"]
 
 
