@@ -53,7 +53,12 @@ def jars(name: str) -> list[Path]:
         JarsError: The set is missing or of other versions; the text names the command that fetches it.
     """
     if not _is_complete(name):
-        raise JarsError(name, f"not fetched yet; run `{sys.executable} -m weir.infra.jars {name}` or `make setup`")
+        raise JarsError(
+            name,
+            "not fetched yet; run `weir setup`"
+            if name in DEFAULT_SETS
+            else f"not fetched yet; run `{sys.executable} -m weir.infra.jars {name}`",
+        )
     return sorted(_folder(name).glob("*.jar"))
 
 
@@ -70,7 +75,12 @@ def fetch(name: str) -> list[Path]:
         print(f"jars {name}: complete", flush=True)
         return jars(name)
     target = _folder(name)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise JarsError(
+            name, f"{error.filename} is not writable; install weir-streams in a virtual environment"
+        ) from None
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as fresh:
         _retrieve(name, Path(fresh))
         if name == "delta":
@@ -106,7 +116,7 @@ def _is_complete(name: str) -> bool:
 def _pyspark_jars() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarsError("pyspark", "PySpark is not installed in this environment; run `make setup`")
+        raise JarsError("pyspark", "PySpark is not installed in this environment; reinstall weir-streams")
     return Path(spec.origin).parent / "jars"
 
 
@@ -149,7 +159,7 @@ def _retrieve(name: str, target: Path) -> None:
         print(f"jars {name}: attempt {attempt} of {_ATTEMPTS} failed", flush=True)
     raise JarsError(
         name,
-        f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `make setup` "
+        f"Ivy could not fetch {', '.join(SETS[name])}; check the network, then run `weir setup` "
         "again. Its last lines:\n" + "\n".join(last_lines),
     )
 

@@ -14,8 +14,8 @@ class MissingJavaError(Exception):
 
     def __str__(self) -> str:
         return (
-            "no Java found (neither JAVA_HOME nor java on the PATH): run `make setup` as root, or install a "
-            "headless JDK 17, on Debian and Ubuntu with `apt-get install openjdk-17-jdk-headless`"
+            "no Java found (neither JAVA_HOME nor java on the PATH): install a "
+            "headless JDK 17 or newer, on Debian and Ubuntu with `apt-get install openjdk-17-jdk-headless`"
         )
 
 

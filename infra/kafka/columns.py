@@ -139,7 +139,9 @@ def address_of(function: Any) -> int | None:
 def _library() -> ctypes.CDLL:
     compiled = Path(__file__).with_name("_columns.so")
     if not compiled.exists():
-        raise ImportError("weir.infra.kafka._columns is not compiled: run make setup")
+        raise ImportError(
+            "weir.infra.kafka._columns is not compiled: run `make setup` in a clone, or reinstall weir-streams"
+        )
     library = ctypes.CDLL(str(compiled))
     pointer, columns = ctypes.c_void_p, ctypes.POINTER(_Fields)
     declare(library, "columns_new", columns, pointer, pointer, pointer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +18,7 @@ from weir.pipelines.cli import (
     plan,
     query,
     run,
+    setup,
     stacks,
     status,
     verify,
@@ -65,6 +66,7 @@ app = typer.Typer(
 
 for name, command, example in (
     ("demo", demo.demo, "weir demo --no-ui"),
+    ("setup", setup.setup, "weir setup"),
     ("run", run.run, "weir run weir.pipelines.examples.flights:app --until-caught-up --set slots=2"),
     ("plan", plan.plan, "weir plan weir.pipelines.examples.flights:app"),
     ("describe", inspect.describe, "weir describe weir.pipelines.examples.flights:app"),
@@ -98,6 +100,23 @@ kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kaf
 app.add_typer(kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from weir import __version__
+
+        typer.echo(f"weir {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print Weir's version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

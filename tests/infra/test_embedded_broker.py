@@ -149,9 +149,9 @@ def test_a_user_s_own_kafka_starts_nothing(settings):
 
 def test_missing_jars_are_an_error_that_names_the_command(settings, monkeypatch):
     def missing(name):
-        raise JarsError(name, "not fetched yet; run `make setup`")
+        raise JarsError(name, "not fetched yet; run `weir setup`")
 
     monkeypatch.setattr(broker_module, "jars", missing)
-    with pytest.raises(JarsError, match="run `make setup`"), broker_for(settings):
+    with pytest.raises(JarsError, match="run `weir setup`"), broker_for(settings):
         pass
     assert not EmbeddedBroker(settings.kafka_dir).is_supervised()

@@ -23,7 +23,7 @@ def test_a_set_of_other_versions_counts_as_missing_and_the_command_is_named(tmp_
     folder = tmp_path / "share" / "weir" / "jars" / "kafka"
     folder.mkdir(parents=True)
     (folder / "versions.json").write_text('["org.apache.kafka:kafka_2.13:4.0.0"]')
-    with pytest.raises(jars.JarsError, match=r"not fetched yet; run `.* -m weir.infra.jars kafka` or `make setup`"):
+    with pytest.raises(jars.JarsError, match=r"not fetched yet; run `weir setup`"):
         jars.jars("kafka")
 
 
