@@ -1,17 +1,20 @@
 """The examples in docstrings give what they show, and no method of the public surface is without one.
 
 An example finds all of ``weir`` and ``weir.testing``, ``dataclass``, ``datetime``, ``timedelta``, ``UTC``, ``col`` and
-``pl`` without importing them, and the rest is written out: a ``StreamsBuilder``, an ``Application``, a
-``TopologyTestDriver``. Runs of spaces count as one, and ``...`` in what it shows stands for any text.
+``pl`` and ``Path`` without importing them, and the rest is written out: a ``StreamsBuilder``, an ``Application``, a
+``TopologyTestDriver``. Runs of spaces count as one, and ``...`` in what it shows stands for any text. Examples run in a
+folder where ``weir run shop:app`` has left ``.weir``; ``shop`` is ``tests/pipelines/shop.py``.
 """
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -20,8 +23,9 @@ from polars import col
 
 import weir
 import weir.testing
+from tests.pipelines import shop
 
-NAMES = dict(dataclass=dataclass, datetime=datetime, timedelta=timedelta, UTC=UTC, col=col, pl=pl)
+NAMES = dict(dataclass=dataclass, datetime=datetime, timedelta=timedelta, UTC=UTC, col=col, pl=pl, Path=Path)
 PUBLIC = {name: getattr(module, name) for module in (weir, weir.testing) for name in module.__all__}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NEED_EXAMPLES = ("weir.pipelines.dsl.", "weir.pipelines.testing.", "weir.pipelines.state_reader")
@@ -42,7 +46,6 @@ STILL_MISSING = {
     "ReadOnlyWindowStore",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
-    "StateReader",
     "StreamsBuilder",
     "StrictBufferConfig",
     "Suppressed",
@@ -81,8 +84,17 @@ def examples() -> list[doctest.DocTest]:
     ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("examples")
+    shop.run(folder / ".weir")
+    return folder
+
+
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
-def test_an_example_gives_what_it_shows(example):
+def test_an_example_gives_what_it_shows(example, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(sys.modules, "shop", shop)
     said: list[str] = []
     result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
     assert not result.failed, "".join(said)
