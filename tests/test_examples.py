@@ -40,20 +40,13 @@ STILL_MISSING = {
     "KGroupedTable",
     "KStream",
     "KTable",
-    "ReadOnlyKeyValueStore",
-    "ReadOnlySessionStore",
-    "ReadOnlyVersionedStore",
-    "ReadOnlyWindowStore",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "StreamsBuilder",
     "StrictBufferConfig",
     "Suppressed",
-    "TestInputTopic",
-    "TestOutputTable",
     "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
-    "TopologyTestDriver",
 }
 """Classes whose examples are being written."""
 
