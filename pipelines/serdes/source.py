@@ -11,7 +11,6 @@ import polars as pl
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
-from weir.pipelines.tasks.plan import BadRecord
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; what a record lacks is null."""
@@ -43,6 +42,19 @@ class DecodableSource(Protocol):
     def value(self) -> RowType: ...
     @property
     def timestamp(self) -> TimestampExtractor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadRecord:
+    """A record that could not be read, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    reason: str
+    key: bytes | None = None
+    value: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import BadInputError, TopologyError
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.serdes.source import RAW_SCHEMA, decode_source
+from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.output import EpochOutput
-from weir.pipelines.tasks.plan import BadRecord
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
