@@ -1,4 +1,4 @@
-"""The public names of ``weir``, each under the module that it is imported from, whichever defines it."""
+"""The public names of ``weir``; errors, reprs and pickles show them as names of ``weir``, wherever they are defined."""
 
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.dsl.branching import BranchedKStream
