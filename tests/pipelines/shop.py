@@ -1,12 +1,13 @@
-"""The application that the examples of ``StateReader`` read, and one run of it."""
+"""The application that the examples of ``StateReader`` read, and runs in this process that leave what readers read."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.inline import Place, Row, Topics
 from weir import Application, Count, Int64, SessionWindows, StreamsBuilder, String, Sum, TimeWindows
+from weir.pipelines.spark.planner import TopicPartition
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -26,13 +27,17 @@ def run(folder: Path) -> None:
         "orders": [("ann", 500, NINE), ("bob", 200, NINE + 5 * MINUTE), ("ann", 700, NINE + 10 * MINUTE)],
         "prices": [("tea", 300, NINE), ("tea", 350, NINE + HOUR)],
     }
-    rows = {
+    records = {
         (topic, 0): [(key.encode(), cents.to_bytes(8, "big"), int(time.timestamp() * 1000)) for key, cents, time in all]
         for topic, all in topics.items()
     }
-    place = Place(app, Topics(rows), folder)
-    place.run()
+    run_over(app, records, folder)
+
+
+def run_over(application: Application, records: dict[TopicPartition, list[Row]], folder: Path) -> None:
+    """Leaves in ``folder`` what a run of ``application`` over ``records`` leaves below ``--dir``."""
+    Place(application, Topics(records), folder, max_records=10_000).run()
     tasks = list((folder / "state").iterdir())
-    (folder / "state" / app.id).mkdir()
+    (folder / "state" / application.id).mkdir()
     for task in tasks:
-        task.rename(folder / "state" / app.id / task.name)
+        task.rename(folder / "state" / application.id / task.name)
