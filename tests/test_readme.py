@@ -50,7 +50,7 @@ def test_the_example_of_the_readme_runs(tmp_path):
         assert driver.create_output_table("country_totals").read_rows()[-1] == dict(country="NL", orders=2, total=6)
 
 
-def test_the_sql_of_the_docs_gives_the_rows_that_stand(tmp_path):
+def test_the_sql_of_the_docs_gives_the_current_rows(tmp_path):
     rows = pl.DataFrame(
         [("UA", 1, 1, 0, False), ("UA", 2, 1, 3, False), ("AA", 5, 1, 1, False), ("AA", None, 2, 0, True)],
         schema=["carrier", "flights", "_epoch", "_seq", "_deleted"],
@@ -64,7 +64,7 @@ def test_the_sql_of_the_docs_gives_the_rows_that_stand(tmp_path):
     assert found.rows() == read_table(tmp_path / "totals").rows() == [("UA", 2, 1, 3, False)]
 
 
-def test_the_queries_and_the_store_of_your_own_of_the_page_about_state_run(tmp_path, monkeypatch):
+def test_the_code_of_the_page_about_state_runs(tmp_path, monkeypatch):
     records = [(key, b'{"dep_time": 1000, "dep_delay": 20}', 1_357_034_400_000) for key in (b"UA-EWR", b"DL-JFK")]
     run_over(flights.app, {("flights", 0): records * 4_500}, tmp_path / ".weir")
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
 """The topology test driver: the operators and stores of a run, without Spark and without a broker.
 
-Every piped record is an epoch of its own that runs to the end and commits. So no update replaces an earlier one unseen,
+Every piped record is an epoch of its own that runs to the end and commits. So no update is collapsed into a later one,
 and what enters a repartition edge reaches the next sub-topology at once. Time moves only by hand.
 """
 
@@ -262,7 +262,7 @@ class TopologyTestDriver:
             ...     driver.create_input_topic("orders").pipe_input("ann", 500)
             ...     hours = driver.create_output_table("hours")
             ...     hours.is_empty()
-            ...     driver.advance_wall_clock_time(timedelta(hours=2))  # a silent topic, so the window closes
+            ...     driver.advance_wall_clock_time(timedelta(hours=2))  # an idle topic, so the window closes
             ...     hours.read_value()
             True
             1
@@ -272,7 +272,7 @@ class TopologyTestDriver:
             self._run(task, {})
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
-        """A key-value store; raises ``LookupError`` when none has that name, or a join keeps it for itself.
+        """A key-value store; raises ``LookupError`` when none has that name, or it is internal to a join.
 
         Examples:
             >>> builder = StreamsBuilder()
