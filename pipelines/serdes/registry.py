@@ -45,7 +45,7 @@ class SchemaRegistry:
             from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
         except ImportError as error:
             raise SchemaRegistryError(
-                f"the schema registry's client needs {error.name!r}, which is not installed; run: "
+                f"the schema registry's client needs {error.name!r}, which is not installed; install it with: "
                 'pip install "weir-streams[registry]"'
             ) from None
         self._url, self._make_schema = properties["url"], Schema

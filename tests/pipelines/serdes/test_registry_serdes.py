@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -148,6 +149,12 @@ def test_a_registry_that_cannot_be_asked_is_not_bad_input():
         connect_serdes([serde], {})
     with pytest.raises(SchemaRegistryError, match="not connected"):
         Avro(Order).encode(ORDER)
+
+
+def test_without_the_registrys_client_the_extra_that_brings_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    with pytest.raises(SchemaRegistryError, match=r'confluent_kafka.*pip install "weir-streams\[registry\]"'):
+        connect_serdes([Avro(Order)], {"url": "http://localhost:1"})
 
 
 def message_class(*fields, name="Order"):
