@@ -1,8 +1,8 @@
 """Queries of an application's local stores from any process of the host, while it runs or after it.
 
-Every answer says at which position of the input it stands. The stores themselves are ``weir.state.stores``; answers
-come from the tasks whose state is on this host, so with several hosts each knows its part. Threads may share a reader:
-their reads take turns, for a process opens a store once.
+Every answer carries the input position that it reflects. The stores themselves are in ``weir.state.stores``. Answers
+come from the tasks whose state is on this host, so with several hosts each knows only its part. Threads may share a
+reader: their reads take turns, since a process can open a store only once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,27 @@ Read = Callable[[Any], pl.DataFrame]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
-    """How to read, whatever is asked for."""
+    """Options that every query takes.
+
+    Examples:
+        >>> from shop import app
+        >>> from weir.state.types import IsolationLevel
+        >>> reader = StateReader(".weir", app)
+        >>> newest = Query(isolation=IsolationLevel.READ_UNCOMMITTED)
+        >>> reader.get("spent", "ann", query=newest).rows["cents"].to_list()
+        [1200]
+        >>> after_three_orders = Query(at_least={"orders": {0: 3}}, timeout=timedelta(seconds=5))
+        >>> reader.get("spent", "ann", query=after_three_orders).position
+        {'orders': {0: 3}}
+    """
 
     isolation: IsolationLevel | None = None
     """None: the application's ``state_isolation``."""
     at_least: Positions = dataclasses.field(default_factory=dict)
-    """The answer must have seen the input up to these offsets, by topic and partition (Kafka's ``PositionBound``), of
-    topics that the store's own tasks read: none behind a repartition."""
+    """The answer must reflect the input up to these offsets, by topic and partition (Kafka's ``PositionBound``). The
+    topics must be ones that the store's own tasks read; after a repartition there are none."""
     timeout: timedelta = timedelta(0)
-    """How long to wait for that."""
+    """How long to wait until ``at_least`` is reached."""
 
 
 _AS_SET = Query()
@@ -60,20 +72,32 @@ _AS_SET = Query()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Rows of a store, and where the input stood."""
+    """Rows of a store, and the input position that they reflect."""
 
     rows: pl.DataFrame
-    """Key columns, finished values and ``_ts``, by task, then in the store's order."""
+    """Key columns, finished values and ``_ts``; ordered by task, then as the store orders them."""
     position: Positions
-    """Next offsets by topic and partition, of the tasks that were asked and read topics themselves: empty for a store
-    behind a repartition."""
+    """The next offsets, by topic and partition, of the topics that the queried tasks read themselves; empty for a store
+    after a repartition."""
 
 
 class StateReader:
-    """Reads the stores of one application. ``directory`` is what ``--dir`` names.
+    """Reads the stores of one application, from any process of the host, while it runs or after it.
 
-    ``schema_registry`` are the client properties of a schema registry, ``{"url": ...}``: finding the task of a key
-    needs one where a topic has Avro or Protobuf keys. Rows of stores are read without.
+    ``directory`` is the folder that ``--dir`` names. ``schema_registry`` holds the client properties of a schema
+    registry, ``{"url": ...}``; only ``task_of`` needs it, for topics with Avro or Protobuf keys.
+
+    Examples:
+        ``shop.py`` keeps what each customer spent (``spent``), the orders of each hour (``hourly``) and visit
+        (``visits``), and a versioned table of prices (``prices``). ``weir run shop:app`` has read three orders:
+
+        >>> from shop import app
+        >>> reader = StateReader(".weir", app)
+        >>> answer = reader.get("spent", "ann")
+        >>> answer.rows.to_dicts()
+        [{'customer': 'ann', 'orders': 2, 'cents': 1200, '_ts': 1767258600000}]
+        >>> answer.position
+        {'orders': {0: 3}}
     """
 
     def __init__(
@@ -86,12 +110,23 @@ class StateReader:
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:
         """The row of a key: one or none. ``as_of`` is for versioned stores.
 
-        A key is its column's value; of several columns a tuple in their order, a dictionary, or an object with these
-        fields, as functions get it.
+        A key of one column is that column's value; a key of several columns is a tuple in their order, a dictionary,
+        or an object with these fields, as functions get it.
 
         Raises:
-            QueryError: There is no such store, or it is of another kind; the key does not fit its columns; there is no
-                state here; or the position is not reached in time.
+            QueryError: The store does not exist or is of another kind, the key does not fit its columns, this host has
+                no state of it, or the position is not reached in time.
+
+        Examples:
+            >>> from shop import app
+            >>> reader = StateReader(".weir", app)
+            >>> reader.get("spent", "ann").rows["cents"].to_list()
+            [1200]
+            >>> reader.get("prices", "tea").rows["cents"].to_list()
+            [350]
+            >>> half_past_nine = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
+            >>> reader.get("prices", "tea", as_of=half_past_nine).rows["cents"].to_list()
+            [300]
         """
 
         def read(found: KeyValueStore | VersionedStore) -> pl.DataFrame:
@@ -106,7 +141,14 @@ class StateReader:
     def range(
         self, store: str, lower: Key | None = None, upper: Key | None = None, *, query: Query = _AS_SET
     ) -> Answer:
-        """Rows of the keys from ``lower`` through ``upper``, both included; None is no bound."""
+        """Rows of the keys from ``lower`` through ``upper``, both included; None means no bound.
+
+        Examples:
+            >>> from shop import app
+            >>> reader = StateReader(".weir", app)
+            >>> reader.range("spent", "ann", "bob").rows.select("customer", "cents").rows()
+            [('ann', 1200), ('bob', 200)]
+        """
         return self._ask(
             store,
             (KeyValueStore,),
@@ -115,7 +157,14 @@ class StateReader:
         )
 
     def prefix(self, store: str, prefix: Any, *, query: Query = _AS_SET) -> Answer:
-        """Rows whose key begins so: a beginning of the first column, or a tuple of the first columns."""
+        """Rows whose key starts with ``prefix``: the start of the first column, or a tuple of the first columns.
+
+        Examples:
+            >>> from shop import app
+            >>> reader = StateReader(".weir", app)
+            >>> reader.prefix("spent", "a").rows["customer"].to_list()
+            ['ann']
+        """
         return self._ask(store, (KeyValueStore,), lambda found: _frame(found.prefix_scan(prefix)), query)
 
     def windows(
@@ -127,7 +176,17 @@ class StateReader:
         *,
         query: Query = _AS_SET,
     ) -> Answer:
-        """Windows that start from ``from_time`` through ``to_time``, both included: of one key, or of all (None)."""
+        """Windows that start from ``from_time`` through ``to_time``, both included; of one key, or of all (None).
+
+        Examples:
+            >>> from shop import app
+            >>> reader = StateReader(".weir", app)
+            >>> nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+            >>> reader.windows("hourly", "ann", nine, nine).rows.select("window_start", "count").rows()
+            [(datetime.datetime(2026, 1, 1, 9, 0, tzinfo=...), 2)]
+            >>> reader.windows("hourly").rows["customer"].to_list()
+            ['ann', 'bob']
+        """
         bounds = (_ms(from_time), _ms(to_time))
         return self._ask(
             store,
@@ -147,7 +206,15 @@ class StateReader:
         *,
         query: Query = _AS_SET,
     ) -> Answer:
-        """Sessions of a key that end no earlier and start no later than given, both included."""
+        """Sessions of a key that end at ``earliest_end`` or later and start at ``latest_start`` or earlier.
+
+        Examples:
+            >>> from shop import app
+            >>> reader = StateReader(".weir", app)
+            >>> (visit,) = reader.sessions("visits", "ann").rows.to_dicts()
+            >>> visit["window_end"] - visit["window_start"], visit["count"]
+            (datetime.timedelta(seconds=600), 2)
+        """
         return self._ask(
             store,
             (SessionStore,),
@@ -158,25 +225,49 @@ class StateReader:
         )
 
     def kind(self, store: str) -> StoreKind:
-        """What kind of store that is."""
+        """The kind of a store.
+
+        Examples:
+            >>> from shop import app
+            >>> print(StateReader(".weir", app).kind("hourly"))
+            window
+        """
         return self._spec(store)[1].kind
 
     def spec(self, store: str) -> StoreSpec:
-        """The columns of a store."""
+        """A store's key columns, value columns and settings.
+
+        Examples:
+            >>> from shop import app
+            >>> spec = StateReader(".weir", app).spec("spent")
+            >>> list(spec.key), list(spec.value)
+            (['customer'], ['orders', 'cents'])
+        """
         return self._spec(store)[1]
 
     def tasks(self, store: str) -> list[str]:
-        """The tasks that hold a part of the store on this host, by their stored names."""
+        """The stored names of the tasks that hold a part of the store on this host.
+
+        Examples:
+            >>> from shop import app
+            >>> StateReader(".weir", app).tasks("spent")
+            ['orders-..._0']
+        """
         return [folder.name for folder in self._task_folders(store)]
 
     def task_of(self, store: str, key: Key) -> str:
-        """The task that holds a key, whether it has a row or not: by Kafka's default partitioner.
+        """The task that Kafka's default partitioner assigns a key to, whether the key has a row or not.
 
-        Behind a repartition that is certain; a topic's producers may have used another partitioner, or written the key
-        under another schema.
+        After a repartition the answer is certain. A topic's producers, however, may have used another partitioner, or
+        written the key with another schema.
 
         Raises:
             SchemaRegistryError: The key's serde needs a schema registry, and there is none or it does not answer.
+
+        Examples:
+            >>> from shop import app
+            >>> StateReader(".weir", app).task_of("spent", "ann")
+            'orders-..._0'
         """
         sub_topology, spec = self._spec(store)
         names = self.tasks(store)
@@ -205,7 +296,7 @@ class StateReader:
             while True:
                 instance = current_instance(folder)
                 if instance is None:
-                    raise QueryError(f"task {folder.name} has no state that can be read at the moment; try again")
+                    raise QueryError(f"task {folder.name} has no readable state at the moment; try again")
                 with _TURN, open_reader(instance, isolation) as snapshot:
                     reached = load_task_row(snapshot, POSITIONS_KEY, Positions)
                     behind = _behind(reached, query.at_least)
@@ -213,15 +304,15 @@ class StateReader:
                         found = store_of(spec, snapshot, _time(snapshot))
                         if not isinstance(found, kinds):
                             raise QueryError(
-                                f"store {store!r} is a {spec.kind.replace('_', '-')} store, which this "
-                                "query does not fit"
+                                f"store {store!r} is a {spec.kind.replace('_', '-')} store, which does not "
+                                "support this query"
                             )
                         rows.append(read(found))
                         break
                 if time.monotonic() >= deadline:
                     raise QueryError(
-                        f"task {folder.name} has not reached the position asked for: {behind}; wait "
-                        "longer, or see with `weir status` whether the application runs"
+                        f"task {folder.name} has not reached the requested position: {behind}; wait "
+                        "longer, or check with `weir status` that the application is running"
                     )
                 time.sleep(_POLL_S)
             for topic, offsets in reached.items():
@@ -233,8 +324,8 @@ class StateReader:
         }
         if missing:
             raise QueryError(
-                f"the tasks of store {store!r} on this host do not read {', '.join(missing)} in all the "
-                "partitions asked for, so that position cannot be told; ask for what they read"
+                f"the tasks of store {store!r} on this host do not read all the requested partitions of "
+                f"{', '.join(missing)}, so their position there is unknown; ask only for partitions that they read"
             )
         return Answer(rows=self._topology.finish(store, pl.concat(rows)), position=position)
 
@@ -260,10 +351,10 @@ class StateReader:
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:
-    """A key as a row of the store's key columns, the times of windows and versions left out.
+    """A key as a row of the store's key columns, without the times of windows and versions.
 
     Raises:
-        QueryError: It does not fit them.
+        QueryError: The key does not fit the columns.
     """
     columns = {
         name: dtype
@@ -281,7 +372,7 @@ def _dictionary(spec: StoreSpec, key: Key | None) -> dict[str, Any] | None:
 
 
 def _entering(keys: pl.DataFrame, entrance: RowType) -> pl.DataFrame:
-    """A store's key, or the first columns of it, as the topic or edge names it that it comes by."""
+    """A store's key, or its first columns, under the column names of the topic or edge that it comes from."""
     values = [value for name, value in keys.row(0, named=True).items() if not name.startswith("_")]
     return pl.DataFrame([values[: len(entrance.columns)]], schema=entrance.columns, orient="row")
 
@@ -299,7 +390,7 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 def _behind(reached: Positions, wanted: Positions) -> str:
-    """Which of the topic partitions that the task reads are behind; empty if none."""
+    """The topic partitions of the task that are behind the wanted position, as text; empty if none."""
     return ", ".join(
         f"{topic}-{partition} is at {reached[topic][partition]}, not {offset}"
         for topic, offsets in wanted.items()

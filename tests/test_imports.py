@@ -47,7 +47,13 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     (
         "pipelines/serdes",
-        ("weir.pipelines.dsl", "weir.pipelines.operators", "weir.pipelines.topology", "weir.pipelines.spark"),
+        (
+            "weir.pipelines.dsl",
+            "weir.pipelines.operators",
+            "weir.pipelines.topology",
+            "weir.pipelines.tasks",
+            "weir.pipelines.spark",
+        ),
         (),
     ),
     ("pipelines/tasks", ("sqlalchemy", "weir.pipelines.dsl", "weir.pipelines.spark"), ()),

@@ -1,4 +1,4 @@
-"""What the README and the docs show holds: the example runs, SQL agrees with ``read_table``, named files are there."""
+"""What the README and the docs show is true: examples run, SQL agrees with ``read_table``, named files exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.pipelines.shop import run_over
 from weir import read_table
+from weir.pipelines.examples import flights
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import AppendTable
 from weir.state.types import TableSpec
@@ -20,13 +22,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def block(page: str, language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)[1]
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a page's headings make."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_example_of_the_readme_runs(tmp_path):
     path = tmp_path / "shop.py"
-    path.write_text(block("README.md", "python"))
+    path.write_text(blocks("README.md", "python")[0])
     spec = importlib.util.spec_from_file_location("shop", path)
     shop = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shop)
@@ -42,7 +50,7 @@ def test_the_example_of_the_readme_runs(tmp_path):
         assert driver.create_output_table("country_totals").read_rows()[-1] == dict(country="NL", orders=2, total=6)
 
 
-def test_the_sql_of_the_docs_gives_the_rows_that_stand(tmp_path):
+def test_the_sql_of_the_docs_gives_the_current_rows(tmp_path):
     rows = pl.DataFrame(
         [("UA", 1, 1, 0, False), ("UA", 2, 1, 3, False), ("AA", 5, 1, 1, False), ("AA", None, 2, 0, True)],
         schema=["carrier", "flights", "_epoch", "_seq", "_deleted"],
@@ -50,16 +58,35 @@ def test_the_sql_of_the_docs_gives_the_rows_that_stand(tmp_path):
     )
     spec = TableSpec(name="totals", schema=rows.schema, keys=("carrier",))
     AppendTable.create(tmp_path, spec, "app").append(1, [write_file(tmp_path, spec, rows)])
-    sql = block("docs/architecture.md", "sql").replace("delta.`<folder>`", "totals")
+    (sql,) = blocks("docs/architecture.md", "sql")
+    sql = sql.replace("delta.`<folder>`", "totals")
     found = pl.SQLContext(totals=rows).execute(sql, eager=True).drop("place")
     assert found.rows() == read_table(tmp_path / "totals").rows() == [("UA", 2, 1, 3, False)]
 
 
+def test_the_code_of_the_page_about_state_runs(tmp_path, monkeypatch):
+    records = [(key, b'{"dep_time": 1000, "dep_delay": 20}', 1_357_034_400_000) for key in (b"UA-EWR", b"DL-JFK")]
+    run_over(flights.app, {("flights", 0): records * 4_500}, tmp_path / ".weir")
+    monkeypatch.chdir(tmp_path)
+    queries, own_store = blocks("docs/state.md", "python")
+    names = {"__name__": "state_page"}
+    exec(queries, names)
+    assert names["answer"].rows.select("carrier", "flights").rows() == [("UA", 4_500)]
+    exec(own_store, names)
+    totals = names["app"].own_stores["by_carrier"](tmp_path)
+    totals.put_rows(names["answer"].rows.with_columns(_deleted=False))
+    totals.commit({})
+    assert totals.file.execute("select * from totals").fetchall() == [("UA", 4_500)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page):
+def test_files_and_headings_that_a_page_names_exist(page):
     """Links, and paths of code in backticks."""
     text = page.read_text()
-    named = re.findall(r"\]\((?!http)([^)#]+)\)", text)
-    missing = [name for name in named if not (page.parent / name).exists()]
+    missing = []
+    for name, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = page.parent / name if name else page
+        if not target.exists() or (heading and heading not in headings(target)):
+            missing.append(f"{name}#{heading}")
     code = re.findall(r"`((?:pipelines|state|infra|orchestration|bench|tests|docs)/[\w./-]+\.\w+)`", text)
     assert missing + [name for name in code if not (ROOT / name).exists()] == []

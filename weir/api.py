@@ -1,4 +1,4 @@
-"""The public names of ``weir``, each under the module that it is imported from, whichever defines it."""
+"""The public names of ``weir``; errors, reprs and pickles show them as names of ``weir``, wherever they are defined."""
 
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.dsl.branching import BranchedKStream
@@ -33,7 +33,6 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sketches import ApproxDistinct, ApproxQuantiles, Collect
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from weir.pipelines.reading import read_table
 from weir.pipelines.serdes import (
     Avro,
     Boolean,
@@ -60,6 +59,7 @@ from weir.pipelines.serdes.timestamps import (
     WallclockTimestampExtractor,
 )
 from weir.pipelines.state_reader import Query, StateReader
+from weir.state.commit.tables import read_table
 from weir.state.stores.custom import FollowingStore
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""KIP-328's final results: how often each word was seen in a minute, one row a word and minute, never updated.
+"""KIP-328's final results: how often each word was seen in a minute, one row per word and minute, never updated.
 
-The topic ``words`` has a word a record as its value. Words may be up to ten seconds late; those that are later go to a
-table of their own. When the topic is silent for a minute, the wall clock closes what is open. Run it with
+Each record of the topic ``words`` has one word as its value. Words may be up to ten seconds late; those that are later
+go to a separate table. When the topic has been idle for a minute, the wall clock closes what is open. Run it with
 ``weir run weir.pipelines.examples.final_counts:app``.
 """
 

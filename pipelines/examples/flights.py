@@ -1,7 +1,7 @@
 """Departures from New York in 2013: lateness by route and hour, and running totals by carrier.
 
-The topic ``flights`` is keyed by carrier and origin, as ``UA-EWR``, and holds one JSON object a
-flight; ``load_flights`` fills it. Run it with ``weir run weir.pipelines.examples.flights:app``.
+The topic ``flights`` is keyed by carrier and origin, for example ``UA-EWR``, and holds one JSON
+object per flight; ``load_flights`` fills it. Run it with ``weir run weir.pipelines.examples.flights:app``.
 """
 
 from dataclasses import dataclass

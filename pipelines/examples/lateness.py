@@ -1,4 +1,4 @@
-"""What the flights' final results say, for reports: how late departures are by the hour of the day."""
+"""A report on the flights' final results: how late departures are, by hour of the day."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import polars as pl
 
 
 def lateness_by_hour(finals: pl.DataFrame) -> pl.DataFrame:
-    """``hour`` (UTC, of the window's start), ``flights``, ``late`` and ``share`` of them that was late, by hour.
+    """``hour`` (UTC, of the window's start), ``flights``, ``late`` and the ``share`` that was late, by hour.
 
     ``finals`` are rows of ``late_departures``.
     """

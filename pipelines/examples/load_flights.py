@@ -20,7 +20,7 @@ SEED = 2013
 
 
 def read_flights() -> pl.DataFrame:
-    """All 336,776 flights as the package's CSV has them, one column a field, ``NA`` as null."""
+    """All 336,776 flights as the package's CSV has them, one column per field, ``NA`` as null."""
     with zipfile.ZipFile(package_file("flights.csv.zip")) as files:
         return pl.read_csv(files.read("flights.csv"), null_values=["NA", ""])
 
@@ -40,7 +40,7 @@ def flight_records(partitions: int) -> pl.DataFrame:
         timestamp_ms=departure + pl.col("minute") * 60_000,
         flight="flight",
     ).sort("timestamp_ms", pl.col("key").str.head(2), "flight", "key")
-    # Raw words of a bit generator are the same in every numpy; its distributions may change.
+    # Raw words of a bit generator are the same in every version of numpy; its distributions may change.
     words = np.random.PCG64(SEED).random_raw(2 * ordered.height)
     delay_ms, lot = words[::2] % SHUFFLE_MS, words[1::2] % LATE_ONE_IN
     ordered = ordered.with_columns(
@@ -61,7 +61,7 @@ def load(
     partitions: int = 4,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadSummary:
-    """Bring the topic to hold every flight exactly once, in order; errors as ``load_records``."""
+    """Fill the topic so that it holds every flight exactly once, in order; raises what ``load_records`` raises."""
     return load_records(
         bootstrap_servers,
         topic,

@@ -11,7 +11,7 @@ from weir.pipelines.serdes.partitioner import partition_of
 
 
 def weather_records(partitions: int) -> pl.DataFrame:
-    """26,115 hourly observations at three airports in the order of their time; columns as ``load_records`` has them.
+    """26,115 hourly observations at three airports in order of time; columns as for ``load_records``.
 
     The key is the airport (``EWR``), the value JSON with every field of the CSV, the timestamp the hour in UTC.
     """
@@ -33,7 +33,7 @@ def load(
     partitions: int = 2,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadSummary:
-    """Bring the topic to hold every observation exactly once, in order; errors as ``load_records``."""
+    """Fill the topic so that it holds every observation exactly once, in order; raises what ``load_records`` raises."""
     return load_records(
         bootstrap_servers,
         topic,

@@ -1,7 +1,7 @@
 """Fills a topic with records whose order and partitions are known before the first is sent, so that loading resumes.
 
 What a partition holds is compared with what it should hold, and only the rest is sent. The idempotent producer keeps
-a partition's content a prefix of its sequence, whenever the loader dies. Which records, is ``load_flights`` and
+a partition's content a prefix of its sequence, whenever the loader dies. The records come from ``load_flights`` and
 ``load_weather``.
 """
 
@@ -16,16 +16,17 @@ from typing import Any
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 TIMEOUT_S = 30.0
-"""For each answer of the broker."""
+"""How long to wait for each answer of the broker."""
 LEADERLESS = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-"""Answers of a broker that has only just started, or about a topic that is only just there."""
+"""Answers of a broker that has only just started, or about a topic that was only just created."""
 SETTLE_S = 0.5
-"""How long the end of a topic that is not complete must stand still before it is believed."""
+"""How long the end of an incomplete topic must stay the same before it is trusted."""
 STALL_S = 120.0
-"""Without a record taken, after which loading gives up."""
+"""Loading gives up after this long without an acknowledged record."""
 
 
 class LoadError(Exception):
@@ -66,17 +67,17 @@ def load_records(
     client_properties: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadSummary:
-    """Bring the topic to hold every record exactly once, in order; create it when it is missing.
+    """Fill the topic so that it holds every record exactly once, in order; create it when it is missing.
 
     Args:
-        make_records: Gives the topic's content for so many partitions, the same at every call. Columns: ``key`` and
+        make_records: Gives the topic's content for a number of partitions, the same at every call. Columns: ``key`` and
             ``value`` (text), ``timestamp_ms``, ``partition`` and ``offset``.
-        client_properties: librdkafka settings, for a broker that wants SASL or TLS.
+        client_properties: librdkafka settings, for a broker that requires SASL or TLS.
         on_progress: Called a few times a second with (records in the topic, records in all).
 
     Raises:
         LoadError: The topic holds other records, has another number of partitions, or the broker
-            does not take the records.
+            does not accept the records.
     """
     started = time.monotonic()
     client: dict[str, Any] = {"log_level": 3, **(client_properties or {}), "bootstrap.servers": bootstrap_servers}
@@ -102,7 +103,7 @@ def load_records(
 
 
 def _create_topic(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """True if the topic was created, False if it is there already."""
+    """True if the topic was created, False if it already exists."""
     new = NewTopic(topic, partitions, -1, config={"retention.ms": "-1"})
     try:
         admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic].result()
@@ -113,7 +114,7 @@ def _create_topic(admin: AdminClient, topic: str, partitions: int) -> bool:
     found = len(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
     if found != partitions:
         raise LoadError(
-            f"topic {topic!r} has {found} partitions, {partitions} were asked for; "
+            f"topic {topic!r} has {found} partitions, but {partitions} were requested; "
             "load into another topic, or delete this one"
         )
     return False
@@ -122,7 +123,7 @@ def _create_topic(admin: AdminClient, topic: str, partitions: int) -> bool:
 def _end_offsets(
     client: Mapping[str, Any], topic: str, expected: Mapping[int, int], records: pl.DataFrame, *, complete: bool = False
 ) -> dict[int, int]:
-    """End offset by partition, once what a killed loader still had on the wire has come to rest.
+    """End offset by partition, once the records that a killed loader still had in flight have arrived.
 
     The last record of each partition is compared with the one that belongs there.
     """
@@ -193,10 +194,10 @@ def _produce(
     present: Mapping[int, int],
     on_progress: Callable[[int, int], None],
 ) -> None:
-    """Send every record whose offset is not there yet.
+    """Send every record that the topic lacks.
 
-    Idempotence gives order without doubles; "gapless" and no message time-out make the producer stop
-    at the first record it cannot send, rather than go on behind a gap.
+    Idempotence keeps the order and avoids duplicates; the gapless guarantee without a message timeout makes the
+    producer stop at the first record that it cannot send, rather than continue after a gap.
     """
     failures: list[KafkaError] = []
 
@@ -237,7 +238,7 @@ def _produce(
 
 
 def _drain(producer: Producer, failures: list[KafkaError], most: int) -> None:
-    """Wait until at most so many records are unacknowledged."""
+    """Wait until at most ``most`` records are unacknowledged."""
     left, moved_at = len(producer), time.monotonic()
     while len(producer) > most or failures:
         producer.poll(0.1)
@@ -247,6 +248,6 @@ def _drain(producer: Producer, failures: list[KafkaError], most: int) -> None:
             left, moved_at = len(producer), time.monotonic()
         elif time.monotonic() - moved_at > STALL_S:
             raise LoadError(
-                f"the broker has taken no record for {STALL_S:.0f} s; check it and load again: "
-                "loading goes on where it stopped"
+                f"the broker has acknowledged no record for {STALL_S:.0f} s; check it and load again: "
+                "loading resumes where it stopped"
             )

@@ -1,7 +1,7 @@
-"""KIP-328's rate limit: about one update a user and 30 seconds, with at most 1,000 users waiting.
+"""KIP-328's rate limit: about one update per user every 30 seconds, with at most 1,000 users waiting.
 
-The topic ``clicks`` is keyed by user, each value is a page. When more users wait, the one that waits longest goes
-early. Run it with ``weir run weir.pipelines.examples.rate_limit:app``.
+The topic ``clicks`` is keyed by user, each value is a page. When more users wait, the update that has waited longest
+is emitted early. Run it with ``weir run weir.pipelines.examples.rate_limit:app``.
 """
 
 from datetime import timedelta

@@ -1,6 +1,6 @@
 """Weather at New York's airports in 2013: a summary of each day and airport, final once the day is over.
 
-The topic ``weather`` is keyed by airport and holds one JSON object an hour; ``load_weather`` fills it. Run it with
+The topic ``weather`` is keyed by airport and holds one JSON object per hour; ``load_weather`` fills it. Run it with
 ``weir run weir.pipelines.examples.weather:app``.
 """
 
@@ -30,7 +30,7 @@ class Observation:
     temp: float | None
     """Degrees Fahrenheit."""
     wind_speed: float | None
-    """Miles an hour."""
+    """Miles per hour."""
     precip: float | None
     """Inches in the hour before."""
 

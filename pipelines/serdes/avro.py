@@ -34,6 +34,14 @@ class Avro(RegistrySerde):
     """``Avro(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns.
 
     Encoding registers the declared schema under ``subject``, by default the dataclass's name.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Order:
+        ...     item: str
+        ...     cents: int | None
+        >>> Avro(Order, subject="orders-value")
+        Avro(Order)
     """
 
     def __init__(self, schema: Any, *, subject: str | None = None) -> None:
@@ -76,16 +84,16 @@ class Avro(RegistrySerde):
         return self._header + written.getvalue()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
-        """Raises ``SchemaRegistryError`` when the registry cannot be asked for a schema that is not known yet."""
+        """Raises ``SchemaRegistryError`` when the registry cannot be asked for an unknown schema."""
         records, absent, bad = decode_one_by_one(items, self._decode_one)
         try:
             return DecodedColumns(_columns(row_type, records), absent, bad)
-        except TypeError:  # a logical type of the writer's that the declared schema has not
+        except TypeError:  # a logical type in the writer's schema that the declared one lacks
             for index, record in enumerate(records):
                 try:
                     _columns(row_type, [record])
                 except TypeError as error:
-                    records[index], bad[index] = None, f"not a {self.cls.__name__}: {error}"
+                    records[index], bad[index] = None, f"does not fit {self.cls.__name__}: {error}"
         return DecodedColumns(_columns(row_type, records), absent, bad)
 
     def _decode_one(self, item: bytes) -> Any:
@@ -95,7 +103,7 @@ class Avro(RegistrySerde):
             read = self._readers[schema_id] = self._reader(schema_id)
         try:
             return read(io.BytesIO(item[HEADER_BYTES:]))
-        except Exception as error:  # bytes of another form make fastavro stumble over anything
+        except Exception as error:  # on malformed bytes fastavro raises errors of all kinds
             raise ValueError(
                 f"not a record of schema {schema_id} that fits {self.cls.__name__}: {type(error).__name__}: {error}"
             ) from None
@@ -105,8 +113,8 @@ class Avro(RegistrySerde):
 
         writer = fastavro.parse_schema(json.loads(self.registry.schema(schema_id)))
         if not isinstance(writer, dict) or writer["type"] != "record":
-            raise ValueError(f"schema {schema_id} is not of records, and {self!r} reads records")
-        declared = fastavro.parse_schema({**self._schema, "name": writer["name"]})  # it may be called otherwise
+            raise ValueError(f"schema {schema_id} is not a record schema, but {self!r} reads only records")
+        declared = fastavro.parse_schema({**self._schema, "name": writer["name"]})  # its name may differ
         return lambda encoded: fastavro.schemaless_reader(encoded, writer, declared)
 
 

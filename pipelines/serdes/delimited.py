@@ -1,4 +1,4 @@
-"""Composite keys as text with a separator, as ``UA-EWR``."""
+"""Composite keys as text with a separator, for example ``UA-EWR``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from weir.pipelines.serdes.serde import DecodedColumns, fields_of
 
 
 class Delimited:
-    """``Delimited(Route, sep="-")``: the fields of ``Route`` (strings and integers) in order, joined by ``sep``."""
+    """``Delimited(Route, sep="-")``: the fields of ``Route`` (strings and integers) in order, joined by ``sep``.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Route:
+        ...     carrier: str
+        ...     number: int
+        >>> Delimited(Route, sep="-").encode(Route("UA", 12))
+        b'UA-12'
+    """
 
     def __init__(self, cls: type, sep: str) -> None:
         if not sep:
@@ -38,7 +47,9 @@ class Delimited:
             return None
         parts = [str(part) for part in fields_of(self, item, self._row_type.annotations).values()]
         if any(self.sep in part for part in parts):
-            raise ValueError(f"{item!r} has a part that holds the separator {self.sep!r}, so it could not be read back")
+            raise ValueError(
+                f"{item!r} has a part that contains the separator {self.sep!r}, so it could not be read back"
+            )
         return self.sep.join(parts).encode()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:

@@ -1,4 +1,4 @@
-"""msgpack with a schema, under the rules of JSON: a map with text keys, unknown fields skipped, nil a tombstone."""
+"""msgpack with a schema, under JSON's rules: a map with text keys, unknown fields skipped, nil a tombstone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from weir.pipelines.serdes.structs import StructSerde, check_integers, columns_o
 class Msgpack(StructSerde):
     """``Msgpack(Flight)``: the fields of the dataclass ``Flight``, or of an Arrow or polars schema, as columns.
 
-    Times are msgpack's own (extension -1) or text in the form of RFC 3339.
+    Times are msgpack's own (extension -1) or text as in RFC 3339.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Order:
+        ...     cents: int
+        >>> Msgpack(Order).encode(Order(5))
+        b'\\x81\\xa5cents\\x05'
     """
 
     def __init__(self, schema: Any) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's default partitioner: murmur2 over the key's bytes, so that a producer and Weir agree on a key's place."""
+"""Kafka's default partitioner: murmur2 over the key's bytes, so that a producer and Weir agree on a key's partition."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Protobuf messages of a generated class, with the header that a schema registry's serializers write.
 
-The class says how to read: Protobuf's own rules bring older and newer messages together, so that reading asks the
-registry for nothing. Fields become columns; a field with presence (``optional``, or a timestamp) that is not set is
+Reading needs only the class: Protobuf's own rules reconcile older and newer messages, so the registry is not asked.
+Fields become columns; a field with presence (``optional``, or a timestamp) that is not set is
 null, any other has its default. An enum's value is its name.
 """
 
@@ -27,13 +27,13 @@ class Protobuf(RegistrySerde):
     """``Protobuf(orders_pb2.Order)``: the fields of the message class as columns. Functions get objects with these.
 
     Encoding takes messages, or objects with the fields, and registers the class's file under ``subject``, by default
-    the message's name. 64-bit unsigned integers beyond 2^63 are bad input; messages inside messages are not read.
+    the message's name. Unsigned 64-bit integers of 2^63 and more are bad input; nested messages are refused.
     """
 
     def __init__(self, message: Any, *, subject: str | None = None) -> None:
         if not hasattr(message, "DESCRIPTOR"):
             raise TopologyError(
-                f"Protobuf got {message!r}, which is no message class; pass one that protoc made, as "
+                f"Protobuf got {message!r}, which is not a message class; pass one that protoc generated, for example "
                 "Protobuf(orders_pb2.Order)"
             )
         self.message, self._descriptor = message, message.DESCRIPTOR
@@ -69,7 +69,8 @@ class Protobuf(RegistrySerde):
         if not isinstance(item, self.message):
             values = fields_of(self, item, self._taken)
             item = self.message(**{name: value for name, value in values.items() if value is not None})
-        return self._header + item.SerializeToString()
+        encoded: bytes = item.SerializeToString()
+        return self._header + encoded
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
         messages, absent, bad = decode_one_by_one(items, self._decode_one)
@@ -84,14 +85,14 @@ class Protobuf(RegistrySerde):
     def _decode_one(self, item: bytes) -> Any:
         schema_id_of(item)
         if not item.startswith(self._index, HEADER_BYTES):
-            raise ValueError(f"another message of its file than {self._descriptor.name}")
+            raise ValueError(f"not {self._descriptor.name}, but another message of its file")
         try:
             message = self.message.FromString(item[HEADER_BYTES + len(self._index) :])
-        except Exception as error:  # DecodeError, which is no ValueError
-            raise ValueError(f"not a {self._descriptor.name}: {error}") from None
+        except Exception as error:  # DecodeError, which is not a ValueError
+            raise ValueError(f"cannot be read as {self._descriptor.name}: {error}") from None
         for name in self._unsigned:
             if _beyond(getattr(message, name)):
-                raise ValueError(f"{name} does not fit into 64 bits with a sign")
+                raise ValueError(f"{name} does not fit into a signed 64-bit integer")
         return message
 
 
@@ -114,8 +115,7 @@ def _dtype(field: Any) -> pl.DataType:
     if field.cpp_type == field.CPPTYPE_MESSAGE:
         if field.message_type.full_name != _TIMESTAMP or field.is_repeated:
             raise TopologyError(
-                f"the field {field.full_name} is a message of its own, which has no column type; "
-                "flatten it where it is written"
+                f"the field {field.full_name} is a nested message, which has no column type; flatten it in the producer"
             )
         return TIME
     dtype = pl.Binary() if field.type == field.TYPE_BYTES else kinds[field.cpp_type]
@@ -123,7 +123,7 @@ def _dtype(field: Any) -> pl.DataType:
 
 
 def _reader(field: Any) -> Callable[[Any], Any]:
-    """What a column has of a message."""
+    """How a column's value is taken from a message."""
     name = field.name
 
     if field.cpp_type == field.CPPTYPE_MESSAGE:
@@ -144,11 +144,12 @@ def _reader(field: Any) -> Callable[[Any], Any]:
 
 
 def _time(timestamp: Any) -> datetime:
-    return timestamp.ToDatetime(tzinfo=UTC)
+    time: datetime = timestamp.ToDatetime(tzinfo=UTC)
+    return time
 
 
 def _message_index(descriptor: Any) -> bytes:
-    """Where the message stands in its file, as the serializers write it: a count and places as zigzag varints, or 0."""
+    """The message's position in its file, as serializers write it: a count and indexes as zigzag varints, or just 0."""
     path: list[int] = []
     while descriptor is not None:
         siblings = (

@@ -1,8 +1,8 @@
-"""Serdes whose schemas stand in a schema registry: the header before each value, and the registry itself.
+"""Serdes whose schemas are kept in a schema registry: the header before each value, and the registry itself.
 
-A value begins with a zero byte and the schema's id in four big-endian bytes. Where the registry is belongs to the place
-where a program runs, so serdes are connected when a run or a test begins. The client is confluent-kafka's, imported
-when one is needed; what it needs comes with the extra ``weir[registry]``.
+A value begins with a zero byte and the schema's id in four big-endian bytes. The registry's address depends on where a
+program runs, so serdes are connected when a run or a test begins. The client is confluent-kafka's; it is imported when
+first needed, since the packages that it needs come with the extra ``weir-streams[registry]``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NUMBERS = frozenset(
 
 
 class SchemaRegistryError(Exception):
-    """The registry is not configured, not there, or refuses; what could not be read because of it is not bad input."""
+    """The registry is not configured or out of reach, or it refuses; records not read for that are not bad input."""
 
 
 class UnknownSchemaError(ValueError):
-    """The registry does not know a schema's id."""
+    """The registry has no schema with this id."""
 
 
 class SchemaRegistry:
-    """One registry and what it has told so far; schemas never change under their id."""
+    """One registry and the schemas fetched from it so far; a schema never changes under its id."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """``properties`` are those of confluent-kafka's client: ``url`` and what authenticates.
@@ -38,14 +38,15 @@ class SchemaRegistry:
         """
         if not properties.get("url"):
             raise SchemaRegistryError(
-                "the program reads Avro or Protobuf, and no schema registry is configured; give "
+                "the program reads Avro or Protobuf, but no schema registry is configured; set it with "
                 "--set schema_registry.url=http://host:port"
             )
         try:
             from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
         except ImportError as error:
             raise SchemaRegistryError(
-                f"the schema registry's client needs {error.name!r}, which is not installed; install weir[registry]"
+                f"the schema registry's client needs {error.name!r}, which is not installed; install it with: "
+                'pip install "weir-streams[registry]"'
             ) from None
         self._url, self._make_schema = properties["url"], Schema
         try:
@@ -56,7 +57,7 @@ class SchemaRegistry:
                 }
             )
         except (TypeError, ValueError) as error:
-            raise SchemaRegistryError(f"schema_registry.* cannot be used: {error}") from None
+            raise SchemaRegistryError(f"the settings schema_registry.* are invalid: {error}") from None
 
     def schema(self, schema_id: int) -> str:
         """The text of a schema.
@@ -69,7 +70,7 @@ class SchemaRegistry:
             return str(self._client.get_schema(schema_id).schema_str)
         except Exception as error:
             if getattr(error, "http_status_code", None) == 404:
-                raise UnknownSchemaError(f"the schema registry knows no schema {schema_id}") from None
+                raise UnknownSchemaError(f"the schema registry has no schema {schema_id}") from None
             raise self._failed(error) from error
 
     def register(self, subject: str, schema: str, kind: str) -> int:
@@ -81,8 +82,8 @@ class SchemaRegistry:
 
     def _failed(self, error: Exception) -> SchemaRegistryError:
         return SchemaRegistryError(
-            f"the schema registry at {self._url} does not answer as it should: {error}; see "
-            "that it runs and that schema_registry.* is right"
+            f"a request to the schema registry at {self._url} failed: {error}; check that it is running and that "
+            "the settings schema_registry.* are correct"
         )
 
 
@@ -98,12 +99,14 @@ class RegistrySerde:
     @property
     def registry(self) -> SchemaRegistry:
         if self._registry is None:
-            raise SchemaRegistryError(f"{self!r} is not connected to a schema registry; runs and the test driver do so")
+            raise SchemaRegistryError(
+                f"{self!r} is not connected to a schema registry; a run or the test driver connects it"
+            )
         return self._registry
 
 
 def connect_serdes(serdes: Iterable[Any], properties: Mapping[str, str]) -> None:
-    """Connect those that need it to one registry; raises ``SchemaRegistryError`` where there is none."""
+    """Connect the serdes that need it to one registry; raises ``SchemaRegistryError`` if there is none."""
     inner = [serde.key if isinstance(serde, WindowedSerde) else serde for serde in serdes]
     needing = [serde for serde in inner if isinstance(serde, RegistrySerde)]
     if needing:

@@ -1,4 +1,4 @@
-"""Row types: how a Python type (a frozen dataclass, or a scalar) stands as columns of a frame, and back.
+"""Row types: how a Python type (a frozen dataclass, or a scalar) maps to the columns of a frame, and back.
 
 Every key, value and state of a topology has one. Reading and writing bytes belongs to the serdes beside it.
 """
@@ -22,7 +22,7 @@ TIME = pl.Datetime("ms", "UTC")
 FIRST_TIME_MS = -62_135_596_800_000
 """The first millisecond of the year 1."""
 LAST_TIME_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999, as far as a datetime goes."""
+"""The last millisecond of the year 9999, the latest that a datetime can hold."""
 
 _DTYPES: dict[Any, pl.DataType] = {
     int: pl.Int64(),
@@ -47,10 +47,10 @@ _ANNOTATIONS = {dtype: annotation for annotation, dtype in _DTYPES.items()}
 
 @dataclasses.dataclass(frozen=True)
 class RowType:
-    """Typed columns and the Python type they stand for.
+    """Typed columns and the Python type that they represent.
 
-    ``python_type`` is None for columns that came from expressions; objects made from those are of a dataclass
-    with the same fields, one for all row types with the same columns. A scalar has one column and no fields.
+    ``python_type`` is None for columns that came from expressions; objects made from those belong to a dataclass
+    with the same fields, shared by all row types with the same columns. A scalar has one column and no fields.
     """
 
     columns: pl.Schema
@@ -59,12 +59,12 @@ class RowType:
 
     @cached_property
     def annotations(self) -> dict[str, Any]:
-        """By column, what its values are in Python, None aside."""
+        """The Python type of each column's values, leaving None aside."""
         return {name: annotation_of(dtype) for name, dtype in self.columns.items()}
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:
-        """One object a row, in order; None where ``absent`` (Boolean, same length) is true. Times as
-        ``as_datetimes``."""
+        """One object per row, in order; None where ``absent`` (Boolean, same length) is true. Times are converted as
+        by ``as_datetimes``."""
         lists = [as_datetimes(frame.get_column(name)).to_list() for name in self.columns]
         if self.is_scalar:
             objects = lists[0]
@@ -90,7 +90,7 @@ class RowType:
         ]
 
     def misfit(self, objects: Sequence[Any]) -> tuple[int, str] | None:
-        """Which of ``objects`` is the first that does not fit the declared columns, and why; None where all do."""
+        """The first of ``objects`` that does not fit the declared columns, and why; None if all fit."""
         for index, item in enumerate(objects):
             for name, dtype in self.columns.items():
                 if item is not None and not self.is_scalar and not hasattr(item, name):
@@ -106,7 +106,7 @@ class RowType:
         return None
 
     def _constructor(self) -> Callable[..., Any]:
-        """Makes one object of the columns' values, in their order."""
+        """Makes one object from the columns' values, in their order."""
         cls = self.python_type
         if cls is not None:
             if not any(field.kw_only for field in dataclasses.fields(cls)):
@@ -118,7 +118,7 @@ class RowType:
 
 @cache
 def _row_class(fields: tuple[tuple[str, Any], ...]) -> type:
-    """The frozen dataclass of fields and annotations: one a process, so that equal rows are equal; they pickle."""
+    """The frozen dataclass with these fields: one per process, so that equal rows compare equal; its rows pickle."""
 
     def reduced(row: Any) -> tuple[Any, ...]:
         return _row, (fields, *(getattr(row, name) for name, _ in fields))
@@ -127,17 +127,17 @@ def _row_class(fields: tuple[tuple[str, Any], ...]) -> type:
 
 
 def _row(fields: tuple[tuple[str, Any], ...], *values: Any) -> Any:
-    """What a pickled row is made of again."""
+    """Rebuilds a pickled row."""
     return _row_class(fields)(*values)
 
 
 def key_frame(columns: Mapping[str, pl.DataType], key: Any) -> pl.DataFrame:
     """A key as one row of ``columns``, all null for None.
 
-    It is a dataclass or dictionary with just these fields, a tuple in their order, or of a single column its value.
+    It is a dataclass or dictionary with exactly these fields, a tuple in their order, or the value of a single column.
 
     Raises:
-        TypeError: It has another shape, or a value is of another type.
+        TypeError: The key has another shape, or one of its values another type.
     """
     item = key
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
@@ -168,7 +168,7 @@ def _name(annotation: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, without saying it."""
+    """The type of a value, without revealing the value."""
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__}[{' | '.join(sorted({_kind(each) for each in value}))}]"
     if isinstance(value, datetime) and value.tzinfo is None:
@@ -178,8 +178,8 @@ def _kind(value: Any) -> str:
 
 
 def as_datetimes(times: pl.Series) -> pl.Series:
-    """The column for Python: a time behind the year 9999, as the end of a window may be, becomes ``datetime.max`` in
-    UTC, one before the year 1 ``datetime.min``. Columns that are no times, or whose times all fit, are as they are."""
+    """The column with times that Python can hold: one after the year 9999, such as the end of a window, becomes
+    ``datetime.max`` in UTC, one before the year 1 ``datetime.min``. Other columns are returned as they are."""
     if not isinstance(times.dtype, pl.Datetime) or is_datetime(times).all():
         return times
     bounds = pl.Series([datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
@@ -252,7 +252,7 @@ def dtype_of(annotation: Any, where: str) -> pl.DataType:
 
 
 def fits(annotation: Any, value: Any) -> bool:
-    """Whether an object may stand where a column's annotation says: integers are floats too, booleans no numbers."""
+    """Whether an object fits a column's annotation: integers count as floats, booleans do not count as numbers."""
     if type(value) is annotation:
         return True
     if typing.get_origin(annotation) is list:
@@ -280,13 +280,13 @@ def normal_dtype(dtype: pl.DataType, where: str) -> pl.DataType:
 
 
 def schema_class(schema: Any) -> Any:
-    """The frozen dataclass of ``schema``: itself, or one made of an Arrow or polars schema.
+    """The frozen dataclass for ``schema``: itself, or one made from an Arrow or polars schema.
 
-    Of an Arrow schema, a field that is not nullable must be there; polars knows no such fields. Integers become 64 bits
-    wide, floats double, times UTC in milliseconds.
+    An Arrow field that is not nullable is required; polars has no such fields. Integers become 64 bits wide, floats
+    double, times UTC in milliseconds.
 
     Raises:
-        TopologyError: A field has a type without a column type.
+        TopologyError: A field's type has no column type.
     """
     if isinstance(schema, type) or not (isinstance(schema, pl.Schema) or hasattr(schema, "__arrow_c_schema__")):
         return schema
@@ -302,5 +302,5 @@ def schema_class(schema: Any) -> Any:
 
 
 def annotation_of(dtype: pl.DataType) -> Any:
-    """The annotation of a column of that type, without None."""
+    """The annotation of a column of this type, without None."""
     return list[annotation_of(dtype.inner)] if isinstance(dtype, pl.List) else _ANNOTATIONS[dtype]  # type: ignore[misc, arg-type]

@@ -21,7 +21,7 @@ class _Scalar:
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not isinstance(name, str):
             kind = type(self).__name__
-            raise TopologyError(f'{kind} got the column name {name!r}; pass text, as {kind}("name")')
+            raise TopologyError(f'{kind} got the column name {name!r}; pass text, for example {kind}("name")')
         self.name = name
 
     def __repr__(self) -> str:
@@ -46,7 +46,12 @@ class _Scalar:
 
 
 class String(_Scalar):
-    """Text as UTF-8, in a column called ``name``."""
+    """Text as UTF-8, in a column called ``name``.
+
+    Examples:
+        >>> String("user").encode("ann")
+        b'ann'
+    """
 
     annotation = str
 
@@ -75,12 +80,12 @@ class _Number(_Scalar):
 
     stored: np.dtype[Any]
     read: pl.DataType
-    """As ``stored``."""
+    """The polars type of ``stored``."""
     dtype: pl.DataType = pl.Int64()
 
     def _write(self, item: Any) -> bytes:
         if self.stored.kind == "i" and not np.iinfo(self.stored).min <= item <= np.iinfo(self.stored).max:
-            raise ValueError(f"{self!r} writes {self.stored.itemsize} bytes, into which {item} does not fit")
+            raise ValueError(f"{self!r} writes {self.stored.itemsize} bytes, which cannot hold {item}")
         return np.array(item, self.stored).tobytes()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:

@@ -45,7 +45,7 @@ class Serde(Protocol):
 
 
 def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Name to value of an object's fields; one with the annotation None takes any.
+    """Name to value of an object's fields; a field with the annotation None takes any value.
 
     Raises:
         TypeError: The object lacks a field, or a field that is not None does not fit its annotation.
@@ -89,5 +89,5 @@ def decode_one_by_one(items: Iterable[bytes | None], decode: Any) -> tuple[list[
 
 
 def absent_rows(items: pl.Series) -> list[int]:
-    """The rows that have nothing."""
+    """The rows that are null."""
     return items.is_null().arg_true().to_list() if items.null_count() else []

@@ -1,4 +1,4 @@
-"""Decoding what a source topic gave: raw records to one typed frame, and the records that could not be read."""
+"""Decodes the raw records of a source topic into one typed frame, and names the records that could not be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import polars as pl
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.serdes.timestamps import TimestampExtractor
-from weir.pipelines.tasks.plan import BadRecord
 
 RAW_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
 """Undecoded records of one topic partition; what a record lacks is null."""
@@ -31,7 +30,7 @@ class RawRecords(Protocol):
 
 
 class DecodableSource(Protocol):
-    """What decoding needs to know of a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""
+    """What decoding needs to know about a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""
 
     @property
     def key_serde(self) -> Serde: ...
@@ -45,6 +44,19 @@ class DecodableSource(Protocol):
     def timestamp(self) -> TimestampExtractor: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class BadRecord:
+    """A record that could not be read, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    reason: str
+    key: bytes | None = None
+    value: bytes | None = None
+
+
 @dataclass(frozen=True)
 class Decoded:
     """A source's frame and what was left out of it."""
@@ -55,13 +67,13 @@ class Decoded:
     bad: list[BadRecord]
     """In offset order."""
     skipped: list[int] = field(default_factory=list)
-    """Offsets of records that the source's timestamp extractor drops."""
+    """Offsets of records that the source's timestamp extractor dropped."""
 
 
 def decode_source(source: DecodableSource, raw: RawRecords, *, partition_time_ms: int, now_ms: int) -> Decoded:
     """Decode ``raw`` by the source's serdes; bad records are left out of the frame, never raised.
 
-    ``partition_time_ms`` and ``now_ms`` are what the timestamp extractor goes by (``TimestampExtractor.extract``).
+    ``partition_time_ms`` and ``now_ms`` are passed to the timestamp extractor (``TimestampExtractor.extract``).
     """
     rows = raw.frame.height
     key = source.key_serde.decode(raw.frame["key"], source.key)
@@ -96,7 +108,7 @@ def _bad_record(raw: RawRecords, index: int, reason: str) -> BadRecord:
 
 
 def source_schema(columns: pl.Schema) -> pl.Schema:
-    """What sources and repartition edges deliver of records with these columns."""
+    """The schema in which sources and repartition edges deliver records with these columns."""
     return pl.Schema(
         {**columns, "_ts": pl.Int64(), "_partition": pl.Int32(), "_offset": pl.Int64(), "_deleted": pl.Boolean()}
     )

@@ -39,7 +39,7 @@ class StructSerde:
 
 
 def struct_of(cls: Any) -> type[msgspec.Struct]:
-    """The struct that ``cls`` is decoded into: a field of ``X | None`` may be missing, a time has its zone."""
+    """The struct that ``cls`` is decoded into: a field of ``X | None`` may be missing, a time must have a zone."""
     fields = []
     for name, annotation in field_types(cls).items():
         kind, is_optional = without_none(annotation)

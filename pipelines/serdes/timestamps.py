@@ -1,8 +1,8 @@
-"""Timestamp extractors: which time a record has, and what becomes of one without a valid time.
+"""Timestamp extractors: which time a record gets, and what happens to a record without a valid time.
 
-A valid time is not null, not negative and before the year 10000: one in microseconds, taken for milliseconds, would be
-far behind that, and make every record after it late. An extractor takes the record's own timestamp, or with ``of`` a
-column's name or an expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970.
+A valid time is not null, not negative and before the year 10000; microseconds taken for milliseconds would be far after
+that, and make every later record late. An extractor takes the record's own timestamp, or with ``of`` a column or an
+expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970.
 The names are Kafka Streams'; the default is ``FailOnInvalidTimestamp()``.
 """
 
@@ -24,22 +24,22 @@ class EventTimes:
     """The times of a frame's rows, and the rows that have none."""
 
     times_ms: pl.Series
-    """Int64; valid but for rows that are unreadable, bad or skipped."""
+    """Int64; valid except in rows that are unreadable, bad or skipped."""
     bad: dict[int, str] = field(default_factory=dict)
-    """Row to the reason why it has no time."""
+    """Row to the reason that it has no time."""
     skipped: list[int] = field(default_factory=list)
     """Rows to drop and count."""
 
 
 @dataclass(frozen=True, eq=False)
 class TimestampExtractor:
-    """Base of the extractors. Invalid times are the subclass's to judge."""
+    """Base of the extractors; its subclasses decide what happens to invalid times."""
 
     of: str | pl.Expr | None = None
 
     @property
     def is_records_own(self) -> bool:
-        """Whether times are those that the broker gives."""
+        """Whether records keep the timestamp that they have at the broker."""
         return self.of is None
 
     def extract(
@@ -77,11 +77,22 @@ class TimestampExtractor:
             return f"no timestamp{where}"
         if time_ms < 0:
             return f"negative timestamp {time_ms}{where}"
-        return f"timestamp {time_ms}{where} is behind the year 9999; it must be in milliseconds since 1970"
+        return f"timestamp {time_ms}{where} is after the year 9999; it must be in milliseconds since 1970"
 
 
 class FailOnInvalidTimestamp(TimestampExtractor):
-    """A record without a valid time is bad input: it stops the run, or goes to the dead letters."""
+    """A record without a valid time is bad input: it stops the run, or goes to the dead letters.
+
+    Examples:
+        >>> builder = StreamsBuilder()
+        >>> by_second = FailOnInvalidTimestamp(col("second") * 1000)
+        >>> orders = builder.stream("orders", key=String("customer"), value=Int64("second"), timestamp=by_second)
+        >>> orders.to_delta("all_orders")
+        >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+        ...     driver.create_input_topic("orders").pipe_input("ann", 3600)
+        ...     driver.create_output_table("all_orders").read_record().timestamp.hour
+        1
+    """
 
     def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
         return EventTimes(times, bad={row: self._reason(times[row]) for row in invalid.arg_true().to_list()})
@@ -95,7 +106,8 @@ class LogAndSkipOnInvalidTimestamp(TimestampExtractor):
 
 
 class UsePartitionTimeOnInvalidTimestamp(TimestampExtractor):
-    """A record without a valid time has the greatest time before it in its partition; before any it is bad input."""
+    """A record without a valid time gets the greatest earlier time of its partition; if there is none, it is bad
+    input."""
 
     def _judge(self, times: pl.Series, invalid: pl.Series, partition_time_ms: int) -> EventTimes:
         newest = times.set(invalid, None).cum_max().forward_fill().fill_null(UNKNOWN_MS)
@@ -110,7 +122,7 @@ class UsePartitionTimeOnInvalidTimestamp(TimestampExtractor):
 
 
 class WallclockTimestampExtractor(TimestampExtractor):
-    """Every record has the time at which its epoch ran: processing time instead of event time."""
+    """Every record gets the time at which its epoch ran: processing time instead of event time."""
 
     def __init__(self) -> None:
         super().__init__()

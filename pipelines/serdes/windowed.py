@@ -1,4 +1,4 @@
-"""Keys with their window, as Kafka Streams' windowed serdes write them behind a windowed aggregation.
+"""Keys with their window, as Kafka Streams' windowed serdes write them after a windowed aggregation.
 
 A time-windowed key is the key's bytes and the window's start, a session-windowed one the key's bytes, the session's end
 and its start: milliseconds since 1970 in eight big-endian bytes each.
@@ -24,26 +24,26 @@ class WindowedSerde:
     """Base of the two. Columns are those of the key, ``window_start`` and ``window_end``; objects are ``Windowed``."""
 
     times = 1
-    """How many times stand behind the key."""
+    """How many times follow the key."""
 
     def __init__(self, key: Serde) -> None:
         self.key = key
 
     def row_type(self, default_name: str) -> RowType:
-        """The key's own columns; the window's bounds come behind them."""
+        """The key's own columns; the window's bounds follow them."""
         return self.key.row_type(default_name)
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
-        behind = self.times * TIME_BYTES
-        short = (items.bin.size() < behind).fill_null(False)
+        width = self.times * TIME_BYTES
+        short = (items.bin.size() < width).fill_null(False)
         bad = {
-            index: f"expected a key and {behind} bytes of its window, found {len(items[index])} bytes"
+            index: f"expected a key and {width} bytes of its window, found {len(items[index])} bytes"
             for index in short.arg_true().to_list()
         }
         keys = items.set(short, None) if bad else items
         frame = pl.DataFrame([keys.alias("key")])
         inner = self.key.decode(
-            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - behind)).to_series(), row_type
+            frame.select(pl.col("key").bin.head(pl.col("key").bin.size() - width)).to_series(), row_type
         )
         times = [
             keys.bin.tail((self.times - index) * TIME_BYTES)
@@ -60,7 +60,7 @@ class WindowedSerde:
         )
 
     def encode(self, item: Any) -> bytes | None:
-        """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot say."""
+        """The bytes of a ``Windowed``; raises ``ValueError`` for a window that they cannot express."""
         if item is None:
             return None
         parts = fields_of(self, item, {"key": None, "window_start": datetime, "window_end": datetime})
@@ -80,7 +80,14 @@ class WindowedSerde:
 
 
 class TimeWindowed(WindowedSerde):
-    """``TimeWindowed(String("user"), size=timedelta(hours=1))``: the bytes say the start alone, ``size`` the end."""
+    """``TimeWindowed(String("user"), size=timedelta(hours=1))``: the bytes hold only the start, ``size`` gives the end.
+
+    Examples:
+        >>> nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+        >>> serde = TimeWindowed(String("user"), size=timedelta(hours=1))
+        >>> serde.encode(Windowed("ann", nine, nine + timedelta(hours=1))).hex()
+        '616e6e0000019b78c90a80'
+    """
 
     def __init__(self, key: Serde, *, size: timedelta) -> None:
         super().__init__(key)
@@ -94,12 +101,12 @@ class TimeWindowed(WindowedSerde):
 
     def _times(self, start_ms: int, end_ms: int) -> tuple[int, ...]:
         if end_ms - start_ms != self.size_ms:
-            raise ValueError(f"the window is {end_ms - start_ms} ms long, those of {self!r} are {self.size_ms}")
+            raise ValueError(f"the window is {end_ms - start_ms} ms long, but those of {self!r} are {self.size_ms} ms")
         return (start_ms,)
 
 
 class SessionWindowed(WindowedSerde):
-    """``SessionWindowed(String("user"))``: the bytes say the session's end, then its start."""
+    """``SessionWindowed(String("user"))``: the bytes hold the session's end, then its start."""
 
     times = 2
 

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
+from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit, committed_positions
 from weir.pipelines.spark.planner import (
     Limits,
@@ -29,7 +30,7 @@ from weir.pipelines.spark.planner import (
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
-from weir.pipelines.tasks.plan import BadRecord, OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.state.changelog.forgetting import forget_tasks
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but

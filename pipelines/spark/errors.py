@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.pipelines.tasks.plan import BadRecord
+from weir.pipelines.serdes.source import BadRecord
 
 
 class RunError(Exception):

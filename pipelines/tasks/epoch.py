@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from weir.pipelines.serdes.source import RawRecords, decode_source
+from weir.pipelines.serdes.source import BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.blobs import read_blobs, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
-from weir.pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.tasks.turns import takeable, turns
 from weir.pipelines.topology import SubTopology, Topology

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
@@ -73,19 +74,6 @@ class ReceiptStatus(StrEnum):
     MAP_FULL = "map_full"
     DISK_FULL = "disk_full"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BadRecord:
-    """A record that could not be read, and why."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    reason: str
-    key: bytes | None = None
-    value: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The topology test driver and what it gives; programs import them from ``weir.testing``."""
+"""The topology test driver with its topics, tables and stores; programs import them from ``weir.testing``."""

@@ -1,12 +1,12 @@
 """The topology test driver: the operators and stores of a run, without Spark and without a broker.
 
-Every piped record is an epoch of its own that runs to the end and commits, so no update is collapsed, and what
-goes into a repartition edge comes out at the next sub-topology at once. Time moves by hand only.
+Every piped record is an epoch of its own that runs to the end and commits. So no update is collapsed into a later one,
+and what enters a repartition edge reaches the next sub-topology at once. Time moves only by hand.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,12 +20,11 @@ from weir.pipelines.application import Application
 from weir.pipelines.arguments import not_negative_ms
 from weir.pipelines.errors import BadInputError, TopologyError
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.serdes.source import RAW_SCHEMA, decode_source
+from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
 from weir.pipelines.tasks.output import EpochOutput
-from weir.pipelines.tasks.plan import BadRecord
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
     ReadOnlyKeyValueStore,
@@ -47,7 +46,7 @@ MOCK_REGISTRY = {"url": "mock://tests"}
 
 @dataclass(frozen=True)
 class _Records:
-    """One record in the shape of what a consumer reads."""
+    """One record, shaped as a consumer delivers it."""
 
     topic: str
     partition: int
@@ -65,7 +64,7 @@ class _Task:
         self._clocks: dict[str, int] = {}
 
     def run(self, inputs: dict[str, pl.DataFrame], now_ms: int) -> EpochOutput:
-        """One epoch, applied and committed."""
+        """Run one epoch, apply and commit it."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
             output = self._processor.run(inputs, session, self._clocks, now_ms, lets_idle=True)
@@ -85,7 +84,17 @@ class _Task:
 
 
 class TopologyTestDriver:
-    """Runs an application's topology in memory, which is let go when the driver is closed."""
+    """Runs an application's topology in memory; closing the driver, or leaving its ``with`` block, frees it.
+
+    Examples:
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+        >>> orders.group_by_key().count("orders_of").to_delta("customers")
+        >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+        ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+        ...     driver.create_output_table("customers").read_key_values_to_list()
+        [('ann', 1), ('ann', 2)]
+    """
 
     def __init__(
         self,
@@ -94,10 +103,11 @@ class TopologyTestDriver:
         initial_wall_clock: datetime = datetime(1970, 1, 1, tzinfo=UTC),
         schema_registry: Mapping[str, str] = MOCK_REGISTRY,
     ) -> None:
-        """Serdes that need a schema registry get one in memory, or the one that the client properties name."""
+        """Serdes that need a schema registry get one in memory, unless ``schema_registry`` names another by its
+        client properties."""
         if not isinstance(application, Application):
             raise TopologyError(
-                f"the driver runs an Application, and got a {type(application).__name__}; pass "
+                f"the driver runs an Application, but got a {type(application).__name__}; pass "
                 'Application("name", builder)'
             )
         connect_serdes(application.topology.serdes(), schema_registry)
@@ -107,7 +117,7 @@ class TopologyTestDriver:
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
         self._outputs = {
-            sink.table: TestOutputTable(sink.table, sink.record)
+            sink.table: (sink.record, deque[pl.DataFrame]())
             for sub_topology in self._topology.sub_topologies
             for sink in sub_topology.sinks
         }
@@ -115,7 +125,7 @@ class TopologyTestDriver:
         self._gauges: dict[int, dict[str, int]] = {}
         self._metrics = RunMetrics(lambda: self._now_ms / 1000)
         self.dead_letters: list[BadRecord] = []
-        """Records that could not be read, with ``on_error="dead_letter"``; oldest first."""
+        """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
         self._global_tables = GlobalTables(self._topology, application.on_error)
         self._tasks = [_Task(sub_topology, self._global_tables) for sub_topology in self._topology.sub_topologies]
@@ -129,14 +139,31 @@ class TopologyTestDriver:
         self.close()
 
     def close(self) -> None:
-        """Let the stores go; closing again does nothing."""
+        """Free the stores; closing again does nothing.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to_delta("all_orders")
+            >>> driver = TopologyTestDriver(Application("shop", builder))
+            >>> driver.close()
+        """
         self._tasks = []
 
     @property
     def counts(self) -> dict[str, int]:
-        """Since the start, over all tasks: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``,
-        ``null_values``, ``expired_records``, ``out_of_order_records``, ``invalid_timestamps``, ``dead_letters``; 0
-        where nothing was counted."""
+        """Totals over all tasks since the start, 0 where nothing was counted: ``records_in``, ``rows_out``,
+        ``late_records``, ``null_keys``, ``null_values``, ``expired_records``, ``out_of_order_records``,
+        ``invalid_timestamps``, ``dead_letters``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.group_by_key().count("orders_of").to_delta("customers")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), (None, 700)])
+            ...     driver.counts["records_in"], driver.counts["rows_out"], driver.counts["null_keys"]
+            (2, 1, 1)
+        """
         names = (
             "records_in",
             "rows_out",
@@ -152,20 +179,50 @@ class TopologyTestDriver:
 
     @property
     def open_windows(self) -> int:
-        """Windows that the stores hold now."""
+        """How many windows the stores hold now.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents")).group_by_key()
+            >>> hourly = orders.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1))).count("hourly")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     driver.open_windows
+            2
+        """
         return sum(gauges["open_windows"] for gauges in self._gauges.values())
 
     def metrics(self) -> list[Reading]:
-        """Metrics by Kafka Streams' names; rates, averages and maxima are over the last minute of the wall clock."""
+        """Metrics under Kafka Streams' names; rates, averages and maxima cover the last minute of the wall clock.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_input("ann", 500)
+            ...     {reading.name: reading.value for reading in driver.metrics()}["process-total"]
+            1.0
+        """
         return self._metrics.readings()
 
     def create_input_topic(
         self, topic: str, *, start: datetime | None = None, auto_advance: timedelta = timedelta(0)
     ) -> TestInputTopic:
-        """The topic, with a time of its own from ``start`` on that moves by ``auto_advance`` with each record.
+        """A topic to pipe records into. With ``start`` it has its own time, which ``auto_advance`` moves after each
+        record.
 
         Raises:
             LookupError: The topology does not read ``topic``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("orders", key=String("customer"), value=Int64("cents")).to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+            ...     topic = driver.create_input_topic("orders", start=nine, auto_advance=timedelta(minutes=5))
+            ...     topic.pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     [record.timestamp.minute for record in driver.create_output_table("all_orders").read_records()]
+            [0, 5]
         """
         topics = (*self._topology.topics(), *self._global_topics)
         if topic not in topics:
@@ -177,31 +234,101 @@ class TopologyTestDriver:
         )
 
     def create_output_table(self, table: str) -> TestOutputTable:
-        """What was and will be written to ``table``; raises ``LookupError`` when nothing writes it."""
+        """The rows written to ``table``, so far and from now on; raises ``LookupError`` when nothing writes it.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.filter(col("cents") > 600).to_delta("large_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 700)])
+            ...     driver.create_output_table("large_orders").read_rows()
+            [{'customer': 'bob', 'cents': 700}]
+        """
         if table not in self._outputs:
             raise LookupError(f"the topology does not write {table!r}; it writes {', '.join(self._outputs)}")
-        return self._outputs[table]
+        return TestOutputTable(table, *self._outputs[table])
 
     def advance_wall_clock_time(self, duration: timedelta) -> None:
-        """Move the wall clock forward; event time stays where it is."""
+        """Move the wall clock forward; event time stays where it is.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents")).group_by_key()
+            >>> windows = TimeWindows.of_size_with_no_grace(timedelta(hours=1))
+            >>> hourly = orders.windowed_by(windows, idle_after=timedelta(minutes=1)).count("hourly")
+            >>> hourly.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("hours")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_input("ann", 500)
+            ...     hours = driver.create_output_table("hours")
+            ...     hours.is_empty()
+            ...     driver.advance_wall_clock_time(timedelta(hours=2))  # an idle topic, so the window closes
+            ...     hours.read_value()
+            True
+            1
+        """
         self._now_ms += not_negative_ms(duration, "duration")
         for task in self._tasks:
             self._run(task, {})
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
-        """Raises ``LookupError`` when no key-value store has that name, or a join keeps it for itself."""
+        """A key-value store; raises ``LookupError`` when none has that name, or it is internal to a join.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> table = orders.group_by_key().agg("spent", orders=Count(), cents=Sum("cents"))
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.get_key_value_store("spent").get("ann")
+            {'orders': 2, 'cents': 1200}
+        """
         return ReadOnlyKeyValueStore(*self._view(name, StoreKind.KEY_VALUE))
 
     def get_window_store(self, name: str) -> ReadOnlyWindowStore:
-        """Raises ``LookupError`` when no window store has that name."""
+        """A window store; raises ``LookupError`` when none has that name.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents")).group_by_key()
+            >>> hourly = orders.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1))).count("hourly")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+            ...     driver.create_input_topic("orders", start=nine).pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     driver.get_window_store("hourly").fetch("ann", nine)
+            2
+        """
         return ReadOnlyWindowStore(*self._view(name, StoreKind.WINDOW))
 
     def get_session_store(self, name: str) -> ReadOnlySessionStore:
-        """Raises ``LookupError`` when no session store has that name."""
+        """A session store; raises ``LookupError`` when none has that name.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents")).group_by_key()
+            >>> gap = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(minutes=30))
+            >>> visits = orders.windowed_by(gap).count("visits")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700)])
+            ...     [(visit.key, count) for visit, count in driver.get_session_store("visits").fetch("ann")]
+            [('ann', 2)]
+        """
         return ReadOnlySessionStore(*self._view(name, StoreKind.SESSION))
 
     def get_versioned_store(self, name: str) -> ReadOnlyVersionedStore:
-        """Raises ``LookupError`` when no versioned store has that name."""
+        """A versioned store; raises ``LookupError`` when none has that name.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> day = timedelta(days=1)
+            >>> prices = builder.table(
+            ...     "prices", key=String("item"), value=Int64("cents"), store="prices", history_retention=day
+            ... )
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("prices").pipe_input("tea", 300)
+            ...     driver.get_versioned_store("prices").get("tea")
+            300
+        """
         return ReadOnlyVersionedStore(*self._view(name, StoreKind.VERSIONED))
 
     def _pipe(self, topic: str, key: Any, value: Any, time_ms: int | None) -> None:
@@ -247,25 +374,27 @@ class TopologyTestDriver:
         self._metrics.epoch(f"{task.sub_topology.index}_0", output.metrics, {**output.counts, **(dropped or {})})
         self._gauges[task.sub_topology.index] = output.gauges
         for table, rows in output.sinks.items():
-            self._outputs[table].add(rows)
+            self._outputs[table][1].extend(rows.iter_slices(1))
         for edge in task.sub_topology.edges_out:
             if edge.name in output.edges:
                 self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
-        """How to read a store, and the records whose keys and values it has."""
+        """How to read a store, and the type of the records that it holds."""
         for task in self._tasks:
             for node in task.sub_topology.nodes:
                 for store in node.stores:
                     if store.name == name and store.kind is kind:
                         if node.is_join or isinstance(node, ResponseJoinNode):
                             raise LookupError(
-                                f"the store {name!r} holds what the join {node.name} keeps for itself; "
-                                "read what the join forwards"
+                                f"the store {name!r} is internal to the join {node.name}; "
+                                "read the join's results instead"
                             )
                         return partial(self._read, task, store), node.record
         known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
-        raise LookupError(f"there is no {kind.replace('_', '-')} store {name!r}; there is {', '.join(known) or 'none'}")
+        raise LookupError(
+            f"there is no {kind.replace('_', '-')} store {name!r}; the topology has {', '.join(known) or 'none'}"
+        )
 
     def _read(self, task: _Task, spec: StoreSpec) -> pl.DataFrame:
         with task.store.reader(IsolationLevel.READ_COMMITTED) as reader:

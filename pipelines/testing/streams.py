@@ -23,7 +23,7 @@ def time_to_ms(time: datetime) -> int:
     """Milliseconds since 1970 of an aware datetime.
 
     Raises:
-        TopologyError: It is no datetime.
+        TopologyError: It is not a datetime.
         ValueError: It has no time zone.
     """
     if not isinstance(time, datetime):
@@ -34,7 +34,7 @@ def time_to_ms(time: datetime) -> int:
 
 
 def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
-    """The bytes of a record's key or value (``part``); bytes are taken as they are.
+    """The bytes of a record's key or value, which ``part`` names; bytes are passed on as they are.
 
     Raises:
         TypeError: The object does not fit the serde.
@@ -47,12 +47,12 @@ def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
         columns = ", ".join(serde.row_type(part).columns)
         raise TypeError(
             f"topic {topic!r}, {part} ({columns}): {item!r} does not fit: {error}; pass an object that "
-            "does, or the bytes that the topic would hold"
+            "fits, or the bytes that the topic would hold"
         ) from error
 
 
 class TestInputTopic:
-    """Where a test puts records in. Typed objects go through the topic's serdes; bytes are taken as they are."""
+    """Where a test puts records in. Typed objects go through the topic's serdes; bytes are passed on as they are."""
 
     __test__ = False
 
@@ -67,12 +67,23 @@ class TestInputTopic:
     ) -> None:
         """Process one record to the end, and commit.
 
-        Without a time it has the topic's, which then moves on by ``auto_advance``; the driver's wall clock where the
-        topic was made without ``start``.
+        A record without a time gets the topic's, which ``auto_advance`` then moves; if the topic was created without
+        ``start``, it gets the driver's wall clock.
 
         Raises:
             TypeError: The key or the value does not fit the topic's serde.
-            BadInputError: The record cannot be read, and the application stops at such.
+            BadInputError: The record cannot be read, and the application has ``on_error="fail"``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_input_topic("orders")
+            ...     topic.pipe_input("ann", 500, timestamp=datetime(2026, 1, 1, 9, tzinfo=UTC))
+            ...     topic.pipe_input(b"bob", b"\\0\\0\\0\\0\\0\\0\\2\\xbc")  # the bytes that the topic would hold
+            ...     driver.create_output_table("all_orders").read_key_values_to_list()
+            [('ann', 500), ('bob', 700)]
         """
         if timestamp is not None and timestamp_ms is not None:
             raise ValueError("pass timestamp or timestamp_ms, not both")
@@ -84,30 +95,74 @@ class TestInputTopic:
         self._pipe(key, value, timestamp_ms)
 
     def pipe_key_value_list(self, records: Iterable[tuple[Any, Any]]) -> None:
-        """Process ``(key, value)`` one after another, at the topic's time."""
+        """Process ``(key, value)`` pairs one after another, at the topic's time.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").get_queue_size()
+            2
+        """
         for key, value in records:
             self.pipe_input(key, value)
 
     def pipe_value_list(self, values: Iterable[Any]) -> None:
-        """Process values with null keys one after another, at the topic's time."""
+        """Process values with null keys one after another, at the topic's time.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_value_list([500, 700])
+            ...     driver.create_output_table("all_orders").read_key_values_to_list()
+            [(None, 500), (None, 700)]
+        """
         for value in values:
             self.pipe_input(None, value)
 
     def advance_time(self, duration: timedelta) -> None:
-        """Move the topic's time forward; raises ``ValueError`` for one that was made without ``start``."""
+        """Move the topic's time forward; raises ``ValueError`` if it was created without ``start``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_input_topic("orders", start=datetime(2026, 1, 1, 9, tzinfo=UTC))
+            ...     topic.advance_time(timedelta(hours=1))
+            ...     topic.pipe_input("ann", 500)
+            ...     driver.create_output_table("all_orders").read_record().timestamp.hour
+            10
+        """
         if self._time_ms is None:
-            raise ValueError("the topic has no time of its own; make it with create_input_topic(..., start=...)")
+            raise ValueError("the topic has no time of its own; create it with create_input_topic(..., start=...)")
         self._time_ms += not_negative_ms(duration, "duration")
 
     def pipe_records(self, records: Iterable[tuple[Any, Any, datetime | int]]) -> None:
-        """Process ``(key, value, time)`` one after another; the time is a datetime or milliseconds."""
+        """Process ``(key, value, time)`` triples one after another; a time is a datetime or milliseconds since 1970.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     topic = driver.create_input_topic("orders")
+            ...     nine = datetime(2026, 1, 1, 9, tzinfo=UTC)
+            ...     topic.pipe_records([("ann", 500, nine), ("bob", 700, 1_767_258_000_000)])
+            ...     [record.timestamp.hour for record in driver.create_output_table("all_orders").read_records()]
+            [9, 9]
+        """
         for key, value, time in records:
             self._pipe(key, value, time if isinstance(time, int) else time_to_ms(time))
 
 
 @dataclass(frozen=True)
 class OutputRecord:
-    """One row of an output table, with what Weir keeps beside it."""
+    """One row of an output table, with its event time and whether it is a tombstone."""
 
     row: dict[str, Any]
     timestamp: datetime
@@ -115,76 +170,184 @@ class OutputRecord:
 
 
 class TestOutputTable:
-    """What a topology wrote to a Delta table, oldest first; reading takes a row out.
+    """What a topology has written to a Delta table, oldest first; reading a row takes it out.
 
-    A time behind the year 9999, as the end of a window may be, is ``datetime.max`` in UTC.
+    A time after the year 9999, such as the end of a window, is ``datetime.max`` in UTC.
     """
 
     __test__ = False
 
-    def __init__(self, name: str, record: RecordType) -> None:
-        self.name, self._record = name, record
-        self._rows: deque[pl.DataFrame] = deque()
-
-    def add(self, rows: pl.DataFrame) -> None:
-        """Called by the driver with rows that have all the table's columns."""
-        self._rows.extend(rows.iter_slices(1))
+    def __init__(self, name: str, record: RecordType, rows: deque[pl.DataFrame]) -> None:
+        """``rows`` are the unread ones, each with all the table's columns; the driver adds to them."""
+        self.name, self._record, self._rows = name, record, rows
 
     def is_empty(self) -> bool:
+        """Whether every row has been read.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     table = driver.create_output_table("all_orders")
+            ...     driver.create_input_topic("orders").pipe_input("ann", 500)
+            ...     table.is_empty(), table.read_value(), table.is_empty()
+            (False, 500, True)
+        """
         return not self._rows
 
     def get_queue_size(self) -> int:
-        """How many rows are unread."""
+        """How many rows are unread.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").get_queue_size()
+            2
+        """
         return len(self._rows)
 
     def read_key_value(self) -> tuple[Any, Any]:
-        """Key and value of the oldest unread row; ``LookupError`` when there is none.
+        """Key and value of the oldest unread row; raises ``LookupError`` when there is none.
 
-        The key is an object of the key's type, a ``Windowed`` behind a window. A scalar value is itself, others are a
-        dictionary of the value columns, that of a tombstone is None.
+        The key is an object of the key's type, or a ``Windowed`` after a windowed aggregation. A scalar value is
+        itself, any other a dictionary of the value columns; a tombstone's is None.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.group_by_key().count("orders_of").to_delta("customers")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_input("ann", 500)
+            ...     driver.create_output_table("customers").read_key_value()
+            ('ann', 1)
         """
         row = self._next()
         (key,), (value,) = self._record.key_type.to_objects(row), values_of(self._record, row)
         return key, None if row.get_column("_deleted")[0] else value
 
     def read_value(self) -> Any:
-        """The value of the oldest unread row, as ``read_key_value`` gives it."""
+        """The value of the oldest unread row, as ``read_key_value`` gives it.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").read_value()
+            500
+        """
         return self.read_key_value()[1]
 
     def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
-        """Keys and values of all unread rows, oldest first."""
+        """Keys and values of all unread rows, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.group_by_key().count("orders_of").to_delta("customers")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700), ("bob", 200)])
+            ...     driver.create_output_table("customers").read_key_values_to_list()
+            [('ann', 1), ('ann', 2), ('bob', 1)]
+        """
         return [self.read_key_value() for _ in range(len(self._rows))]
 
     def read_values_to_list(self) -> list[Any]:
-        """Values of all unread rows, oldest first."""
+        """Values of all unread rows, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").read_values_to_list()
+            [500, 200]
+        """
         return [value for _, value in self.read_key_values_to_list()]
 
     def read_key_values_to_map(self) -> dict[Any, Any]:
-        """The newest value of each key of the unread rows; raises ``ValueError`` for a null key."""
+        """The newest value of each key among the unread rows; raises ``ValueError`` for a null key.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.group_by_key().count("orders_of").to_delta("customers")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("ann", 700), ("bob", 200)])
+            ...     driver.create_output_table("customers").read_key_values_to_map()
+            {'ann': 2, 'bob': 1}
+        """
         found = dict(self.read_key_values_to_list())
         if None in found:
             raise ValueError(f"the table {self.name!r} has a row with a null key, which a map cannot hold; read a list")
         return found
 
     def read_record(self) -> OutputRecord:
-        """The oldest unread row with its time; raises ``LookupError`` when there is none."""
+        """The oldest unread row with its time; raises ``LookupError`` when there is none.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_input("ann", 500, timestamp_ms=0)
+            ...     record = driver.create_output_table("all_orders").read_record()
+            ...     record.row, record.timestamp.year, record.is_deleted
+            ({'customer': 'ann', 'cents': 500}, 1970, False)
+        """
         row = self._next()
         (visible,) = dictionaries(row.select(name for name in row.columns if not name.startswith("_")))
         return OutputRecord(visible, row.get_column("_ts")[0], row.get_column("_deleted")[0])
 
     def read_row(self) -> dict[str, Any]:
-        """The oldest unread row: key columns, window bounds, value columns; ``LookupError`` when there is none.
+        """The oldest unread row: key columns, window bounds, value columns. A tombstone has null value columns.
 
-        A tombstone has null value columns.
+        Raises:
+            LookupError: There is no unread row.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").read_row()
+            {'customer': 'ann', 'cents': 500}
         """
         return self.read_record().row
 
     def read_rows(self) -> list[dict[str, Any]]:
-        """All unread rows, oldest first."""
+        """All unread rows, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     driver.create_output_table("all_orders").read_rows()
+            [{'customer': 'ann', 'cents': 500}, {'customer': 'bob', 'cents': 200}]
+        """
         return [self.read_record().row for _ in range(len(self._rows))]
 
     def read_records(self) -> list[OutputRecord]:
-        """All unread rows with their times, oldest first."""
+        """All unread rows with their times, oldest first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("customer"), value=Int64("cents"))
+            >>> orders.to_delta("all_orders")
+            >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+            ...     driver.create_input_topic("orders").pipe_key_value_list([("ann", 500), ("bob", 200)])
+            ...     [record.row["cents"] for record in driver.create_output_table("all_orders").read_records()]
+            [500, 200]
+        """
         return [self.read_record() for _ in range(len(self._rows))]
 
     def _next(self) -> pl.DataFrame:

@@ -175,9 +175,15 @@ def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
 
 
 def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
-    """The rows that stand: of a table of facts all, of a table of updates the newest a key, deleted ones left out.
+    """The current rows of an output table, now or at a Delta version.
 
-    Newest is by ``_epoch``, then ``_seq`` where there is one.
+    A table of facts gives all its rows. A table of updates gives the newest row of each key, by ``_epoch`` and then
+    ``_seq`` where there is one, without the deleted ones.
+
+    Examples:
+        >>> customers = read_table(Path(".weir/warehouse/shop/customers"))
+        >>> customers.sort("customer").select("customer", "orders", "cents").rows()
+        [('ann', 2, 1200), ('bob', 1, 200)]
     """
     rows, keys = read_rows(folder, version), key_columns(DeltaTable(folder, version=version))
     return standing_rows(rows, keys)

@@ -89,5 +89,5 @@ def test_a_topic_with_other_records_is_refused_and_left_alone(broker: str, topic
 
 
 def test_a_topic_with_another_number_of_partitions_is_refused(broker: str, topic: Callable[..., str]):
-    with pytest.raises(LoadError, match=r"has 2 partitions, 4 were asked for"):
+    with pytest.raises(LoadError, match=r"has 2 partitions, .*4 "):
         load(broker, topic=topic(2))

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from weir.pipelines.cli.app import app
 from weir.pipelines.cli.render import as_dictionaries, print_json, print_table
+from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
-from weir.pipelines.tasks.plan import BadRecord
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord

@@ -16,7 +16,7 @@ def records() -> pl.DataFrame:
     return weather_records(2)
 
 
-def test_every_observation_has_one_place_in_the_topic(records):
+def test_every_observation_is_in_the_topic_once(records):
     assert records.height == 26_115
     assert records.select("partition", "offset").is_unique().all()
     assert records["timestamp_ms"].is_sorted()
@@ -24,7 +24,7 @@ def test_every_observation_has_one_place_in_the_topic(records):
 
 
 @pytest.mark.slow
-def test_a_day_at_an_airport_is_what_its_observations_say(records):
+def test_a_day_at_an_airport_sums_up_its_observations(records):
     day = datetime(2013, 1, 2, tzinfo=UTC)
     with TopologyTestDriver(app) as driver:
         topic, days = driver.create_input_topic("weather"), driver.create_output_table("daily_weather")

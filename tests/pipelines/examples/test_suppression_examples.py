@@ -40,7 +40,7 @@ def test_a_user_is_updated_once_in_thirty_seconds():
         assert [(row["clicks"], row["page"]) for row in counts.read_rows()] == [(31, "/30"), (62, "/61"), (93, "/92")]
 
 
-def test_the_user_that_waits_longest_goes_early_when_a_thousand_wait():
+def test_the_update_that_has_waited_longest_is_emitted_early_when_a_thousand_wait():
     users = [f"user{number:04}" for number in range(1_001)]
     rows = pl.DataFrame(
         {"user": users, "page": "/", "_ts": range(1_001), "_partition": 0, "_offset": range(1_001), "_deleted": False},
@@ -51,7 +51,7 @@ def test_the_user_that_waits_longest_goes_early_when_a_thousand_wait():
     assert output.metrics.buffers["held_clicks-store"][0] == 1_000
 
 
-def test_a_minutes_words_are_counted_once_and_late_ones_are_kept_apart():
+def test_a_minutes_words_are_counted_once_and_late_ones_go_to_a_table_of_their_own():
     with TopologyTestDriver(final_counts.app, initial_wall_clock=NOON) as driver:
         words = driver.create_input_topic("words")
         counts, late = driver.create_output_table("word_counts"), driver.create_output_table("late_words")

@@ -123,7 +123,7 @@ def test_decoding_agrees_with_a_plain_reference(items):
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(GOOD.map(json.dumps).map(str.encode), min_size=1, max_size=8), st.data())
-def test_a_bad_record_among_good_ones_is_found_alone(items, data):
+def test_a_bad_record_spoils_no_good_one(items, data):
     at = data.draw(st.integers(0, len(items)))
     items.insert(at, data.draw(st.sampled_from([b'{"name": 1}', b"{", b"}\n{", b'{"amount": 1}', b"\xff", b""])))
     with mock.patch.object(json_serde, "FEW", 0):
@@ -145,7 +145,7 @@ def test_a_bad_record_says_what_is_wrong_and_where(item, reason):
     assert reason in SERDE.decode(pl.Series([item]), TYPE).bad[0]
 
 
-def test_objects_come_back_as_they_were_encoded():
+def test_objects_are_read_as_they_were_written():
     @dataclass(frozen=True)
     class Visit:
         at: datetime

@@ -29,7 +29,7 @@ def decoded(serde, items):
     return pl.DataFrame(columns.columns).rows(), columns.absent, columns.bad
 
 
-def test_msgpack_objects_come_back_as_they_were_encoded():
+def test_msgpack_objects_are_read_as_they_were_written():
     visit = Visit("a", 3, datetime(2024, 2, 29, 12, 30, 1, 250_000, tzinfo=UTC), ["x"], b"\xff")
     serde = Msgpack(Visit)
     assert decoded(serde, [serde.encode(visit), None]) == ([("a", 3, visit.at, ["x"], b"\xff"), (None,) * 5], [1], {})

@@ -42,7 +42,7 @@ def test_hashing_many_keys_equals_hashing_each(keys):
     assert murmur2(keys).tolist() == [murmur2_in_java_steps(key) for key in keys]
 
 
-def test_rows_of_one_key_go_to_one_partition_nulls_in_composite_keys_included():
+def test_rows_of_one_key_go_to_one_partition_even_with_nulls_in_a_composite_key():
     rows = pl.DataFrame({"a": ["x", "y", "x", None, None], "b": [1, 2, 1, 3, 3]})
     targets = partition_of(rows, ["a", "b"], 7)
     assert targets.dtype == pl.Int32

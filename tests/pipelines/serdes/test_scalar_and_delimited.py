@@ -23,7 +23,7 @@ def rows(serde, items):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=5))
-def test_text_comes_back(items):
+def test_text_is_read_as_it_was_written(items):
     serde = String()
     found, absent, bad = rows(serde, [serde.encode(item) for item in items])
     assert [row[0] for row in found] == items
@@ -32,21 +32,21 @@ def test_text_comes_back(items):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=5))
-def test_integers_come_back_in_eight_bytes(items):
+def test_integers_are_eight_bytes_and_read_as_they_were_written(items):
     serde = Int64()
     assert [row[0] for row in rows(serde, [serde.encode(item) for item in items])[0]] == items
 
 
-def test_integers_are_big_endian_as_kafkas_long_serializer():
+def test_integers_are_big_endian_like_those_of_kafkas_long_serializer():
     assert Int64().encode(258) == b"\x00\x00\x00\x00\x00\x00\x01\x02"
     assert rows(Int64(), [b"\x00" * 7, b"\xff" * 8]) == ([(None,), (-1,)], [], {0})
 
 
-def test_bytes_are_taken_as_they_are():
+def test_bytes_are_passed_on_as_they_are():
     assert rows(Bytes(), [b"\xff\x00", None, b""]) == ([(b"\xff\x00",), (None,), (b"",)], [1], set())
 
 
-def test_text_that_is_not_utf8_is_bad_alone():
+def test_text_that_is_not_utf8_is_bad_and_spoils_no_other_record():
     assert rows(String(), [b"a", b"\xff", None, b"\xc3\xa9"]) == ([("a",), (None,), (None,), ("é",)], [2], {1})
 
 
@@ -60,7 +60,7 @@ def test_a_delimited_key_with_wrong_parts_is_bad(item):
     assert rows(Delimited(Route, sep="-"), [b"UA-1", item])[2] == {1}
 
 
-def test_a_part_that_holds_the_separator_is_refused():
+def test_a_part_that_contains_the_separator_is_refused():
     with pytest.raises(ValueError, match="separator"):
         Delimited(Route, sep="-").encode(Route("U-A", 1))
 

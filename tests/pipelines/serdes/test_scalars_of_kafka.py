@@ -79,7 +79,7 @@ def test_the_bytes_are_those_of_kafkas_serializers(serde, item, encoded):
         (BY_SIZE, b"\xff" + b"\x00" * 8),
     ],
 )
-def test_bytes_of_another_form_are_bad_alone(serde, bad):
+def test_malformed_bytes_are_bad_and_spoil_no_other_record(serde, bad):
     item = WINDOW if serde in (BY_SIZE, BY_SESSION) else {Uuid: ID, Boolean: True}.get(type(serde), 1)
     found, absent, reasons = rows(serde, [serde.encode(item), bad])
     assert (list(reasons), absent) == ([1], [])
@@ -88,7 +88,7 @@ def test_bytes_of_another_form_are_bad_alone(serde, bad):
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), max_size=5))
-def test_numbers_come_back(items):
+def test_numbers_are_read_as_they_were_written(items):
     for serde in (Int32(), Int64(), Float64()):
         assert [row[0] for row in rows(serde, [serde.encode(item) for item in items])[0]] == items
 
@@ -98,7 +98,7 @@ def test_a_uuid_is_text_in_lower_case_whoever_wrote_it():
     assert Uuid().encode(UUID(ID)) == ID.encode()
 
 
-def test_what_the_bytes_cannot_say_is_refused():
+def test_values_that_the_bytes_cannot_express_are_refused():
     for serde, item, error, reason in (
         (Int32(), 2**31, ValueError, "4 bytes"),
         (Uuid(), "x", ValueError, "UUID"),
@@ -126,7 +126,7 @@ def test_what_the_bytes_cannot_say_is_refused():
         (BY_SIZE, Windowed("k", 0, 1), r"takes datetime.datetime for window_start, found 0 \(int\)"),
     ],
 )
-def test_objects_of_another_type_are_refused_with_the_wanted_one(serde, item, words):
+def test_objects_of_another_type_are_refused_naming_the_expected_type(serde, item, words):
     with pytest.raises(TypeError, match=words):
         serde.encode(item)
 

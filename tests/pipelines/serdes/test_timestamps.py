@@ -1,5 +1,6 @@
 """Which time a record has (Kafka Streams features, section 1), one record at a time and cut into batches."""
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -54,7 +55,7 @@ def pipe(driver, *records):
 
 
 @pytest.mark.parametrize("timestamp", [None, FailOnInvalidTimestamp()])
-def test_without_more_a_record_has_its_own_time_and_a_negative_one_stops_the_run(timestamp):
+def test_by_default_a_record_has_its_own_time_and_a_negative_one_stops_the_run(timestamp):
     with driver_of(timestamp) as driver:
         pipe(driver, (Order(), 7), (None, 3))
         assert times(driver) == [7, 3]
@@ -72,7 +73,8 @@ def test_a_time_in_microseconds_is_bad_input_and_makes_nothing_late():
         pipe(driver, (Order(), in_ms), (Order(), in_ms * 1000), (Order(), in_ms))
         assert [record.row["orders"] for record in driver.create_output_table("out").read_records()] == [1, 2]
         (letter,) = driver.dead_letters
-    assert letter.reason == f"timestamp {in_ms * 1000} is behind the year 9999; it must be in milliseconds since 1970"
+    for fact in (f"timestamp {in_ms * 1000} ", "year 9999", "milliseconds since 1970"):
+        assert fact in letter.reason
     assert dead_letter_frame([letter], 1)["timestamp"].to_list() == [None]
 
 
@@ -102,13 +104,12 @@ def test_records_without_a_valid_time_are_skipped_and_counted():
         assert (driver.counts["invalid_timestamps"], driver.counts["records_in"]) == (3, 5)
 
 
-def test_the_partition_time_stands_in_and_before_any_there_is_none():
+def test_the_partition_time_replaces_an_invalid_time_once_there_is_one():
     with driver_of(UsePartitionTimeOnInvalidTimestamp(), on_error="dead_letter") as driver:
         pipe(driver, (Order(), -1), (Order(), 9), (Order(), -1), (Order(), 4), (Order(), -7))
         assert times(driver) == [9, 9, 4, 9]
-        assert [bad.reason for bad in driver.dead_letters] == [
-            "negative timestamp -1, and no record before it in its partition has one"
-        ]
+        (bad,) = driver.dead_letters
+        assert re.fullmatch("negative timestamp -1, .*no record before it in its partition.*", bad.reason)
 
 
 def test_the_wall_clock_can_give_the_time():

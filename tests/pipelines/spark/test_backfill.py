@@ -40,7 +40,7 @@ def run(settings: Settings) -> None:
 
 
 def test_a_program_that_needs_a_schema_registry_is_refused_without_one(tmp_path):
-    with pytest.raises(SchemaRegistryError, match=r"is configured; give --set schema_registry\.url="):
+    with pytest.raises(SchemaRegistryError, match=r"no schema registry is configured; .*--set schema_registry\.url="):
         run(Settings(dir=tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""The test driver itself: what it reads, what it refuses, what it leaves behind."""
+"""The test driver itself: what it reads and refuses, and that it leaves nothing behind."""
 
 import tempfile
 import time
@@ -49,7 +49,7 @@ def test_reading_an_empty_table_raises():
         assert out.read_rows() == []
 
 
-def test_unknown_names_are_refused_with_the_known_ones():
+def test_unknown_names_are_refused_naming_the_known_ones():
     with TopologyTestDriver(application()) as driver:
         for look, name, known in (
             (driver.create_input_topic, "x", "clicks"),
@@ -92,14 +92,14 @@ def test_bad_input_stops_the_run_or_goes_to_the_dead_letters(key, value, timesta
         ("a", object(), r"topic 'clicks', value \(page\): <object .*> does not fit: .*; pass an object that"),
     ],
 )
-def test_an_object_that_its_serde_cannot_write_is_refused_with_topic_column_and_wanted_type(key, value, words):
+def test_an_object_that_its_serde_cannot_write_is_refused_naming_topic_column_and_expected_type(key, value, words):
     with TopologyTestDriver(application(on_error="dead_letter")) as driver:
         with pytest.raises(TypeError, match=words):
             driver.create_input_topic("clicks").pipe_input(key, value, timestamp_ms=1)
         assert (driver.counts["records_in"], driver.dead_letters) == (0, [])
 
 
-def test_a_record_without_a_time_has_the_wall_clocks():
+def test_a_record_without_a_time_gets_that_of_the_wall_clock():
     start = datetime(2024, 1, 1, tzinfo=UTC)
     with TopologyTestDriver(application(), initial_wall_clock=start) as driver:
         driver.advance_wall_clock_time(timedelta(seconds=5))
@@ -107,7 +107,7 @@ def test_a_record_without_a_time_has_the_wall_clocks():
         assert driver.create_output_table("totals").read_record().timestamp == start + timedelta(seconds=5)
 
 
-def test_times_are_aware_and_given_once():
+def test_a_time_has_a_zone_and_is_given_once():
     with TopologyTestDriver(application()) as driver:
         topic = driver.create_input_topic("clicks")
         with pytest.raises(ValueError, match="time zone"):
@@ -140,14 +140,14 @@ def test_times_are_aware_and_given_once():
         (lambda driver, topic: driver.advance_wall_clock_time(5), "duration is 5; pass a datetime.timedelta"),
     ],
 )
-def test_times_that_are_none_or_go_back_are_refused(ask, message):
+def test_values_that_are_not_times_and_negative_durations_are_refused(ask, message):
     with TopologyTestDriver(application()) as driver:
         topic = driver.create_input_topic("clicks", start=datetime(2024, 1, 1, tzinfo=UTC))
         with pytest.raises(TopologyError, match=message):
             ask(driver, topic)
 
 
-def test_what_joins_keep_for_themselves_is_refused():
+def test_internal_stores_of_joins_are_refused():
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
     views = builder.stream("views", key=String("user"), value=Json(Click))
@@ -160,7 +160,7 @@ def test_what_joins_keep_for_themselves_is_refused():
     assert stores == {"near-this-join-store", "near-other-join-store", "named-subscription-store", "named-result-store"}
     with TopologyTestDriver(application) as driver:
         for store in stores:
-            with pytest.raises(LookupError, match=f"'{store}' holds what the join .* keeps for itself"):
+            with pytest.raises(LookupError, match=rf"'{store}' is internal to the join \S+; read"):
                 driver.get_key_value_store(store)
         assert driver.get_key_value_store("newest").all() == []
 
@@ -175,7 +175,7 @@ def test_nothing_touches_the_disk(monkeypatch, tmp_path):
         driver.get_key_value_store("pages")
 
 
-def test_a_test_takes_well_under_a_tenth_of_a_second():
+def test_a_test_with_the_driver_takes_well_under_a_tenth_of_a_second():
     app = application()
     best = min(_seconds_of_a_test(app) for _ in range(5))
     assert best < 0.1
@@ -207,7 +207,7 @@ def windowed():
     return Application("test", builder)
 
 
-def test_topics_that_are_one_stream_are_piped_each_by_its_name():
+def test_each_topic_of_a_stream_over_several_is_piped_by_its_name():
     builder = StreamsBuilder()
     clicks = builder.stream(["eu", "us"], key=String("user"), value=Json(Click))
     clicks.group_by_key().agg("pages", n=Count(), last=Last("page")).to_delta("out")
@@ -220,7 +220,7 @@ def test_topics_that_are_one_stream_are_piped_each_by_its_name():
         ]
 
 
-def test_a_topic_has_a_time_of_its_own_that_moves_with_each_record():
+def test_a_topics_own_time_moves_with_each_record():
     with TopologyTestDriver(windowed(), initial_wall_clock=HOUR) as driver:
         topic = driver.create_input_topic("clicks", start=HOUR, auto_advance=timedelta(seconds=10))
         topic.pipe_key_value_list([("a", Click("x")), ("b", Click("y"))])
@@ -275,7 +275,7 @@ def test_stores_of_every_kind_are_read_with_their_keys_and_times():
         assert pages.get_with_timestamp("a") == (dict(page="y"), HOUR + timedelta(minutes=2))
         assert pages.get_with_timestamp("nobody") is None
         assert driver.get_window_store("hourly").fetch("a", HOUR) == dict(n=2, last="y")
-        with pytest.raises(LookupError, match="there is sessions"):
+        with pytest.raises(LookupError, match=r"no session store 'pages'.* has sessions"):
             driver.get_session_store("pages")
 
 

@@ -1,4 +1,4 @@
-"""Records at the end of the year 9999: their windows end behind what a datetime holds, and nothing is lost for it."""
+"""Records at the end of the year 9999: their windows end after what a datetime can hold, and nothing is lost."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ SLIDING = SlidingWindows.of_time_difference_and_grace(10 * SECOND, SECOND)
 
 
 def far(describe):
-    """A driver whose program has read a record each of the last two milliseconds."""
+    """A driver whose program has read one record in each of the last two milliseconds."""
     builder = StreamsBuilder()
     describe(builder, builder.stream("x", key=String("k"), value=String("v")))
     driver = TopologyTestDriver(Application("far", builder))
@@ -56,7 +56,7 @@ def test_windows_are_read_by_every_function_of_the_driver(windows, start, end):
         assert dict(store.all())[key] == store.get(key) == 2
         assert store.get_with_timestamp(key) == (2, LAST)
         if windows is SLIDING:
-            assert Windowed("a", LAST, BEHIND) in dict(store.all()), "the window behind the last but one record"
+            assert Windowed("a", LAST, BEHIND) in dict(store.all()), "the window after the last record but one"
             assert store.fetch_session("a", LAST, BEHIND) == 1
         else:
             assert store.fetch("a", start) == 2
@@ -78,7 +78,7 @@ def test_windows_are_read_by_every_function_of_the_driver(windows, start, end):
         ),
     ],
 )
-def test_suppression_lets_go_of_them_in_silence(describe):
+def test_suppression_releases_them_while_the_input_is_idle(describe):
     with far(lambda _, x: describe(x.group_by_key().windowed_by(TUMBLING).count("counts")).to_delta("out")) as driver:
         driver.advance_wall_clock_time(60 * SECOND)
         assert driver.create_output_table("out").read_key_values_to_map() == {
@@ -86,7 +86,7 @@ def test_suppression_lets_go_of_them_in_silence(describe):
         }
 
 
-def test_final_results_sessions_and_functions_take_them():
+def test_final_results_sessions_and_functions_accept_them():
     def ends(windowed: Windowed, count: int) -> datetime:
         return windowed.window_end
 
@@ -112,7 +112,7 @@ def test_final_results_sessions_and_functions_take_them():
 @pytest.mark.parametrize(
     "windows", [TimeWindows.of_size_with_no_grace, SlidingWindows.of_time_difference_with_no_grace]
 )
-def test_windows_that_would_all_end_behind_the_year_9999_are_refused(windows):
+def test_windows_that_would_all_end_after_the_year_9999_are_refused(windows):
     windows(timedelta(milliseconds=LAST_MS))
     for too_long in (timedelta(milliseconds=LAST_MS + 1), timedelta(days=999_999_999)):
         with pytest.raises(TopologyError, match=r"is \d+ days.*; each such window would end behind the year 9999"):

@@ -24,7 +24,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def counted(*keys, **expressions):
-    """A program that counts clicks by a key, and what its function was given."""
+    """A program that counts clicks by a key, and the keys that its function was given."""
     seen = []
 
     def add(key: object, click: Click, total: int) -> int:
@@ -47,7 +47,7 @@ def counted(*keys, **expressions):
         (counted(g=pl.col("page")), ["p", {"g": "p"}]),
     ],
 )
-def test_a_key_that_a_function_was_given_is_equal_the_next_time_and_found_in_every_store(program, ways):
+def test_a_key_given_to_a_function_is_equal_each_time_and_found_in_every_store(program, ways):
     application, seen = program
     with TopologyTestDriver(application) as driver:
         topic = driver.create_input_topic("clicks", start=START)
@@ -68,7 +68,7 @@ def test_a_key_that_a_function_was_given_is_equal_the_next_time_and_found_in_eve
 @pytest.mark.parametrize(
     "key", ["p", 5, ("p",), ("p", 1, 2), (1, "p"), ("p", True), {"page": "p"}, String("page"), ("p", 1 << 70)]
 )
-def test_a_key_of_another_shape_or_type_is_refused_with_the_columns(key):
+def test_a_key_of_another_shape_or_type_is_refused_naming_the_columns(key):
     with TopologyTestDriver(counted("page", "n")[0]) as driver:
         for look in (
             driver.get_key_value_store("counts").get,
@@ -81,7 +81,7 @@ def test_a_key_of_another_shape_or_type_is_refused_with_the_columns(key):
             driver.get_window_store("hourly").get(key)
 
 
-def test_rows_of_equal_columns_are_equal_whichever_row_type_made_them_and_pickle():
+def test_rows_of_equal_columns_are_equal_whatever_row_type_made_them_and_they_pickle():
     columns = pl.Schema({"page": pl.String(), "times": pl.Int64()})
     (one, other), (third,) = (
         RowType(columns).to_objects(pl.DataFrame(rows, schema=columns, orient="row"))
@@ -106,7 +106,7 @@ KINDS = {
 
 @st.composite
 def keyed(draw):
-    """Columns and a few keys of them, none of them all null."""
+    """Columns and a few keys for them, none of which is all null."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3))
     values = st.tuples(*(KINDS[kind] | st.none() for kind in kinds)).filter(
         lambda key: any(value is not None for value in key)
@@ -117,7 +117,7 @@ def keyed(draw):
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(keyed())
-def test_what_is_put_under_a_key_is_found_under_it(example):
+def test_a_value_put_under_a_key_is_found_under_it(example):
     columns, keys = example
     builder = StreamsBuilder()
     serde = Msgpack(pl.Schema(columns))

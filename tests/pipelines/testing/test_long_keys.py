@@ -10,7 +10,7 @@ from weir.testing import TopologyTestDriver
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
-def test_windows_and_tables_of_long_keys_are_those_of_short_ones():
+def test_windows_and_tables_with_long_keys_equal_those_with_short_ones():
     builder = StreamsBuilder()
     events = builder.stream("events", key=String("user"), value=String("page"))
     (
