@@ -46,7 +46,7 @@ TABLES = (FACTS, TOTALS, CHANGES)
 
 
 class Crash(BaseException):
-    """What a kill looks like from inside."""
+    """Stands for a kill, seen from inside the process."""
 
 
 def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Committer:
@@ -54,7 +54,7 @@ def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Comm
 
 
 def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
-    """A commit with one file of each table; every number is written once."""
+    """A commit with one file for each table; every number is written once."""
     app, key = warehouse / "app", f"k{epoch % 3}"
     files = (
         write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
@@ -100,7 +100,7 @@ def all_counts(warehouse: Path) -> list[int]:
     return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
 
 
-def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
+def test_the_first_claim_creates_the_tables_and_commits_follow(tmp_path):
     steps: list[str] = []
     driver = committer(tmp_path, on_step=steps.append)
     claim = driver.claim()
@@ -125,7 +125,7 @@ def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
     assert (again.generation, again.newest) == (2, newest)
 
 
-def test_a_table_of_updates_reads_as_its_newest_rows_without_deleted_ones(tmp_path):
+def test_reading_a_table_of_updates_gives_its_newest_rows_without_deleted_ones(tmp_path):
     driver = committer(tmp_path)
     driver.claim()
     for epoch in (1, 2, 3, 4):
@@ -137,7 +137,7 @@ def test_a_table_of_updates_reads_as_its_newest_rows_without_deleted_ones(tmp_pa
 
 @pytest.mark.parametrize("dies_after", range(1, 6))
 def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_whole(tmp_path, dies_after):
-    """And a zombie of it, which goes on later, changes nothing."""
+    """And when a zombie of it resumes later, it changes nothing."""
     left = dies_after
 
     def die(step: str) -> None:
@@ -160,14 +160,14 @@ def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_wh
     assert all_counts(tmp_path) == [2, 4, 2]
     successor.commit(record(tmp_path, 2, 3))
     first._on_step = lambda step: None
-    first.commit(second_record)  # the zombie ends its commit: all of it is there already
+    first.commit(second_record)  # the zombie finishes its commit: all of it is already there
     with pytest.raises(FencedError, match=r"wrote version 1\.2 last.* is at 2\.3"):
         first.commit(record(tmp_path, 1, 3))
     assert all_counts(tmp_path) == [3, 6, 3]
     assert facts(tmp_path) == [1, 2, 3]
 
 
-def test_a_fenced_driver_writes_nothing_more(tmp_path):
+def test_a_fenced_driver_writes_nothing(tmp_path):
     older, newer = committer(tmp_path), committer(tmp_path)
     older.claim()
     newer.claim()
@@ -179,7 +179,7 @@ def test_a_fenced_driver_writes_nothing_more(tmp_path):
     assert facts(tmp_path) == [1]
 
 
-def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
+def test_when_two_drivers_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
     first, second = committer(tmp_path), committer(tmp_path)
     write = AppendTable.write
 
@@ -196,8 +196,8 @@ def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, mo
     assert read_rows(tmp_path / "app" / "_commits").filter(pl.col("kind") == "claim").height == 1
 
 
-def test_a_driver_that_claims_while_an_older_one_commits_takes_over_all_the_same(tmp_path, monkeypatch):
-    """The older driver's commit lands between the newer one's look at the log and its claim."""
+def test_a_driver_that_claims_while_an_older_one_commits_still_gets_its_claim(tmp_path, monkeypatch):
+    """The older driver's commit lands after the newer one has read the log and before it claims."""
     older, newer = committer(tmp_path), committer(tmp_path)
     older.claim()
     wanted, write = record(tmp_path, 1, 1), AppendTable.write
@@ -217,7 +217,7 @@ def test_a_driver_that_claims_while_an_older_one_commits_takes_over_all_the_same
     assert facts(tmp_path) == [1, 2]
 
 
-def test_a_commit_that_never_reached_the_log_is_in_no_later_row(tmp_path, monkeypatch):
+def test_a_commit_that_never_reached_the_log_leaves_no_trace_in_later_rows(tmp_path, monkeypatch):
     driver = committer(tmp_path)
     driver.claim()
     with monkeypatch.context() as broken:
@@ -232,7 +232,7 @@ def test_a_commit_that_never_reached_the_log_is_in_no_later_row(tmp_path, monkey
 
 
 def failing(monkeypatch, table: str, *, after_success: bool, times: int) -> list[str]:
-    """Let a table's Delta writes raise, before or after they took effect."""
+    """Make a table's Delta writes raise, before or after they take effect."""
     write = AppendTable.write
     failed: list[str] = []
 
@@ -280,7 +280,7 @@ def test_an_append_that_fails_for_good_is_redone_before_the_next_pivot(tmp_path,
     assert all_counts(tmp_path) == [2, 4, 2]
 
 
-def test_a_log_that_cannot_be_written_keeps_the_commit_out_until_it_is_tried_again(tmp_path, monkeypatch):
+def test_while_the_log_cannot_be_written_nothing_is_committed_and_a_retry_commits_once(tmp_path, monkeypatch):
     driver = committer(tmp_path)
     driver.claim()
     wanted = record(tmp_path, 1, 1)
@@ -319,7 +319,7 @@ def test_a_promised_file_that_is_gone_stops_the_next_start(tmp_path):
         committer(tmp_path).claim()
 
 
-def test_a_table_that_lost_its_delta_log_is_built_again_from_the_commits(tmp_path):
+def test_a_table_that_lost_its_delta_log_is_rebuilt_from_the_commits(tmp_path):
     driver = committer(tmp_path)
     driver.claim()
     for epoch in (1, 2, 3):
@@ -345,14 +345,14 @@ def test_a_table_of_an_earlier_topology_is_brought_up_to_date_too(tmp_path):
     assert all_counts(tmp_path) == [1, 2, 1]
 
 
-def test_other_columns_are_refused_with_both_lists(tmp_path):
+def test_different_columns_are_refused_and_both_lists_are_shown(tmp_path):
     committer(tmp_path).claim()
     other = TableSpec(name="facts", schema=pl.Schema({"n": pl.String(), "_epoch": pl.Int64()}))
     with pytest.raises(TableSchemaError, match=r"n long.*n string"):
         committer(tmp_path, tables=(other,)).claim()
 
 
-def test_records_out_of_turn_are_refused(tmp_path):
+def test_records_out_of_order_are_refused(tmp_path):
     driver = committer(tmp_path)
     with pytest.raises(ValueError, match="generation 0"):
         driver.commit(record(tmp_path, 1, 1))
@@ -368,7 +368,7 @@ def test_records_out_of_turn_are_refused(tmp_path):
 
 
 def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path, monkeypatch):
-    """PROTOCOL 16; and tables are checkpointed on the way, so opening them stays quick."""
+    """PROTOCOL 16; and tables are checkpointed along the way, so opening them stays quick."""
     monkeypatch.setattr("weir.state.commit.tables.CHECKPOINT_EVERY_VERSIONS", 25)
     driver = committer(tmp_path, tables=(FACTS,))
     driver.claim()
@@ -421,7 +421,7 @@ while time.monotonic() < end:
 
 @pytest.mark.slow
 def test_fighting_drivers_commit_every_epoch_once(tmp_path):
-    """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
+    """PROTOCOL 3: a commit that was reported as done is in the log, and no epoch is there twice."""
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
     fighters = [
