@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,38 @@ def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_wh
         first.commit(record(tmp_path, 1, 3))
     assert all_counts(tmp_path) == [3, 6, 3]
     assert facts(tmp_path) == [1, 2, 3]
+
+
+def test_files_are_on_disk_before_the_row_names_them_and_the_row_before_a_table_has_them(tmp_path, monkeypatch):
+    """PROTOCOL 13: after a power failure no row may name a lost file, and no table may have what no row names."""
+    driver, events, sync, link = committer(tmp_path), list[tuple[str, Path]](), os.fsync, os.link
+    driver.claim()
+
+    def noted_sync(descriptor):
+        sync(descriptor)
+        events.append(("synced", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def noted_link(source, target):
+        assert ("synced", Path(source)) in events, "an entry is on disk before it is part of the log"
+        link(source, target)
+        events.append(("linked", Path(target)))
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "link", noted_link)
+    wanted = record(tmp_path, 1, 1)
+    driver.commit(wanted)
+    links = [at for at, (what, _) in enumerate(events) if what == "linked"]
+    assert [events[at][1].parents[1].name for at in links[:1]] == [COMMITS.name]
+    assert len(links) == 1 + len(TABLES)
+    pivot, first_append = links[:2]
+    (row,) = {path for what, path in events[:pivot] if what == "synced" and path.parent.name == COMMITS.name}
+    for path in [*(tmp_path / "app" / entry.table / entry.path for entry in wanted.files), row]:
+        file, folder = (events.index(("synced", each)) for each in (path, path.parent))
+        assert file < folder < pivot, path
+    assert ("synced", tmp_path / "app" / "_changelog/s") in events[:pivot], "the folder task=0_0 is new"
+    assert ("synced", events[pivot][1]) in events[pivot:first_append]
+    assert ("synced", events[pivot][1].parent) in events[pivot:first_append]
+    driver.close()
 
 
 def test_a_fenced_driver_writes_nothing(tmp_path):
