@@ -1,4 +1,4 @@
-"""The undo log: of each key touched since the last commit its image before the first touch (DESIGN 5, PROTOCOL 17).
+"""The undo log: of each key touched since the last commit its image before the first touch (PROTOCOL 17).
 
 Reading past it is ``weir.state.engine.views``; when it is dropped or put back is ``weir.state.engine.task_store``'s
 decision.
