@@ -32,13 +32,16 @@ def newest(place: Place) -> CommitRecord:
 
 def test_a_commit_names_every_task_those_without_input_too(tmp_path):
     """PROTOCOL 12: the next driver knows nothing but the newest row."""
-    place = Place(application(), topics(40, 40), tmp_path)
-    place.run()
-    place.topics.rows["sales", 0] += sales(20, 0)
-    place.run()
+    place = Place(application(), topics(90, 10), tmp_path)
+    coordinator, ends = place.driver()._coordinator, {("sales", 0): 90, ("sales", 1): 10}
+    for _ in range(3):
+        idle = coordinator.tasks[TaskId(0, 1)].current
+        coordinator.run_epoch(ends, LIMITS, now_ms=0)
+        coordinator.commit("a test")
     tasks = newest(place).tasks
-    assert [tasks[place.name_of(name)].positions for name in ("0_0", "0_1")] == [{"sales": {0: 60}}, {"sales": {1: 40}}]
-    assert all(task.state is not None and task.clocks for task in tasks.values())
+    assert [tasks[place.name_of(name)].positions for name in ("0_0", "0_1")] == [{"sales": {0: 90}}, {"sales": {1: 10}}]
+    assert tasks[place.name_of("0_1")].state == idle, "it has run no epoch since the commit before"
+    assert tasks[place.name_of("0_1")].clocks
 
 
 def test_the_next_punctuation_of_a_task_outlives_its_driver(tmp_path):

@@ -194,7 +194,7 @@ TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20, dead
 def test_undo_keeps_the_first_image_over_several_epochs(store):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
-    two = apply(store, 2, one, {b"k": b"2", b"new": b"x"})
+    two = apply(store, 2, one, {b"k": b"2", b"new": b"x", b"kept": b"y"})
     apply(store, 3, two, {b"k": b"3"}, deletes=(b"new",))
     assert rows(store, COMMITTED) == {b"k": b"1"}
     assert store.settle(generation=2, expected=one, committed=one) is Settlement.ROLLED_BACK
@@ -342,6 +342,23 @@ def test_another_process_chooses_its_isolation_while_the_task_runs(store, folder
             [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=30
         ).stdout.splitlines()
     assert lines == ["{b'k': b'1'} [b'1', None] 1", "{b'new': b'2'} [None, b'2'] 1"]
+
+
+GROWER = """
+import sys
+from pathlib import Path
+from weir.state.engine.task_store import TaskStore
+store = TaskStore.open(Path(sys.argv[1]), "0_0", ["a", "b"])
+store.grow()
+store.settle(generation=7, expected=None, committed=None)
+"""
+
+
+def test_an_open_store_follows_the_map_that_another_process_has_grown(store, folder):
+    """PROTOCOL 18: Spark may run a task's next epoch in another worker, and come back."""
+    assert store.generation < 7
+    subprocess.run([sys.executable, "-c", GROWER, str(folder)], check=True, timeout=30)
+    assert store.generation == 7
 
 
 @pytest.mark.slow
