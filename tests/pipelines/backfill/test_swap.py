@@ -233,7 +233,9 @@ def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
     compact(place)
     run_shadow(place, shadow, build(MENDED))
     prepare(shadow)
+    before = {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")}
     compact(place)
+    assert {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")} == before
     swap_at_rest(place.warehouse, place.application, shadow.id)
     assert_outputs(place, results[1])
 

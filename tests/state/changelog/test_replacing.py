@@ -11,7 +11,7 @@ from weir.state.changelog.as_of import state_as_of
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
-from weir.state.commit.tables import AppendTable, read_table
+from weir.state.commit.tables import AppendTable, read_rows, read_table
 from weir.state.stores.specs import key_value_spec
 
 SPEC = key_value_spec("sums", pl.Schema({"user": pl.String(), "day": pl.Int64()}), pl.Schema({"total": pl.Int64()}))
@@ -85,3 +85,7 @@ def test_a_key_that_moves_to_another_task_has_its_newest_row_there(folders):
     ]
     append(here, 4, *files)
     assert read_table(here / changelog_spec(SPEC).name)["task"].to_list() == [TASK]
+    written = read_rows(here / changelog_spec(SPEC).name).filter(pl.col("_epoch") > 1)
+    assert sorted(written.select("_epoch", "_deleted").rows()) == [(3, True), (4, False)], (
+        "the deletion is the older row"
+    )

@@ -58,6 +58,17 @@ def test_an_append_whose_transaction_has_moved_writes_nothing(tmp_path, table):
     assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (5, [5])
 
 
+def test_a_replacement_under_a_transaction_writes_nothing_if_another_writer_was_quicker(tmp_path, table):
+    """What it removes was found in a version of the table that is no longer the newest (docs/backfill.md, 7)."""
+    table.append(1, [entry(tmp_path, 1)])
+    log, found = DeltaLog(tmp_path / "t", "app"), file_actions(DeltaTable(tmp_path / "t"))
+    assert replace_files(tmp_path / "t", found, [entry(tmp_path, 10)], is_data_changed=False)
+    assert not log.append(2, [entry(tmp_path, 2)], found)
+    assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (1, [10])
+    assert log.append(2, [entry(tmp_path, 2)], file_actions(DeltaTable(tmp_path / "t")))
+    assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (2, [2])
+
+
 def test_a_writer_that_slept_until_the_log_was_cleaned_up_learns_that_its_entry_does_not_count(tmp_path, table):
     """Its next number is free again, since the entry that had it is gone."""
     sleeper = DeltaLog(tmp_path / "t", "app")
