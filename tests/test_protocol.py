@@ -207,6 +207,13 @@ def test_every_rule_has_one_number_and_is_either_built_or_not():
     assert list(THE_PAGE.rows) == ENTRIES, "a row for each rule that is built, in order, and none for others"
 
 
+def test_numbers_are_those_that_a_reader_sees():
+    """Markdown numbers a list on from its first entry, whatever stands before the others."""
+    for part in re.split(r"^#+ ", (ROOT / PAGE).read_text(encoding="utf-8"), flags=re.MULTILINE):
+        numbers = [int(number) for number in re.findall(r"^(\d+)\. ", part, re.MULTILINE)]
+        assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1)), part[:40]
+
+
 @pytest.mark.parametrize("rule", ENTRIES)
 def test_a_rule_names_a_failure_and_code_and_tests_that_exist(rule):
     row = THE_PAGE.rows[rule]
