@@ -212,6 +212,28 @@ def test_a_fenced_driver_writes_nothing(tmp_path):
     assert facts(tmp_path) == [1]
 
 
+def test_a_driver_that_slept_until_the_log_was_cleaned_up_is_fenced_though_its_number_is_free_again(tmp_path):
+    """PROTOCOL 3: its entry lands where one was removed, and nobody reads it."""
+    older, newer = committer(tmp_path, tables=(FACTS,)), committer(tmp_path, tables=(FACTS,))
+    older.claim()
+    entry = write_file(tmp_path / "app", FACTS, pl.DataFrame({"n": [-1], "_epoch": [1]}))
+    newer.claim()
+    log = AppendTable(tmp_path / "app" / COMMITS.name, COMMITS.name, "app")
+    for epoch in range(1, 4):
+        newer.commit(CommitRecord(kind="commit", generation=2, epoch=epoch, at_ms=0, fingerprint="f"))
+        log.checkpoint()
+        for path in (log.folder / "_delta_log").iterdir():
+            os.utime(path, (0, 0))
+    log.checkpoint()
+    assert not (log.folder / "_delta_log" / f"{older._claimed_log()._log.version + 1:020}.json").exists()
+    with pytest.raises(FencedError, match=r"wrote version 1\.0 last.* is at 2\.3"):
+        older.commit(CommitRecord(kind="commit", generation=1, epoch=1, at_ms=0, fingerprint="f", files=(entry,)))
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert (newest.generation, newest.epoch) == (2, 3)
+    assert facts(tmp_path) == []
+
+
 def test_when_two_drivers_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
     first, second = committer(tmp_path), committer(tmp_path)
     write = AppendTable.write
