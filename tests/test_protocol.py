@@ -330,19 +330,3 @@ def test_numbered_comments_are_found_with_the_function_around_them():
         (Name("x.py", "A.b"), 1, "The pivot"),
         (Name("x.py", "A.b.inner"), 3, "Inside"),
     ]
-
-
-@pytest.mark.parametrize("page", [PAGE, "docs/glossary.md"])
-def test_links_lead_to_files_and_headings_that_exist(page):
-    links = re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text(encoding="utf-8"))
-    assert len(links) > 50
-    for path, heading in links:
-        target = (ROOT / page).parent / path if path else ROOT / page
-        assert target.is_file(), path
-        assert not heading or heading in headings(target.read_text(encoding="utf-8")), f"{path}#{heading}"
-
-
-def headings(text: str) -> set[str]:
-    """The anchors that GitHub gives to a page's headings."""
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
