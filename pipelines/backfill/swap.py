@@ -58,6 +58,7 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) 
         UnknownBackfillError: There is none of that id, or it is not complete.
         SwapRefusedError: A live table is missing or has other columns.
     """
+    # 1. Rows prepared
     backfill, at_s = shadow.backfill, time.time()
     if shadow.completion is None:
         raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
@@ -136,7 +137,9 @@ def swap_at_rest(
             at_ms=time.time_ns() // 1_000_000,
             reason=reason_of(backfill),
         )
+        # 3. The pivot
         committer.commit(record)
+        # 7. The shadow removed
         remove_shadow(app_folder, backfill)
     finally:
         committer.close()

@@ -249,12 +249,14 @@ class Coordinator:
             topology=self.application.topology.committed_form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
         )
+        # 1. Files written and synced: those of the tasks are, those of blobs only now
         try:
             sync_blobs(self._blobs, record.pending_blobs)
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
         self._committer.commit(record)
+        # 7. The tasks told: by their next plans
         passed = [blob for task in self.tasks.values() for blob in task.consumed]
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
         remove_blobs(self._blobs, passed)
@@ -284,7 +286,9 @@ class Coordinator:
             return f"swapped in already, by the commit of epoch {note.epoch}"
         prepared = read_prepared(folder, self.application.id, backfill)
         self._committer.check_swap(prepared.swaps, prepared.at_s)
+        # 3. The pivot
         self.commit(reason_of(backfill), swaps=prepared.swaps)
+        # 7. The shadow removed
         remove_shadow(folder, backfill)
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
 

@@ -74,6 +74,7 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     name = application.topology.task_name(request.task)
     folder = Path(settings.state_folder, name)
     (folder / _PROGRESS).unlink(missing_ok=True)
+    # 2. The old instance quarantined
     quarantine(folder / request.commit.instance, request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     tell, application_folder = _Teller(folder), Path(settings.application_folder)
@@ -92,6 +93,7 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:
         count = sum(reader.count(spec.name) for spec in sub_topology.stores)
     store.close()  # not synced: after a restart of the machine it would not be trusted in any case
+    # 5. The new instance named
     set_current(folder, request.instance)
     (folder / _PROGRESS).unlink(missing_ok=True)
     snapshot = request.commit.snapshot

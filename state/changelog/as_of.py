@@ -1,6 +1,7 @@
-"""A store's state as of any commit, from its changelog: all tasks together, as a frame.
+"""A store's state as of any commit, read from its changelog: all tasks together, as one frame.
 
-What a running task holds is asked of its local store (``weir.pipelines.state_reader``); restoring one is ``restore``.
+What a running task holds now is read from its local store (``weir.pipelines.state_reader``); restoring a task is
+``weir.state.changelog.restore``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from weir.state.types import StoreSpec
 def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
     """The rows that the store held at the commit of ``epoch``: ``task``, key and value columns, ``_ts``, ``_epoch``.
 
-    ``_epoch`` is the one that wrote the row; rows are in the order of task and key columns. An epoch between two
-    commits gives the state of the epoch itself.
+    ``_epoch`` is the epoch that wrote the row; rows are sorted by task and key columns. An epoch between two commits
+    gives the state of that epoch.
 
     Raises:
-        HistoryGoneError: Compaction has merged this epoch with newer ones, and kept the newest rows only.
+        HistoryGoneError: Compaction has merged this epoch with newer ones and kept only the newest rows.
     """
     spec = changelog_spec(store)
     folder = app_folder / spec.name

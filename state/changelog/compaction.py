@@ -1,10 +1,10 @@
-"""Compaction: an application's tables in few files, beside its driver, which neither waits for it nor notices.
+"""Compaction: an application's tables in fewer files, beside its driver, which neither waits for it nor notices.
 
-Changelogs and tables of updates keep the newest row a key (Kafka's log cleaner), facts keep all rows, the commit log's
-old rows are rolled up. What took the place of files takes it in one Delta commit that names exactly the files that were
-read, so appends, other compactions and a kill at any moment leave each table right. How rows are merged is
-``weir.state.changelog.merging``, what is deleted from disk ``weir.state.commit.vacuum``; who calls this and when is the
-caller's.
+Changelogs and tables of updates keep the newest row per key (as Kafka's log cleaner does), facts keep all rows, the
+commit log's old rows are rolled up. Files are replaced in one Delta commit that names exactly the files that were read,
+so appends, other compactions and a kill at any moment leave every table right. The steps are those of "A compaction" in
+docs/protocol.md. Merging rows is ``weir.state.changelog.merging``, deleting from disk ``weir.state.commit.vacuum``;
+when to compact is up to the caller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What a compaction did to one table, or would do."""
+    """What a compaction did, or would do, to one table."""
 
     table: str
     """The path below the application's folder."""
@@ -46,12 +46,12 @@ class TableReport:
     rows_after: int
     bytes_after: int
     files_deleted: int
-    """Of earlier compactions and crashes, from disk."""
+    """Files of earlier compactions and crashes, deleted from disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Merge:
-    """Files that something smaller takes the place of."""
+    """Files to be replaced by fewer or smaller ones."""
 
     files: pl.DataFrame
     partition: dict[str, str]
@@ -60,10 +60,11 @@ class _Merge:
 class Compaction:
     """One run over an application's tables.
 
-    ``is_whole`` merges all that is committed; else changelogs keep their open segment, the newest ``SEGMENT_EPOCHS``
-    epochs, as it is (PROTOCOL 22): for an application that runs. Both are safe beside a driver, since appends bring
-    newer epochs only; the open segment stays so that reads pinned at a recent commit find it, and to save work.
-    ``on_progress`` gets a table's rows read and to read, and its name; ``on_step`` is for tests that kill.
+    ``is_whole`` merges everything that is committed; otherwise changelogs keep their open segment, the newest
+    ``SEGMENT_EPOCHS`` epochs, as it is (PROTOCOL 22), which suits a running application. Both are safe beside a driver,
+    since appends only bring newer epochs; the open segment stays so that reads as of a recent commit find it, and to
+    save work. ``on_progress`` gets a table's rows read, its rows to read, and its name; ``on_step`` is for tests that
+    kill.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Compaction:
         self._deletions_through = self._claimed_at_ms = 0
 
     def tables(self) -> list[str]:
-        """Changelogs, outputs and dead letters that exist, sorted; the commit log comes last in ``run``."""
+        """The existing changelogs, outputs and dead letters, sorted; ``run`` adds the commit log at the end."""
         found = [
             path.parent
             for pattern in ("*", f"{CHANGELOG_FOLDER}/*")
@@ -91,7 +92,7 @@ class Compaction:
         return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
 
     def plan(self, tables: Sequence[str]) -> list[TableReport]:
-        """The tables as they are, each with the files it would have if every merge left one; changes nothing."""
+        """The tables as they are, each with the files it would have left if every merge left one; changes nothing."""
         reports = []
         for name in tables:
             table = DeltaTable(self._app_folder / name)
@@ -102,24 +103,27 @@ class Compaction:
         return reports
 
     def run(self, tables: Sequence[str]) -> Iterator[TableReport]:
-        """Compact each table, redoing first what the commit log has for it, then the commit log; a report each.
+        """Redo what the commit log has for the tables, compact each, then the commit log; yields a report for each.
 
         Raises:
             TableBehindError, TableLostError: A table cannot be brought up to what the commit log promises.
         """
+        # 1. Deadlines read: before the redo, since a later claim may not have redone its appends yet
         log = self._app_folder / COMMITS.name
-        times = commit_times(DeltaTable(log))  # before the redo: a later claim may not have redone its appends yet
+        times = commit_times(DeltaTable(log))
         self._deletions_through = _newest_epoch(times, time.time_ns() // 1_000_000 - self._tombstone_retention_ms)
         self._claimed_at_ms = _claimed_at_ms(times)
         log_files = file_actions(DeltaTable(log))
         newest = newest_of(log, log_files)
         if newest is None:
             return
+        # 2. Appends redone
         for name, promised in newest.table_versions.items():
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 redo_appends(AppendTable(self._app_folder / name, name, self._application), promised, log, log_files)
         for name in tables:
             yield self._compact(name)
+        # 8. The commit log rolled up
         before = file_actions(DeltaTable(log))
         roll_up(self._app_folder, newest.state_id.version)
         yield self._clean(COMMITS.name, before)
@@ -127,6 +131,7 @@ class Compaction:
     def _compact(self, name: str) -> TableReport:
         folder = self._app_folder / name
         table = DeltaTable(folder)
+        # 3. Files chosen
         before = file_actions(table)
         merges = self._merges(table, before)
         keys = key_columns(table)
@@ -145,6 +150,7 @@ class Compaction:
         return self._clean(name, before)
 
     def _merge(self, spec: TableSpec, merge: _Merge) -> None:
+        # 4. Rows merged
         folder = self._app_folder / spec.name
         columns = [name for name in spec.schema if name not in spec.partition_by]
         added: list[FileEntry] = []
@@ -161,10 +167,12 @@ class Compaction:
             )
             added.append(write_file(self._app_folder, spec, rows, merge.partition, is_merged=True))
         self._on_step("rows written")
+        # 5. The horizon raised
         if forgotten:
             _raise_horizon(folder, forgotten)
             self._on_step("horizon raised")
-        replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))  # else another compaction just did
+        # 6. Files replaced: unless another compaction was quicker
+        replace_files(folder, merge.files, added, is_data_changed=bool(spec.keys))
         self._on_step("files replaced")
 
     def _merges(self, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
@@ -182,10 +190,11 @@ class Compaction:
         ]
 
     def _open_segment(self, table: DeltaTable) -> int:
-        """The first segment that the newest driver may still write to: its epochs are above those committed."""
+        """The first segment that the newest driver may still write to: its epochs are above the committed ones."""
         return ((table.transaction_version(self._application) or 0) & 0xFFFF_FFFF) // SEGMENT_EPOCHS
 
     def _clean(self, name: str, before: pl.DataFrame) -> TableReport:
+        # 7. Old files deleted
         table = AppendTable(self._app_folder / name, name, self._application)
         deleted = vacuum(table.folder, self._claimed_at_ms)
         _remove_empty_segments(table.folder, self._open_segment(DeltaTable(table.folder)))
@@ -197,18 +206,18 @@ class Compaction:
 
 
 def _has_news(files: pl.DataFrame) -> bool:
-    """Whether there are files of single epochs, as appends bring them, to merge with others.
+    """Whether there are files of single epochs, which appends bring, to merge with others.
 
-    A large table is several files once merged, and one of those may hold a single epoch as well: its name tells.
+    A large table is several files even after a merge, and one of those may hold a single epoch too: its name tells.
     """
     is_appended = (pl.col("min._epoch") == pl.col("max._epoch")) & ~pl.col("path").str.contains(f"(^|/){MERGED}")
     return files.height > 1 and files.filter(is_appended).height > 0
 
 
 def _remove_empty_segments(folder: Path, open_segment: int) -> None:
-    """Remove a changelog's folders of closed segments that vacuum has emptied; nobody writes there any more.
+    """Remove a changelog's folders of closed segments that vacuum has emptied: nobody writes to them any more.
 
-    What is merged lands in folders that hold files of the table. Those of tasks stay: new segments come into them.
+    Merged rows go into folders that still hold files of the table. Tasks' folders stay, since they get new segments.
     """
     for segment in folder.glob("task=*/segment=*"):
         if int(segment.name.removeprefix("segment=")) < open_segment:
@@ -223,13 +232,13 @@ def _raise_horizon(folder: Path, epoch: int) -> None:
             return
         try:
             table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)
-        except Exception:  # Delta refuses one of two that change a table's properties at the same time
+        except Exception:  # of two that change a table's properties at the same time, Delta refuses one
             if attempt == _ATTEMPTS - 1:
                 raise
 
 
 def _newest_epoch(times: pl.DataFrame, before_ms: int) -> int:
-    """The newest epoch that was committed at ``before_ms`` or earlier; 0 for none."""
+    """The newest epoch committed at ``before_ms`` or earlier; 0 for none."""
     old = times.filter((pl.col("kind") == "commit") & (pl.col("at").dt.timestamp("ms") <= before_ms))
     return max(old["epoch"], default=0)
 

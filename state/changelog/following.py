@@ -1,7 +1,8 @@
-"""Stores of the user's own that follow one of an application's stores: what its changelog has since, committed only.
+"""Users' own stores that follow one of an application's stores: they get what its changelog has gained, once committed.
 
-Whether a store keeps its offset itself or has it kept in a file is ``weir.state.stores.custom``; the offset is the next
-epoch to read of the changelog. After a crash rows may come a second time, never too few, and the newest of a key last.
+Whether a store keeps its own offset or has it kept in a file is ``weir.state.stores.custom``; the offset is the next
+epoch to read from the changelog. After a crash, rows may come twice but are never missing, and the newest row of a key
+comes last.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from weir.state.stores.custom import FollowingStore, OffsetKeeper
 from weir.state.types import StoreSpec
 
 PARTITION = 0
-"""A changelog is one log, whatever the number of tasks."""
+"""A changelog is a single log, however many tasks write to it."""
 
 
 class Follower:
-    """Hands a store what the changelog of ``spec`` has gained since its last look."""
+    """Hands a store what the changelog of ``spec`` has gained since the last call."""
 
     def __init__(self, app_folder: Path, spec: StoreSpec, store: FollowingStore, folder: Path) -> None:
-        """``folder`` holds the position file of a store that keeps no offset.
+        """``folder`` holds the position file of a store that does not keep its own offset.
 
         Raises:
             PositionsFileError: The position file cannot be read.
@@ -36,10 +37,10 @@ class Follower:
         self._version = -1
 
     def follow(self) -> None:
-        """Take over everything that is committed by now, then commit the store.
+        """Hand over everything committed by now, then commit the store.
 
         Raises:
-            DeletionsGoneError: Compaction has dropped deletions that the store has not heard of.
+            DeletionsGoneError: Compaction has dropped deletions that the store has not seen.
         """
         folder = self._app_folder / self._table.name
         if not DeltaTable.is_deltatable(str(folder)):

@@ -1,6 +1,7 @@
-"""Changelog rows that delete the state of tasks which nobody goes on with.
+"""Changelog rows that delete the state of tasks that no longer exist.
 
-Without them their rows would stand for ever in a changelog read as a table, and come back with a task of their name.
+Without them, their rows would stand for ever in a changelog read as a table, and return with a later task of the same
+name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weir.state.types import FileEntry, TableSpec
 def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[FileEntry]:
     """Write, for a commit of ``epoch``, the deletion of every row that stands for ``tasks`` in any changelog.
 
-    The changelogs must have all of the newest commit, as they do once a driver has claimed the application.
+    The changelogs must already have all of the newest commit, which they do once a driver has claimed the application.
     """
     entries = []
     for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log")):

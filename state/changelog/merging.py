@@ -1,6 +1,6 @@
-"""Rows of many files as few: the newest row a key, or the same facts in larger files; memory bounded in both.
+"""Many files' rows in fewer files: the newest row per key, or the same facts in larger files, in bounded memory.
 
-Which files to merge, and putting the result in their place, is ``weir.state.changelog.compaction``.
+Which files to merge, and replacing them by the result, is ``weir.state.changelog.compaction``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weir.state.commit.tables import newest_of_each_key
 HELD_ROWS = 2_000_000
 """Rows in memory at a time, and in a file of merged updates."""
 PACKED_BYTES = 32 << 20
-"""The size of a file of packed facts; one of half that size is left alone."""
+"""The target size of a file of packed facts; files of at least half that size are left alone."""
 
 
 def merged_updates(
@@ -26,10 +26,10 @@ def merged_updates(
     held_rows: int = HELD_ROWS,
     where: pl.Expr | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """The newest row of each key over all ``files``, in frames of different keys, each of about ``held_rows`` at most.
+    """The newest row of each key over all ``files``, in frames that share no key, each of about ``held_rows`` at most.
 
-    ``files`` has the rows of ``file_actions``, one at least; ``where`` says of which keys. Whenever the keys met so far
-    are too many, half of them, by hash, are left to a later pass over the files.
+    ``files`` has rows of ``file_actions``, at least one; ``where`` selects keys. Whenever there are too many keys, half
+    of them, by hash, are left to a later pass over the files.
     """
     passes = [(0, 1)]
     while passes:
@@ -48,7 +48,7 @@ def merged_updates(
 
 
 def packs(files: pl.DataFrame, packed_bytes: int = PACKED_BYTES) -> list[pl.DataFrame]:
-    """Small files of facts that make one of the wanted size together, oldest first; two at least."""
+    """Groups of at least two small files of facts that together make a file of the target size, oldest first."""
     found: list[pl.DataFrame] = []
     small = files.filter(pl.col("size_bytes") < packed_bytes // 2)
     small = small.sort("min._epoch", "path") if "min._epoch" in small.columns else small.sort("path")

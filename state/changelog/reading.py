@@ -1,7 +1,7 @@
-"""A store's changelog as a task's restore reads it: by column, the newest row of each key, in the order of keys.
+"""A store's changelog as a restore reads it: by column, the newest row of each key, in key order.
 
-What becomes of the rows is ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is
-``rows``.
+The rows are used by ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is
+``weir.state.changelog.rows``.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from weir.state.stores.long_keys import shortened
 from weir.state.types import StoreSpec
 
 BATCH_ROWS = 100_000
-"""Rows that become Python objects at a time."""
+"""How many rows at a time become Python objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskChangelog:
-    """The changelog of one store, as far as one task and a range of epochs go."""
+    """One task's part of a store's changelog, over a range of epochs."""
 
     spec: StoreSpec
     paths: tuple[Path, ...]
-    """The files that hold these epochs, and perhaps others, oldest first."""
+    """The files that hold these epochs and perhaps others, oldest first."""
     size_bytes: int
     above: int
-    """Rows of this epoch and older ones are left out."""
+    """Rows of this and older epochs are left out."""
     through: int
-    """The newest epoch to count."""
+    """The newest epoch included."""
     horizon: int
-    """The newest epoch of which deletions may be missing; 0 where all are there."""
+    """The newest epoch from which deletions may be missing; 0 if none are."""
 
     @classmethod
     def of(cls, app_folder: Path, spec: StoreSpec, task_id: str, *, through: int, above: int = -1) -> TaskChangelog:
@@ -60,7 +60,7 @@ class TaskChangelog:
         )
 
     def newest_rows(self) -> pl.DataFrame:
-        """The newest row of each key, in the order of key bytes, deleted ones too.
+        """The newest row of each key, in the order of key bytes, including deleted ones.
 
         Columns: key columns, value columns, ``_ts`` (Int64, ms), ``_epoch``, ``_deleted``.
         """
@@ -89,15 +89,15 @@ class EncodedRows:
 
     keys: list[bytes]
     values: list[bytes | None]
-    """None where the key was deleted."""
+    """None for a deleted key."""
     long_keys: dict[bytes, bytes]
-    """The whole key by hash, for those that were too long."""
+    """The whole key by hash, for keys that were too long."""
     rows: pl.DataFrame
-    """The rows as they were given, aligned with ``keys``."""
+    """The rows as given, aligned with ``keys``."""
 
 
 def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
-    """``newest_rows`` as the bytes that a store holds, a batch at a time."""
+    """``newest_rows`` as the bytes that a store holds, batch by batch."""
     codec, values, may_be_long = KeyCodec(spec.key, spec.kind), RowCodec(spec.value), _may_be_long(spec, rows)
     for part in rows.iter_slices(rows.height if may_be_long else BATCH_ROWS):
         keys, long_keys = codec.encode(part), dict[bytes, bytes]()
@@ -113,13 +113,13 @@ def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
 
 
 def key_order(spec: StoreSpec) -> list[str]:
-    """The key columns in the order in which their bytes stand in a key."""
-    before, behind = TIMES_AROUND[spec.kind]
-    return [*before, *(name for name in spec.key if name not in (*before, *behind)), *behind]
+    """The key columns in the order of their bytes in a key."""
+    before, after = TIMES_AROUND[spec.kind]
+    return [*before, *(name for name in spec.key if name not in (*before, *after)), *after]
 
 
 def _may_be_long(spec: StoreSpec, rows: pl.DataFrame) -> bool:
-    """Whether a key could be longer than LMDB takes; each byte of text may need a second one."""
+    """Whether a key could be longer than LMDB allows; each byte of text may need a second one."""
     texts = [name for name, dtype in spec.key.items() if dtype in (pl.String, pl.Binary)]
     sizes = rows.select((pl.col(name).cast(pl.Binary).bin.size().max()).fill_null(0) for name in texts)
     most = 2 * sum(sizes.row(0)) if texts and rows.height else 0

@@ -1,7 +1,7 @@
-"""What a task's changelog gains so that it says what that of another application folder does.
+"""Changelog rows that give a task the state that another application folder's changelog has.
 
-Nothing is taken out of it: earlier epochs stay as history, and whoever follows it hears of what is gone. Deleting all
-that stands for tasks which nobody goes on with is ``weir.state.changelog.forgetting``.
+Nothing is removed from the changelog: earlier epochs stay as history, and whoever follows it sees the deletions.
+Deleting everything that stands for tasks that no longer exist is ``weir.state.changelog.forgetting``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weir.state.types import FileEntry, StoreSpec
 def replaced_rows(
     app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int, source_through: int, epoch: int
 ) -> Iterator[FileEntry]:
-    """Write, for a commit of ``epoch``, the rows that stand for ``task`` in the changelog of the application at
-    ``source_folder``, and of the epoch before it the deletion of those that stand in that at ``app_folder`` alone: a
-    key may have come to another task, whose row of it is the newer one.
+    """Write, for a commit of ``epoch``, the rows that stand for ``task`` in the changelog at ``source_folder``, and,
+    with the epoch before it, deletions of keys that stand only in the changelog at ``app_folder``. The deletions are
+    the older rows because a key may have moved to another task, whose row must be the newer one.
 
-    What stands there is as of ``source_through``, here as of ``through``, which is older than both epochs; all of that
-    must be in the tables. Memory is bounded by one store of one task.
+    The source is read through ``source_through``, the application's own changelog through ``through``, which is older
+    than both epochs; the tables must have everything up to there. Memory is bounded by one store of one task.
     """
     made = _standing(source_folder, spec, task, source_through)
     gone = _standing(app_folder, spec, task, through).join(made, on=list(spec.key), how="anti", nulls_equal=True)
@@ -45,6 +45,6 @@ def replaced_rows(
 
 
 def _standing(app_folder: Path, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
-    """Columns as those of ``TaskChangelog.newest_rows``, with ``_ts`` as the table has it."""
+    """The columns of ``TaskChangelog.newest_rows``, but ``_ts`` as the table has it."""
     rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()
     return rows.filter(~pl.col("_deleted")).with_columns(pl.col("_ts").cast(pl.Datetime("ms", "UTC")))

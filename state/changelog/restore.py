@@ -1,8 +1,8 @@
 """Rebuild a task's local store: from its snapshot and the changelogs' rows since, or from the changelogs alone.
 
-Of each key the newest row, sorted, is loaded in bulk (PROTOCOL 20, 21). Choosing the instance and pausing the task
-belong to the driver, reading changelogs to ``weir.state.changelog.reading``, snapshots to
-``weir.state.changelog.snapshot``.
+The newest row of each key is loaded in bulk, in key order (PROTOCOL 20, 21); the steps are those of "A restore" in
+docs/protocol.md. Choosing the instance and pausing the task belong to the driver, reading changelogs to
+``weir.state.changelog.reading``, snapshots to ``weir.state.changelog.snapshot``.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from weir.state.types import StateId, StoreSpec
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreProgress:
-    """How far a restore has come; reported after every batch of rows."""
+    """A restore's progress, reported after every batch of rows."""
 
     task: str
     source: str
-    """What the state is made of, for people: a snapshot, or the changelog and why no snapshot."""
+    """What the state is rebuilt from, in words: a snapshot, or the changelog and why there is no snapshot."""
     from_snapshot: bool
     rows: int
     """Loaded from the changelogs so far, over all stores."""
     bytes_read: int
     bytes_total: int
-    """Of the files to read."""
+    """Total size of the files to read."""
     seconds: float
-    """Since it began."""
+    """Since the restore began."""
 
     @property
     def per_cent(self) -> float:
@@ -47,12 +47,12 @@ class RestoreProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before anything was read."""
+        """Estimated from the pace so far; None before anything was read."""
         return self.seconds * (self.bytes_total / self.bytes_read - 1) if self.bytes_read else None
 
     @property
     def rows_left(self) -> int:
-        """About how many rows are still to be loaded, by the bytes still to be read."""
+        """Estimated number of rows still to be loaded, from the bytes still to be read."""
         return round(self.rows * (self.bytes_total / self.bytes_read - 1)) if self.bytes_read else 0
 
     def __str__(self) -> str:
@@ -81,12 +81,13 @@ def restore_task(
 ) -> TaskStore:
     """Build a new instance in ``folder`` that holds the task's state as of a commit, and return it open.
 
-    ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of it: of its
-    snapshot, if it lists one, and the changelogs' rows since, or of the changelogs alone where it is missing, damaged
-    or too old. ``task_rows`` are the positions and stream times for the ``_task`` store, sorted by key. With
-    ``take_snapshot`` the snapshot's file itself becomes the instance where it can; it is gone then.
+    ``through`` is the commit's id: rows of later epochs are left out. ``commit`` is the task's part of that commit. The
+    instance is built from the snapshot that it lists and the changelogs' rows since, or from the changelogs alone if
+    there is no snapshot, or it is missing, damaged or too old. ``task_rows`` are the positions and stream times for the
+    ``_task`` store, sorted by key. With ``take_snapshot`` the snapshot's file itself becomes the instance if possible,
+    and is then gone.
 
-    The changelogs must have all of the commit, as they do once a driver has claimed the application.
+    The changelogs must already have all of the commit, which they do once a driver has claimed the application.
 
     Raises:
         FileExistsError: ``folder`` exists.
@@ -103,6 +104,7 @@ def restore_task(
         task_rows=dict(task_rows),
         on_progress=on_progress,
     )
+    # 3. The source chosen
     unused = ""
     if commit.snapshot is not None and has_snapshots(specs):
         try:
@@ -134,7 +136,7 @@ def _finish(
     source: str,
     on_progress: OnProgress,
 ) -> TaskStore:
-    """Put what the changelogs have beyond ``snapshot`` into ``store``."""
+    """Load what the changelogs have beyond ``snapshot`` into ``store``."""
     size_bytes = sum(changelog.size_bytes for changelog in changelogs)
     report = _Report(task_id, source, snapshot is not None, size_bytes, on_progress)
     long_keys: dict[bytes, bytes | None] = {}
@@ -161,6 +163,7 @@ def _finish(
         LONG_KEYS: _later(long_keys),
         EXPIRIES: _later(expiries),
     }
+    # 4. Rows loaded
     try:
         if snapshot is None:
             store.bulk_load(cast(dict[str, Iterable[Batch]], batches), state=state, generation=generation)
@@ -173,7 +176,7 @@ def _finish(
 
 
 def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: SnapshotRef) -> None:
-    """A changelog that has dropped old deletions cannot tell an older snapshot what to delete."""
+    """Raise ``SnapshotError`` if a changelog has dropped deletions that the snapshot still needs."""
     for changelog in changelogs:
         if changelog.horizon > snapshot.state.epoch:
             raise SnapshotError(
@@ -185,7 +188,7 @@ def _require_deletions_since(changelogs: Iterable[TaskChangelog], snapshot: Snap
 
 
 class _Report:
-    """Adds up what was loaded and tells it."""
+    """Adds up what was loaded and reports it."""
 
     def __init__(
         self, task_id: str, source: str, from_snapshot: bool, bytes_total: int, on_progress: OnProgress
@@ -201,7 +204,7 @@ class _Report:
         self._tell()
 
     def finish(self, size_bytes: int) -> None:
-        """A store is loaded, whatever its batches added up to."""
+        """A store is loaded: count its bytes in full, whatever its batches added up to."""
         self._bytes_finished, self._bytes_of_store = self._bytes_finished + size_bytes, 0
         self._tell()
 
@@ -220,6 +223,6 @@ class _Report:
 
 
 def _later(rows: dict[bytes, bytes | None]) -> Iterator[Changes]:
-    """What ``rows`` holds once the stores before it are loaded."""
+    """One batch of what ``rows`` holds by the time the stores before it are loaded."""
     keys = sorted(rows)
     yield keys, [rows[key] for key in keys]

@@ -1,4 +1,4 @@
-"""A store's changelog as rows: the columns of its Delta table, and what one epoch adds to it (DESIGN 6).
+"""A store's changelog as rows: the columns of its Delta table, and what one epoch adds to it.
 
 Reading the rows back into a store is ``weir.state.changelog.restore``.
 """
@@ -15,7 +15,8 @@ from weir.state.stores.long_keys import LONG_KEYS, whole
 from weir.state.types import StoreSpec, TableSpec
 
 SEGMENT_EPOCHS = 1000
-"""Epochs a segment: ``segment = epoch // SEGMENT_EPOCHS``. Only closed segments are compacted (PROTOCOL 22)."""
+"""Epochs per segment: ``segment = epoch // SEGMENT_EPOCHS``. Beside a driver only closed segments are compacted
+(PROTOCOL 22)."""
 CHANGELOG_FOLDER = "_changelog"
 
 _TIME = pl.Datetime("ms", "UTC")
@@ -44,7 +45,7 @@ def changelog_spec(store: StoreSpec) -> TableSpec:
 def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:
     """The epoch's net changes in key order: key columns, value columns, ``_ts``, ``_deleted``.
 
-    A deleted key has null values and a null ``_ts``. Whoever writes the rows adds ``_epoch``.
+    A deleted key has null values and a null ``_ts``. The writer of the rows adds ``_epoch``.
     """
     changes = session.changes(store.name)
     values = list(changes.values())

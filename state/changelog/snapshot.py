@@ -1,7 +1,7 @@
 """Snapshots: compact copies of a task's stores at a commit, published in the warehouse and listed in the commit log.
 
-A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so that killed at any
-point there is a listed file or one that nobody knows of. When to publish one, and listing it, belong to the driver.
+A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so a kill at any point
+leaves either a listed file or one that no commit names. When to publish one, and listing it, belong to the driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SNAPSHOT_FOLDER = "_snapshots"
 
 
 class SnapshotError(StateError):
-    """A snapshot cannot be used: the changelog alone has to do."""
+    """A snapshot cannot be used; the restore reads the changelog alone."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -39,9 +39,9 @@ class SnapshotError(StateError):
 
 
 def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
-    """Whether snapshots serve a task with these stores.
+    """Whether a task with these stores can be restored from snapshots.
 
-    When a row grows old can depend on rows that did not change since a snapshot, so the index of expiry is made of
+    When a row expires can depend on rows that have not changed since the snapshot, so the expiry index is rebuilt from
     all rows: a task with such a store restores from its changelogs alone.
     """
     return bool(stores) and all(
@@ -50,9 +50,9 @@ def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
 
 
 def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> SnapshotRef | None:
-    """Copy the committed state of the task's ``instance`` into the warehouse, synced; the task may go on meanwhile.
+    """Copy the committed state of the task's ``instance`` into the warehouse, synced; the task may run meanwhile.
 
-    None when the task has heard of no commit yet.
+    None if the task has not heard of a commit yet.
 
     Raises:
         TaskCorruptedError: The instance cannot be read through.
@@ -79,13 +79,13 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
 def fetch_snapshot(
     app_folder: Path, snapshot: SnapshotRef, folder: Path, task_id: str, *, take: bool = False
 ) -> TaskStore:
-    """Make a new instance of a snapshot in ``folder``, which must not exist, and return it open.
+    """Make a new instance from a snapshot in ``folder``, which must not exist, and return it open.
 
-    With ``take`` its file is moved where it lies on the same file system, and copied elsewhere: copying is most of the
-    time that a restore takes.
+    With ``take`` the snapshot's file is moved if it is on the same file system, and copied otherwise: copying is most
+    of the time that a restore takes.
 
     Raises:
-        SnapshotError: It is missing or damaged; what is in ``folder`` then is removed.
+        SnapshotError: It is missing or damaged; ``folder`` is removed.
     """
     folder.mkdir(parents=True)
     try:
@@ -108,13 +108,13 @@ def fetch_snapshot(
 
 
 def remove_snapshots(app_folder: Path, snapshots: Iterable[SnapshotRef]) -> None:
-    """Delete snapshots that a commit lists no more; harmless where they are gone."""
+    """Delete snapshots that are no longer listed; harmless if they are already gone."""
     for snapshot in snapshots:
         (app_folder / snapshot.path).unlink(missing_ok=True)
 
 
 def remove_snapshots_but(app_folder: Path, listed: Iterable[SnapshotRef]) -> None:
-    """Delete the files that no commit lists, as a killed driver leaves them."""
+    """Delete files that the newest commit does not list, for example those left by a killed driver."""
     kept = {app_folder / snapshot.path for snapshot in listed}
     for path in (app_folder / SNAPSHOT_FOLDER).glob("*/*"):
         if path not in kept:
@@ -122,7 +122,7 @@ def remove_snapshots_but(app_folder: Path, listed: Iterable[SnapshotRef]) -> Non
 
 
 def _move(source: Path, target: Path, size_bytes: int) -> int:
-    """As ``_copy``, and without copying between folders of one file system."""
+    """Like ``_copy``, but moves the file within a file system."""
     try:
         source.rename(target)
     except OSError as error:
@@ -130,13 +130,13 @@ def _move(source: Path, target: Path, size_bytes: int) -> int:
             raise
         return _copy(source, target, size_bytes)
     if (found := target.stat().st_size) != size_bytes:
-        raise OSError(0, f"it has {found:,} bytes in place of {size_bytes:,}")
+        raise OSError(0, f"it has {found:,} bytes instead of {size_bytes:,}")
     with target.open("rb") as file:
         return _checksum(file, size_bytes)
 
 
 def _copy(source: Path, target: Path, size_bytes: int) -> int:
-    """Copy the first ``size_bytes`` into a new file, inside the kernel, and give the CRC-32 of what has arrived."""
+    """Copy the first ``size_bytes`` into a new file, inside the kernel, and return the CRC-32 of what arrived."""
     with source.open("rb") as reader, target.open("x+b") as writer:
         done = 0
         while done < size_bytes:

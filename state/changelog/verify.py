@@ -1,6 +1,6 @@
 """Compares a task's local stores with their changelogs and with the commit log, row by row.
 
-While a driver runs, both sides are taken at one commit: the stores from a copy that stands at the last commit the task
+While a driver runs, both sides are read as of one commit: the stores from a copy as of the last commit that the task
 has heard of, the changelogs through that commit's epoch. Memory is bounded by one store of one task.
 """
 
@@ -36,7 +36,7 @@ _UNKNOWN = TaskCommit(state=None, instance="")
 
 
 class StateDifferenceError(StateError):
-    """A store is not what its changelog and the commit log say; the first difference that was met."""
+    """A store differs from its changelog or the commit log; describes the first difference found."""
 
     def __init__(self, task: str, store: str, key: str, wanted: str, found: str) -> None:
         super().__init__(task, store, key, wanted, found)
@@ -51,7 +51,7 @@ class StateDifferenceError(StateError):
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """A task whose stores are what the changelogs and the commit log say."""
+    """A task whose stores agree with the changelogs and the commit log."""
 
     task: str
     state: StateId | None
@@ -69,8 +69,8 @@ def verify_task(
 ) -> Agreement:
     """Compare the instance that serves queries in ``task_folder``, named after the task, with what is durable.
 
-    ``task_rows`` gives the rows of the task's own store for where a commit has it, as a restore puts them down.
-    Needs room on the disk for a copy of the task's state, which is removed again.
+    ``task_rows`` gives the rows of the task's own store as of a commit, as a restore would write them.
+    Needs disk space for a copy of the task's state, which is removed afterwards.
 
     Raises:
         StateDifferenceError: They differ.
@@ -98,9 +98,9 @@ def verify_task(
 
 
 def _commit_of(warehouse: Path, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
-    """The newest commit if the task stands at ``state`` in it, else the first one that it did.
+    """The newest commit if it has the task at ``state``, else the first one that does.
 
-    An idle task may not have heard of the newest, and a restored one has its instance from the newest alone.
+    An idle task may not have heard of the newest commit, and only the newest names a restored task's instance.
     """
     newest = newest_commit(warehouse, application)
     known = _UNKNOWN if newest is None else newest.tasks.get(task, _UNKNOWN)
@@ -118,13 +118,13 @@ def _commit_of(warehouse: Path, application: str, task: str, state: StateId, ins
 
 
 def _compare_task_rows(task: str, wanted_rows: Iterable[tuple[bytes, bytes]], reader: StateReader) -> None:
-    """What the store does not know of it takes from the commit log; what it knows must be that."""
+    """Whatever the store does not have it takes from the commit log; whatever it has must equal the log."""
     wanted, found = _entries(wanted_rows), _entries(reader.scan(TASK_STORE))
     _compare_maps(task, TASK_STORE, "entry", {name: wanted.get(name, NOTHING) for name in found}, found)
 
 
 def _entries(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """The numbers in the rows of a task's own store by their path, as ``positions/events/3``."""
+    """The numbers in the rows of a task's own store by path, for example ``positions/events/3``."""
     found: dict[str, Any] = {}
 
     def add(path: str, value: Any) -> None:
@@ -170,7 +170,7 @@ def _compare_stores(
                 spec.name,
                 "changelog",
                 f"at commit {version_text(wanted)}",
-                f"{version_text(version)}: the next start of the application mends it",
+                f"{version_text(version)}: the next start of the application repairs it",
             )
         rows = TaskChangelog.of(app_folder, spec, task, through=state.epoch).newest_rows().filter(~pl.col("_deleted"))
         held = reader.scan(spec.name)
@@ -224,5 +224,5 @@ def _shown_row(spec: StoreSpec, value: bytes | None) -> str:
     try:
         row = RowCodec(spec.value).decode([value]).row(0, named=True)
     except RowFormatError:
-        return f"bytes that are no row: {value!r}"
+        return f"bytes that are not a row: {value!r}"
     return ", ".join(f"{name}={shown}" for name, shown in row.items())

@@ -1,6 +1,6 @@
-"""Holds the newest commits against each other and against the tables: what exactly once means, looked at afterwards.
+"""Compares the newest commits with each other and with the tables: exactly once, checked after the fact.
 
-Changes nothing and may run beside a driver. Whether stores are what their changelogs say is
+Changes nothing and may run beside a driver. Whether stores agree with their changelogs is
 ``weir.state.changelog.verify``.
 """
 
@@ -25,7 +25,7 @@ class CommitWindow:
     """The newest commits, and the one before them."""
 
     base: CommitRecord | None
-    """None where ``commits`` begin with the application's first."""
+    """None if ``commits`` begins with the application's first."""
     commits: tuple[CommitRecord, ...]
     """Oldest first, at least one."""
 
@@ -35,33 +35,33 @@ class CommitWindow:
 
     @property
     def counted_from(self) -> CommitRecord | None:
-        """The commit from which the tasks' counts go on to the newest: a swap of everything brings those of its
-        backfill. None where they begin with nothing."""
+        """The commit from which the tasks' counts run on to the newest: a swap of everything brings its backfill's
+        counts. None if they start from nothing."""
         return next(filter(_swaps_everything, reversed(self.commits)), self.base)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetBreak:
-    """Two commits in a row between which a task's offsets do not follow."""
+    """Two consecutive commits between which a task's offsets do not add up."""
 
     task: str
     epoch: int
-    """Of the later commit."""
+    """The epoch of the later commit."""
     is_wrong: bool
-    """False for offsets without a record, as compacted topics and transactions have them."""
+    """False for offsets that hold no record, which compacted topics and transactions have."""
     sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowCount:
-    """A table beside the commit log, over the epochs whose files the log still lists."""
+    """A table's rows compared with the commit log, over the epochs whose files the log still lists."""
 
     first_epoch: int
     last_epoch: int
     committed: int
-    """By the commit log."""
+    """According to the commit log."""
     found: int
-    """In the table; fewer are right in a table of updates once it was compacted."""
+    """In the table; in a table of updates that was compacted, fewer are right."""
     is_right: bool
 
 
@@ -82,10 +82,10 @@ def newest_commits(warehouse: Path, application: str, epochs: int) -> CommitWind
 
 
 def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
-    """Where offsets go back, or where more or fewer records were read than the offsets moved by.
+    """Where offsets go back, or where more or fewer records were read than the offsets advanced.
 
-    A task whose counts begin anew was given up by a start that accepted it; it is not compared. Nor is the commit that
-    swaps a backfill of everything in, which has the backfill's counts.
+    A task whose counts restart was given up by a start that accepted the loss; it is not compared. Nor is the commit
+    that swaps in a backfill of everything, which has the backfill's counts.
     """
     for before, after in pairwise((*([window.base] if window.base else []), *window.commits)):
         if _swaps_everything(after):
@@ -102,9 +102,9 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
             if back:
                 text = f"goes back in {', '.join(back)}"
             elif read > moved:
-                text = f"has read {read} records over {moved} offsets: some were read twice"
+                text = f"read {read} records over {moved} offsets: some were read twice"
             elif read < moved:
-                text = f"has read {read} records over {moved} offsets: the others hold no record, or were passed over"
+                text = f"read {read} records over {moved} offsets: the others hold no record, or were skipped"
             if text:
                 yield OffsetBreak(
                     task=task,
@@ -119,7 +119,7 @@ def _swaps_everything(commit: CommitRecord) -> bool:
 
 
 def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
-    """By how much each partition's next offset has moved; one that was not read before is left out."""
+    """How far each partition's next offset has moved; a partition that was not read before is left out."""
     return {
         f"{topic}-{partition}": offset - before.positions[topic][partition]
         for topic, offsets in after.positions.items()
@@ -129,10 +129,10 @@ def _moves(before: TaskCommit, after: TaskCommit) -> dict[str, int]:
 
 
 def row_count(warehouse: Path, application: str, table: str, window: CommitWindow) -> RowCount | None:
-    """Compare a table's rows with the files that the commits list; None where there is nothing to compare.
+    """Compare a table's rows with the files that the commits list; None if there is nothing to compare.
 
-    Left out are commits whose files the log has rolled up, the one that a driver is still appending to the table, and
-    those up to the cut of a backfill that was swapped in: of their rows others have taken the place of some.
+    Left out are commits whose files the log has rolled up, a commit that a driver is still appending to the table, and
+    commits up to the cut of a backfill that was swapped in, since it has replaced some of their rows.
     """
     folder = warehouse / application / table
     if not DeltaTable.is_deltatable(str(folder)):
@@ -159,6 +159,6 @@ def row_count(warehouse: Path, application: str, table: str, window: CommitWindo
 
 
 def _is_compacted(delta: DeltaTable, listed: Iterable[FileEntry]) -> bool:
-    """Whether something took the place of files of a table of updates, so that rows have given way to newer ones."""
+    """Whether files of a table of updates were replaced, so that rows have given way to newer ones."""
     files = file_actions(delta)
     return bool(key_columns(delta)) and not {entry.path for entry in listed} <= set(files["path"])

@@ -1,8 +1,8 @@
-"""Writes to a table's Delta log: appends that cost the same however long its history, and files put in others' place.
+"""Writes to a table's Delta log: appends whose cost does not grow with the table's history, and replacements of files.
 
-Delta's libraries load every live file before they write and list the whole log folder for it: 1.7 ms more per 1,000
-files, 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that: the next
-number of the log that is free, and what others wrote since. Making and reading tables, checkpoints and the log's
+Before they write, Delta's libraries load every live file and list the whole log folder: 1.7 ms more per 1,000 files,
+0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
+free number of the log and what others have written since. Creating and reading tables, checkpoints and the log's
 clean-up stay with delta-rs; which commits to append is ``weir.state.commit.protocol``.
 """
 
@@ -30,7 +30,7 @@ _SCRATCH_SUFFIX = ".entry.tmp"
 _SCRATCH_LIFE_S = 3600.0
 _PLAIN_WRITER_VERSION = 2
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-"""Of the features that a table may ask of writers, those that an append of whole files keeps to by itself."""
+"""Table features for writers that an append of whole files satisfies without further work."""
 _ENGINE = {"engineInfo": "weir"}
 
 
@@ -51,7 +51,7 @@ class _Action(msgspec.Struct, rename="camel"):
 
 
 class DeltaLog:
-    """The log of one table as far as an application has read it: Delta version and its own transaction version."""
+    """One table's log as far as an application has read it: the Delta version, and its own transaction version."""
 
     version: int
     """The newest Delta version read."""
@@ -63,20 +63,20 @@ class DeltaLog:
         """Open the log of a table that exists.
 
         Raises:
-            TableFeatureError: The table asks writers for what is not known here.
+            TableFeatureError: The table requires writer features that are not supported here.
         """
         self._table_folder, self._application = folder, application
         self._folder = folder / "_delta_log"
         self._open()
 
     def refresh(self) -> None:
-        """Read what was written since, and see to it that it is on disk."""
+        """Read what was written since, and make sure that it is on disk."""
         read_from = self.version
         while (entry := self._entry(self.version + 1)).exists():
             if not self._read(entry):
                 break
         if last_checkpoint(self._table_folder) > self.version:
-            self._open()  # entries that were not read yet have been cleaned away
+            self._open()  # entries not read yet have been cleaned up
         for version in range(read_from + 1, self.version + 1):
             if (entry := self._entry(version)).exists():
                 _sync(entry)
@@ -84,13 +84,13 @@ class DeltaLog:
             sync_folder(self._folder)
 
     def append(self, transaction: int, files: Sequence[FileEntry], removed: pl.DataFrame | None = None) -> bool:
-        """Add files under the application's transaction; False, with nothing written, when that has moved meanwhile.
+        """Add files under the application's transaction; False, with nothing written, if that has moved meanwhile.
 
-        ``removed`` are files to take out in the same entry, as ``replace_files`` has them. They were found at
-        ``version``, so the answer is also False when any other writer was quicker.
+        ``removed`` are files to remove in the same entry, in the form that ``replace_files`` takes. They were found at
+        ``version``, so the answer is also False if any other writer was quicker.
 
-        Whoever slept until the log was cleaned up can write an entry where one was removed. Nobody reads it, and
-        ``transaction`` is afterwards what the log really has.
+        A writer that slept until the log was cleaned up may write an entry under a number whose entry was removed.
+        Nobody reads it, and afterwards ``transaction`` is what the log really has.
         """
         expected = self.transaction
         with _scratch(self._folder, _append_actions(self._application, transaction, files, removed)) as scratch:
@@ -110,7 +110,7 @@ class DeltaLog:
         return _entry(self._folder, version)
 
     def _read(self, entry: Path) -> bool:
-        """Take in the next entry; False when it was cleaned away or changes the table, which is then opened anew."""
+        """Apply the next entry; False if it was cleaned up, or if it changes the table, which is then reopened."""
         try:
             actions = _decoded(entry)
         except FileNotFoundError:
@@ -138,11 +138,11 @@ class DeltaLog:
 
 
 def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
-    """Take files out of a table and put others in, in one Delta commit; appends neither fail it nor are failed by it.
+    """Replace files of a table by others in one Delta commit, which neither fails concurrent appends nor fails by them.
 
-    ``removed`` has the columns ``path``, ``size_bytes`` and ``partition.*``. Returns False, with nothing changed, when
-    another writer has taken out one of them; of replacements that change no data, delta-rs itself would let both
-    through. ``is_data_changed`` is False when the same rows are in other files.
+    ``removed`` has the columns ``path``, ``size_bytes`` and ``partition.*``. Returns False, with nothing changed, if
+    another writer has removed one of them; of two replacements that change no data, delta-rs itself would let both
+    through. ``is_data_changed`` is False if ``added`` holds the same rows.
     """
     table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
     version = table.version() + 1
@@ -174,16 +174,16 @@ def last_checkpoint(folder: Path) -> int:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove entries of a table's log that a crash left half-written."""
+    """Remove half-written log entries that a crash left behind."""
     for scratch in (folder / "_delta_log").glob(f".*{_SCRATCH_SUFFIX}"):
-        with suppress(FileNotFoundError):  # its writer is quicker
+        with suppress(FileNotFoundError):  # its writer was quicker
             if time.time() - scratch.stat().st_mtime > _SCRATCH_LIFE_S:
                 scratch.unlink()
 
 
 @contextmanager
 def _scratch(log: Path, actions: Iterable[dict[str, Any]]) -> Iterator[Path]:
-    """An entry on disk that is in the log once it is linked there: no reader meets half of it."""
+    """An entry on disk that joins the log once it is linked there, so that no reader sees half of it."""
     scratch = log / f".{uuid.uuid4().hex}{_SCRATCH_SUFFIX}"
     try:
         with scratch.open("wb") as file:
@@ -270,7 +270,7 @@ def _entry(log: Path, version: int) -> Path:
 
 
 def _live(table: DeltaTable) -> set[str]:
-    """Paths of a table's files, as they are on disk."""
+    """Paths of a table's files, as named on disk."""
     return {unquote(path) for path in pl.Series(table.get_add_actions(flatten=True)).struct.field("path")}
 
 

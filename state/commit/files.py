@@ -20,13 +20,13 @@ from weir.state.engine.environment import sync_folder
 from weir.state.types import FileEntry, TableSpec
 
 MERGED = "merged-"
-"""How the names of files begin that compaction has written; those of an epoch have no such word."""
+"""The prefix of file names written by compaction; files written by an epoch have none."""
 
 _STATS_TEXT_CHARACTERS = 32
 
 
 def stored_schema(spec: TableSpec) -> pl.Schema:
-    """The columns as Delta has them: times in microseconds, no unsigned numbers."""
+    """The columns as Delta stores them: times in microseconds, no unsigned numbers."""
     return pl.Schema({name: _stored_type(dtype) for name, dtype in spec.schema.items()})
 
 
@@ -40,8 +40,8 @@ def write_file(
 ) -> FileEntry:
     """Write rows into a new file of a table's folder and sync it, and its folder, to disk.
 
-    ``frame`` has the table's columns in any order; partition columns may be left out, their values come from
-    ``partition_values``. The name is unique, so a second attempt never meets the first (PROTOCOL 7).
+    ``frame`` has the table's columns in any order; partition columns may be left out, since ``partition_values`` has
+    their values. The name is unique, so a second attempt never collides with the first (PROTOCOL 7).
 
     Raises:
         ValueError: A column or a partition value is missing.
@@ -49,16 +49,17 @@ def write_file(
     values = dict(partition_values or {})
     if set(values) != set(spec.partition_by):
         raise ValueError(
-            f"table {spec.name!r} is partitioned by {spec.partition_by}, and the file's values are {values}"
+            f"table {spec.name!r} is partitioned by {spec.partition_by}, but the file's values are {values}"
         )
     columns = {name: dtype for name, dtype in stored_schema(spec).items() if name not in values}
     if missing := columns.keys() - set(frame.columns):
-        raise ValueError(f"table {spec.name!r}: the rows to write lack the columns {sorted(missing)}")
+        raise ValueError(f"table {spec.name!r}: the rows to be written lack the columns {sorted(missing)}")
     rows = frame.select(pl.col(name).cast(spec.schema[name]).cast(dtype) for name, dtype in columns.items())
     table = app_folder / spec.name
     folder = table.joinpath(*(f"{name}={quote(values[name], safe='')}" for name in spec.partition_by))
     _make_folders(folder)
     path = folder / f"{MERGED if is_merged else ''}{uuid.uuid4().hex}.parquet"
+    # 1. Files written and synced
     rows.write_parquet(path, compression="zstd", compression_level=1)
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -92,7 +93,7 @@ def _make_folders(folder: Path) -> None:
 
 
 def _stats(rows: pl.DataFrame) -> str:
-    """Delta file statistics, by which readers skip files."""
+    """Delta file statistics, which let readers skip files."""
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -103,7 +104,7 @@ def _stats(rows: pl.DataFrame) -> str:
         try:
             low: Any = column.min()
             high: Any = column.max()
-        except OverflowError:  # a time that Python has no datetime for
+        except OverflowError:  # a time outside the range of Python's datetime
             continue
         if low is None:
             continue

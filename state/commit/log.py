@@ -1,5 +1,5 @@
-"""The commit log: the Delta table ``_commits``, one row a claim or commit, the whole record as JSON beside
-columns to list it by. The order of writing, and fencing, are ``weir.state.commit.protocol``.
+"""The commit log: the Delta table ``_commits``, one row per claim or commit, with the whole record as JSON beside a few
+columns for listing. The order of writing, and fencing, are ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ COMMITS = TableSpec(
 )
 
 FORMATS = (FORMAT_VERSION, SWAP_FORMAT_VERSION)
-"""Of rows that are read."""
+"""The row formats that this version reads."""
 
 
 def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
-    """Put a record into a file of the log's folder; it counts once the log has been appended to."""
+    """Write a record into a file in the log's folder; it counts once the log names that file."""
     row = pl.DataFrame(
         {
             "generation": record.generation,
@@ -56,7 +56,7 @@ def write_row(app_folder: Path, record: CommitRecord) -> FileEntry:
 def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
     """The newest commit (claims aside), or None before the first.
 
-    Found by file statistics, so it does not read the whole log (PROTOCOL 16).
+    Found by file statistics, without reading the whole log (PROTOCOL 16).
     """
     folder = warehouse / application / COMMITS.name
     if not DeltaTable.is_deltatable(str(folder)):
@@ -65,7 +65,7 @@ def newest_commit(warehouse: Path, application: str) -> CommitRecord | None:
 
 
 def newest_of(folder: Path, files: pl.DataFrame) -> CommitRecord | None:
-    """As ``newest_commit``, given the log's files."""
+    """Same as ``newest_commit``, given the log's files."""
     if files.is_empty():
         return None
     with_commits = files.filter(pl.col("max.kind") == "commit")
@@ -85,12 +85,12 @@ def commits_above(folder: Path, files: pl.DataFrame, version: int) -> Iterator[C
 
 
 def commit_times(table: DeltaTable) -> pl.DataFrame:
-    """One row a claim or commit: ``generation``, ``epoch``, ``kind``, ``at``."""
+    """One row per claim or commit: ``generation``, ``epoch``, ``kind``, ``at``."""
     return pl.read_delta(table, columns=["generation", "epoch", "kind", "at"])
 
 
 def file_version() -> pl.Expr:
-    """The highest transaction version in a file of the log, by its statistics."""
+    """The highest transaction version in a file of the log, from its statistics."""
     return pl.col("max.generation") * (1 << 32) + pl.col("max.epoch")
 
 

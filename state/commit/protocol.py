@@ -1,7 +1,7 @@
-"""The commit protocol: claim a generation, append the pivot, then the tables, and redo what a crash left.
+"""The commit protocol: claim a generation, append the pivot, then the tables, and redo what a crash left undone.
 
-PROTOCOL 2, 3 and 12 to 16 are the law here. Records come from the driver, which alone knows when to commit;
-rows and their files are ``weir.state.commit.log``, single tables ``weir.state.commit.tables``.
+PROTOCOL 2, 3 and 12 to 16; the steps are those of "A commit" in docs/protocol.md. Records come from the driver, which
+decides when to commit; rows and their files are ``weir.state.commit.log``, single tables ``weir.state.commit.tables``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Claim:
 class Committer:
     """One driver's hold on an application: it claims first, then commits until another driver claims.
 
-    ``on_step`` is called at every point between which a crash leaves something to redo: ``pivot appended``,
-    ``table appended`` (once a table) and ``settled``; redoing one after a crash is ``append redone``.
+    ``on_step`` is called at each point where a crash would leave something to redo: ``pivot appended``,
+    ``table appended`` (once per table) and ``settled``; an append that a claim redoes is ``append redone``.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class Committer:
         self._rows_to_roll_up = 0
 
     def claim(self) -> Claim:
-        """Take the application over: from now on every older driver is fenced.
+        """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, makes missing tables, then redoes what the log promised and a table lacks,
+        Appends the claim to the log, creates missing tables, then redoes what the log promises and a table lacks,
         oldest first.
 
         Raises:
             FencedError: Another driver claimed at the same moment.
             TableBehindError, TableLostError: A promised file, or a table's Delta log, is gone.
-            TableSchemaError: A table has other columns than its spec.
+            TableSchemaError: A table's columns differ from its spec.
         """
         while True:
             log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
@@ -98,7 +98,7 @@ class Committer:
                 )
                 break
             except FencedError:
-                if log.version >> 32 >= self._generation:  # else the driver taken over from has committed once more
+                if log.version >> 32 >= self._generation:  # else the older driver has committed once more: try again
                     raise
         self._open_tables()
         self._redo(log_files)
@@ -109,8 +109,8 @@ class Committer:
     def commit(self, record: CommitRecord) -> None:
         """Make a commit durable: first the row in the log, then its files and swaps in each table.
 
-        May be called again with the same record after any error but a fence: it goes on where it stopped. Swaps are
-        those of one backfill, which ``check_swap`` has let pass.
+        After any error except a fence, call it again with the same record: it resumes where it stopped. Swaps belong
+        to one backfill, which has passed ``check_swap``.
 
         Raises:
             FencedError: Another driver has claimed the application; nothing was written.
@@ -123,15 +123,18 @@ class Committer:
                 f"{record.kind} {record.state_id} does not follow {version_text(self._last)} "
                 f"in generation {self._generation}"
             )
+        # 2. The previous commit finished
         if self._pending is not None:
             self._append_files(self._pending)
         if version == self._last:
             return
+        # 3. Files checked
         changes = _by_table(record)
         for table, (files, swaps) in changes.items():
             if table not in self._tables:
                 raise ValueError(f"commit {record.state_id} has files of table {table!r}, which is not the topology's")
             self._tables[table].check_files(version, [*files, *(entry for swap in swaps for entry in swap.files)])
+        # 4. The pivot
         table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
         record = replace(
             record,
@@ -142,29 +145,31 @@ class Committer:
         self._append_row(record)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
         self._on_step("pivot appended")
+        # 5. Tables appended
         self._append_files(record)
 
     def note_of(self, backfill: str) -> SwapNote | None:
-        """That it was swapped in, as far as the newest commits tell."""
+        """The note that a backfill was swapped in, if the newest commits still have one."""
         return next((note for note in self._swapped if note.backfill == backfill), None)
 
     def check_swap(self, swaps: Sequence[TableSwap], prepared_at_s: float) -> None:
-        """Raise ``SwapRefusedError`` when ``swaps``, of one backfill, must not be part of the next commit."""
+        """Raise ``SwapRefusedError`` when ``swaps``, all of one backfill, must not be part of the next commit."""
+        # 2. The swap checked
         check_swaps(self._application, swaps, self._swapped, prepared_at_s)
         for swap in swaps:
             if swap.table not in self._tables:
                 raise SwapRefusedError(
                     self._application,
                     swap.backfill,
-                    f"the program that runs has no output {swap.table!r}; run the program of the backfill first",
+                    f"the running program has no output {swap.table!r}; run the backfill's program first",
                 )
             horizon = tombstone_horizon(DeltaTable(self._app_folder / swap.table))
-            if horizon > swap.cut_epoch:  # its rows would bring back what was deleted after its cut
+            if horizon > swap.cut_epoch:  # its rows would bring back what was deleted since its cut
                 raise SwapRefusedError(
                     self._application,
                     swap.backfill,
-                    "compaction has dropped deletions of table "
-                    f"{swap.table!r} that came after its cut, up to epoch {horizon}; run it again",
+                    f"compaction has dropped deletions of table {swap.table!r} made after its cut (epoch "
+                    f"{swap.cut_epoch}), up to epoch {horizon}; run it again",
                 )
             try:
                 self._tables[swap.table].check_files(self._last, swap.files)
@@ -176,19 +181,19 @@ class Committer:
                 ) from None
 
     def check_claim(self) -> None:
-        """Raise ``FencedError`` when another driver has claimed the application since."""
+        """Raise ``FencedError`` if another driver has claimed the application since."""
         log = self._claimed_log()
         log.refresh()
         if log.version != self._last:
             raise FencedError(self._application, version_text(self._last), version_text(log.version))
 
     def close(self) -> None:
-        """Wait for checkpoints and roll-ups that are being written."""
+        """Wait for checkpoints and roll-ups in progress."""
         self._appends.shutdown()
         self._upkeep.shutdown()
 
     def _append_row(self, record: CommitRecord) -> None:
-        """Append to the log from a snapshot that holds my last row and nothing newer, else I am fenced."""
+        """Append to the log from a snapshot that ends with this driver's last row; with anything newer it is fenced."""
         log, version = self._claimed_log(), record.state_id.version
         entry = write_row(self._app_folder, record)
         for attempt in range(_ATTEMPTS):
@@ -220,6 +225,7 @@ class Committer:
             self._on_step("table appended")
         self._pending = None
         self._on_step("settled")
+        # 6. Logs kept short
         for table in appends.values():
             self._keep_up(table)
         self._roll_up_when_due()
@@ -245,14 +251,14 @@ class Committer:
             self._later(table.name, table.checkpoint)
 
     def _roll_up_when_due(self) -> None:
-        """Only when no table is behind the log: then all have what the rows up to the last one list."""
+        """Called only when no table is behind the log: then every table has what the rows so far list."""
         if self._rows_to_roll_up >= ROLL_UP_EVERY_ROWS and self._later(
             "roll-up", roll_up, self._app_folder, self._last
         ):
             self._rows_to_roll_up = 0
 
     def _later(self, name: str, work: Callable[..., object], *arguments: object) -> bool:
-        """Off the hot path, one at a time; a failure costs speed only, until the next time."""
+        """Run ``work`` off the hot path, one per name at a time; a failure costs only speed, until the next try."""
         running = self._running.get(name)
         if running is not None and not running.done():
             return False
@@ -261,7 +267,7 @@ class Committer:
 
     def _claimed_log(self) -> AppendTable:
         if self._log is None:
-            raise ValueError(f"application {self._application!r} is not claimed yet: call claim() first")
+            raise ValueError(f"application {self._application!r} has not been claimed: call claim() first")
         return self._log
 
 
@@ -274,12 +280,12 @@ def redo_appends(
 ) -> None:
     """Bring a table up to the version that the commit log promises for it, oldest append first.
 
-    Any process may do that at any time, beside a driver too: of two appends of one commit Delta's transaction lets one
+    Any process may do so at any time, even beside a driver: of two appends of one commit, Delta's transaction lets one
     through. ``log_files`` are the log's files.
 
     Raises:
         TableBehindError: A promised file is gone.
-        TableLostError: The table lacks commits whose files the log lists no more.
+        TableLostError: The table lacks commits whose files the log no longer lists.
     """
     if table.version >= promised:
         return
@@ -292,7 +298,7 @@ def redo_appends(
 
 
 def _by_table(record: CommitRecord) -> dict[str, tuple[list[FileEntry], list[TableSwap]]]:
-    """What a commit does to each table that it changes."""
+    """The files and swaps that a commit brings to each table it changes."""
     grouped: defaultdict[str, tuple[list[FileEntry], list[TableSwap]]] = defaultdict(lambda: ([], []))
     for entry in record.files:
         grouped[entry.table][0].append(entry)

@@ -10,7 +10,7 @@ from weir.state.types import BlobRef, FileEntry, Positions, StateId
 
 FORMAT_VERSION = 1
 SWAP_FORMAT_VERSION = 2
-"""Of rows with swaps: who does not know of those must not redo such a row."""
+"""The format of rows with swaps: a version of Weir that does not know swaps must not redo such a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,50 +38,50 @@ class TaskCommit:
     """The name of the folder that holds the task's local state (PROTOCOL 20)."""
     positions: Positions = field(default_factory=dict)
     clocks: Mapping[str, int] = field(default_factory=dict)
-    """Stream time in ms by operator; a restored task gets its clocks back from here."""
+    """Stream time in ms by operator; a restored task takes its clocks from here."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Counts since the application's first epoch, as ``records_in``, ``late_records``."""
+    """Counts since the application's first epoch, for example ``records_in`` and ``late_records``."""
     next_punctuation_ms: int | None = None
     snapshot: SnapshotRef | None = None
-    """Where a restore begins; what came after it is in the changelog."""
+    """Where a restore begins; later changes are in the changelog."""
     rows_since_snapshot: int = 0
-    """Rows that the task's changelogs have grown by since."""
+    """How many rows the task's changelogs have gained since."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommittedTopology:
-    """What the program of a commit kept and wrote, for comparing another program with it."""
+    """The stores and outputs of the program that made a commit, for comparing another program with it."""
 
     stores: Mapping[str, tuple[str, ...]]
     """Store names by the stored name of their sub-topology, ``flights-9f86d081``; empty for one without stores."""
     outputs: tuple[str, ...]
     """Names of the output tables."""
     settings: Mapping[str, Mapping[str, str]] | None = None
-    """By store, what may be another over the same rows, as its retention, in words; None in rows of before this was
-    kept."""
+    """By store, in words, the settings that may change over the same rows, for example its retention; None in rows
+    written before this field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSwap:
-    """Rows of an output table for some days, or for ever, in place of those that it has (docs/backfill.md)."""
+    """Rows that replace those of an output table for some days, or all of them (docs/backfill.md)."""
 
     backfill: str
     table: str
     column: str | None
-    """The time that says to which day a row belongs: ``window_start`` or ``_ts``; None for all rows, without regard to
-    their time."""
+    """The time that decides which day a row belongs to, ``window_start`` or ``_ts``; None for all rows, whatever their
+    time."""
     start_ms: int
     end_ms: int
     """The days are ``[start_ms, end_ms)``."""
     cut_epoch: int
     """Rows of later epochs stay; the new rows have this one."""
     files: tuple[FileEntry, ...]
-    """The new rows; none where the days have no rows any more."""
+    """The new rows; empty when the days no longer have any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwapNote:
-    """That a backfill was swapped in; commits carry the newest notes on."""
+    """A note that a backfill was swapped in; every commit repeats the newest notes."""
 
     backfill: str
     start_ms: int
@@ -89,9 +89,9 @@ class SwapNote:
     tables: tuple[str, ...]
     cut_epoch: int
     epoch: int
-    """Of the commit that swapped it in."""
+    """The epoch of the commit that swapped it in."""
     is_whole: bool = False
-    """Whether it replaced everything, stores, positions and counts too."""
+    """Whether it replaced everything, including stores, positions and counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,26 +101,26 @@ class CommitRecord:
     kind: Literal["claim", "commit"]
     generation: int
     epoch: int
-    """For a claim, the newest committed epoch at that time (0 at the very first)."""
+    """For a claim, the newest epoch committed by then (0 for the very first)."""
     at_ms: int
-    """Wall clock, for people; nothing depends on it."""
+    """Wall clock; no commit depends on it, only how long deletions and replaced files are kept."""
     fingerprint: str
     reason: str = ""
-    """Why the commit was made: interval, bytes, request, stop, caught_up."""
+    """Why the commit was made, for example ``interval``, ``bytes``, ``stop`` or ``caught_up``."""
     tasks: Mapping[str, TaskCommit] = field(default_factory=dict)
     files: tuple[FileEntry, ...] = ()
     swaps: tuple[TableSwap, ...] = ()
-    """Carried out after ``files`` were added, in one Delta commit with them."""
+    """Carried out in the Delta commit that adds ``files``."""
     swapped: tuple[SwapNote, ...] = ()
-    """The newest swaps up to and with this row, oldest first; set by the committer."""
+    """The newest swaps up to and including this row, oldest first; set by the committer."""
     pending_blobs: tuple[BlobRef, ...] = ()
     table_versions: Mapping[str, int] = field(default_factory=dict)
-    """By table, the version of the newest row up to this one that has files for it; set by the committer.
+    """By table, the version of the newest row so far that has files for it; set by the committer.
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
     is_rolled_up: bool = False
-    """Whether ``files`` and ``swaps`` were dropped, all tables having had them (PROTOCOL 16)."""
+    """Whether ``files`` and ``swaps`` were dropped, since every table has them (PROTOCOL 16)."""
     topology: CommittedTopology | None = None
-    """None in a claim, and in rows of before this was kept."""
+    """None in a claim, and in rows written before this field existed."""
     format_version: int = FORMAT_VERSION
 
     @property

@@ -1,8 +1,8 @@
-"""Old rows of the commit log, gathered into few files without their file lists (PROTOCOL 16).
+"""Old rows of the commit log, gathered into a few files without their file lists (PROTOCOL 16).
 
-A start reads the log's newest row, found by file statistics: a file a row would make that slow after some days. A
-roll-up carries no transaction of the application, so it neither fences nor is fenced, and it takes out exactly the
-files that it read: of two at the same time one does nothing. Which rows the tables hold is for the caller to know.
+A start finds the log's newest row by file statistics: one file per row would make that slow within days. A roll-up
+carries no transaction of the application, so it neither fences nor is fenced, and it replaces exactly the files that it
+read: of two at the same time, one does nothing. The caller knows which rows the tables already have.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from weir.state.commit.tables import file_actions
 
 ROLL_UP_EVERY_ROWS = 500
 ROWS_A_FILE = 10_000
-"""A file with so many rows is full: it is not read and written again by every roll-up."""
+"""A file with this many rows is full: later roll-ups leave it alone."""
 
 
 def rows_to_roll_up(files: pl.DataFrame) -> int:
-    """How many rows have a file of their own, given the log's files."""
+    """How many rows still have a file to themselves, given the log's files."""
     return files.filter(pl.col("num_records") == 1).height if files.height else 0
 
 
 def roll_up(app_folder: Path, through: int) -> int:
     """Gather the rows up to the transaction version ``through``, which all tables must have reached.
 
-    The newest commit keeps its own file. Returns the number of rows that were gathered anew, 0 when there was
-    nothing to gather or another roll-up was quicker. Killed at any point it leaves the log as it was, or rolled up.
+    The newest commit keeps its own file. Returns how many rows were gathered: 0 when there was nothing to gather or
+    another roll-up was quicker. Killed at any point, it leaves the log either as it was or rolled up.
     """
     folder = app_folder / COMMITS.name
     files = file_actions(DeltaTable(folder))

@@ -1,8 +1,8 @@
-"""What a swap takes out of a table: files whose rows all go, and others that are written anew without.
+"""What a swap takes out of a table: files whose rows all go, and files that are rewritten without those that go.
 
-It is found in the table as it is when the swap is carried out, since compaction may have put others in the place of the
-files that were there at the pivot (docs/backfill.md, 7). Where a swap comes from belongs to
-``weir.pipelines.backfill``, its place in a commit to ``weir.state.commit.protocol``.
+Both are found in the table as it is when the swap is carried out, since compaction may have replaced the files that
+were there at the pivot (docs/backfill.md, 7). The steps are those of "A swap" in docs/protocol.md. Preparing a swap
+belongs to ``weir.pipelines.backfill``, its place in a commit to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from weir.state.errors import SwapRefusedError
 from weir.state.types import FileEntry, TableSpec
 
 NOTES_KEPT = 50
-"""Swaps that a commit row still tells of."""
+"""How many swaps a commit row remembers."""
 PREPARED_LIFE_S = 12 * 3600.0
-"""How old new files may be at the pivot: vacuum spares a file that no table knows for 24 hours."""
+"""How old the prepared files may be at the pivot: vacuum spares a file that no table knows for 24 hours."""
 _HELD_ROWS = 1_000_000
 
 
 def taken_out(
     folder: Path, name: str, table: DeltaTable, files: pl.DataFrame, swaps: Sequence[TableSwap]
 ) -> tuple[pl.DataFrame, list[FileEntry]]:
-    """The files of ``table`` that have rows which the swaps take the place of, and new files with their other rows.
+    """The files of ``table`` with rows that the swaps replace, and new files with the other rows of those files.
 
     ``files`` are the rows of ``file_actions``. The new files are on disk and in no table yet.
     """
+    # 5. Rows that stay rewritten
     if files.is_empty():
         return files, []
     may_touch = reduce(or_, (_overlaps(files, swap) for swap in swaps))
@@ -61,7 +62,7 @@ def taken_out(
 
 
 def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
-    """The note of the backfill that a commit swaps in; none for other commits."""
+    """The note of the backfill that a commit swaps in; empty for other commits."""
     if not record.swaps:
         return ()
     first = record.swaps[0]
@@ -79,7 +80,7 @@ def notes_of(record: CommitRecord) -> tuple[SwapNote, ...]:
 
 
 def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[SwapNote], prepared_at_s: float) -> None:
-    """Raise ``SwapRefusedError`` for a swap that another has overtaken, or that was prepared too long ago."""
+    """Raise ``SwapRefusedError`` for a swap that another one has overtaken, or that was prepared too long ago."""
     tables, mine = {swap.table for swap in swaps}, swaps[0]
 
     def refused(reason: str) -> SwapRefusedError:
@@ -94,9 +95,9 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
         ):
             raise refused(f"backfill {other.backfill} has replaced some of its days since it began; run it again")
     if len(known) == NOTES_KEPT and known[0].epoch > mine.cut_epoch:
-        raise refused(f"{NOTES_KEPT} others were swapped in since it began; run it again")
+        raise refused(f"{NOTES_KEPT} others have been swapped in since it began; run it again")
     if time.time() - prepared_at_s > PREPARED_LIFE_S:
-        raise refused("its files were prepared too long ago; swap it again")
+        raise refused(f"its files were prepared more than {PREPARED_LIFE_S / 3600:.0f} hours ago; swap it again")
 
 
 def _goes(swap: TableSwap) -> pl.Expr:
@@ -107,7 +108,7 @@ def _goes(swap: TableSwap) -> pl.Expr:
 
 
 def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
-    """Whether a file may hold rows that go; one without statistics may."""
+    """Whether a file may hold rows that go; a file without statistics may."""
     may_be_old = (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True)
     if swap.column is None:
         return may_be_old
@@ -116,7 +117,7 @@ def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
 
 
 def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
-    """Whether by its statistics all rows of a file go."""
+    """Whether all rows of a file go, according to its statistics."""
     is_old = (_bound(files, "max", "_epoch") <= swap.cut_epoch).fill_null(False)
     if swap.column is None:
         return is_old
@@ -127,7 +128,7 @@ def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
 
 
 def _bound(files: pl.DataFrame, which: str, column: str) -> pl.Expr:
-    """A statistic of a column; null where no file has it."""
+    """A statistic of a column; null if no file has it."""
     name = f"{which}.{column}"
     return (
         pl.col(name)

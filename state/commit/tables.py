@@ -1,7 +1,7 @@
-"""Delta tables of an application: made from their specs, appended to once per commit, and read.
+"""Delta tables of an application: created from their specs, appended to once per commit, and read.
 
-An append carries the application's Delta transaction at the commit's version, so doing it again changes
-nothing. Which commits to append, and in what order, is ``weir.state.commit.protocol``; writing the files is
+An append carries the application's Delta transaction at the commit's version, so repeating it changes nothing. Which
+commits to append, and in what order, is ``weir.state.commit.protocol``; writing the files is
 ``weir.state.commit.files``.
 """
 
@@ -26,13 +26,13 @@ from weir.state.types import FileEntry, StateId, TableSpec
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
 TOMBSTONE_HORIZON = "weir.tombstone_horizon"
-"""The table property with the newest epoch of which a deletion may be gone: a copy of the rows that stands before it
-and follows by reading newer ones would keep what was deleted, so it starts over."""
+"""The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
+than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
 CHECKPOINT_EVERY_VERSIONS = 100
-"""Readers go through the log entries since the last checkpoint, 0.1 ms each."""
+"""Readers read every log entry since the last checkpoint, 0.1 ms each."""
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
-"""How long Delta's own log keeps entries that a checkpoint covers: its readers list them all, 2 us each. Commits of the
-application are in its commit log; a table keeps older data as long as vacuum lets it."""
+"""How long Delta's own log keeps entries that a checkpoint covers: readers list them all, 2 us each. The application's
+commits are in its commit log; a table keeps older data for as long as vacuum does."""
 
 _ORDER = ("_epoch", "_seq")
 _DELETED = "_deleted"
@@ -40,7 +40,7 @@ _ATTEMPTS = 3
 
 
 class AppendTable:
-    """One Delta table and the application's transaction in it; what was read of its log is kept between appends."""
+    """One Delta table and the application's transaction in it; keeps between appends what it has read of the log."""
 
     def __init__(self, folder: Path, name: str, application: str) -> None:
         """Open a table that exists."""
@@ -50,10 +50,10 @@ class AppendTable:
 
     @classmethod
     def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
-        """Open a table, made first when it is missing.
+        """Open a table, creating it first if it is missing.
 
         Raises:
-            TableSchemaError: It exists with other columns.
+            TableSchemaError: It exists with different columns.
         """
         folder = app_folder / spec.name
         schema = _delta_schema(spec)
@@ -80,11 +80,11 @@ class AppendTable:
         return self._log.transaction
 
     def refresh(self) -> None:
-        """Read what was written to the table's log since, and see to it that it is on disk."""
+        """Read what was written to the table's log since, and make sure that it is on disk."""
         self._log.refresh()
 
     def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
-        """Add a commit's files and carry out its swaps, unless the table has that commit already.
+        """Add a commit's files and carry out its swaps, unless the table already has that commit.
 
         A write can succeed and still raise, so after any error the version is read back before the next attempt.
 
@@ -107,37 +107,39 @@ class AppendTable:
                     raise
 
     def write(self, version: int, files: Sequence[FileEntry]) -> bool:
-        """One Delta commit with the application's transaction at ``version``; False when that moved since it was read.
+        """One Delta commit with the application's transaction at ``version``; False if that has moved since last read.
 
-        A writer that slept until the log was cleaned up learns of it from ``version`` only.
+        A writer that slept until the log was cleaned up notices only by reading ``version`` afterwards.
         """
         return self._log.append(version, files)
 
     def _swap(self, version: int, added: Sequence[FileEntry], swaps: Sequence[TableSwap]) -> None:
-        """As ``write``, with what the swaps take out found in the table as it is; nothing when others were quicker."""
+        """Like ``write``, also removing what the swaps replace; does nothing if another writer was quicker."""
+        # 4. The table read as it is
         self._log.refresh()
         table = DeltaTable(self.folder)
         if self._log.transaction < version and table.version() == self._log.version:
             removed, kept = taken_out(self.folder, self.name, table, file_actions(table), swaps)
+            # 6. One Delta entry
             self._log.append(version, [*added, *kept], removed)
 
     def check_files(self, version: int, files: Sequence[FileEntry]) -> None:
-        """Raise ``TableBehindError`` unless all files lie in the table's folder (Delta would not notice)."""
+        """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
         for entry in files:
             path = self.folder / entry.path
             if not path.is_file() or path.stat().st_size != entry.size_bytes:
                 raise TableBehindError(self.name, version_text(version), entry.path)
 
     def files(self) -> pl.DataFrame:
-        """One row a file of the table as it is now: ``path``, ``size_bytes``, ``partition.*``, ``min.*``, ``max.*``."""
+        """The table's files as of now, as ``file_actions`` has them."""
         return file_actions(DeltaTable(self.folder))
 
     def is_checkpoint_due(self) -> bool:
-        """Whether so many versions have passed that opening the table would become slow."""
+        """Whether enough versions have passed since the last one to make opening the table slow."""
         return self._log.version - self._checkpointed >= CHECKPOINT_EVERY_VERSIONS
 
     def checkpoint(self) -> None:
-        """Write a Delta checkpoint and drop expired log entries, with a handle of its own: any thread will do."""
+        """Write a Delta checkpoint and drop expired log entries; uses its own handle, so any thread may call it."""
         table = DeltaTable(self.folder)
         table.create_checkpoint()
         table.cleanup_metadata()
@@ -146,7 +148,7 @@ class AppendTable:
 
 
 def require_fit(app_folder: Path, spec: TableSpec) -> None:
-    """Raise ``TableSchemaError`` when the table exists with other columns, or other keys, than its spec."""
+    """Raise ``TableSchemaError`` if the table exists with columns or keys that differ from its spec."""
     if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
         return
     table, wanted = DeltaTable(app_folder / spec.name), _delta_schema(spec)
@@ -157,12 +159,12 @@ def require_fit(app_folder: Path, spec: TableSpec) -> None:
 
 
 def version_text(version: int) -> str:
-    """A transaction version as the state id it stands for."""
+    """The state id that a transaction version stands for, as text."""
     return str(StateId(version >> 32, version & 0xFFFF_FFFF))
 
 
 def file_actions(table: DeltaTable) -> pl.DataFrame:
-    """One row a file: ``path``, ``size_bytes``, ``num_records``, ``partition.*``, ``min.*``, ``max.*``."""
+    """One row per file: ``path``, ``size_bytes``, ``num_records``, ``partition.*``, ``min.*``, ``max.*``."""
     actions = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
     if actions["path"].str.contains("%", literal=True).any():
         actions = actions.with_columns(pl.Series("path", [unquote(path) for path in actions["path"]]))
@@ -170,7 +172,7 @@ def file_actions(table: DeltaTable) -> pl.DataFrame:
 
 
 def read_rows(folder: Path, version: int | None = None) -> pl.DataFrame:
-    """All rows of a table as they are stored, at a Delta version or the newest."""
+    """All rows of a table as stored, at a Delta version or the newest one."""
     return pl.read_delta(str(folder), version=version)
 
 
@@ -190,10 +192,10 @@ def read_table(folder: Path, version: int | None = None) -> pl.DataFrame:
 
 
 def count_rows(folder: Path, *, read_at_most: int) -> int | None:
-    """How many rows stand, as ``read_table`` has them.
+    """How many rows ``read_table`` would return.
 
-    Of a table of facts the Delta log knows it. Of a table of updates every key has to be read: None where those are
-    more than ``read_at_most``.
+    For a table of facts the Delta log knows. For a table of updates every row's key has to be read: None if there are
+    more rows than ``read_at_most``.
     """
     table = DeltaTable(folder)
     files, keys = file_actions(table), key_columns(table)
@@ -207,13 +209,13 @@ def count_rows(folder: Path, *, read_at_most: int) -> int | None:
 
 
 def key_columns(table: DeltaTable) -> list[str]:
-    """The key columns of a table of updates; none of a table of facts."""
+    """The key columns of a table of updates; empty for a table of facts."""
     names = table.metadata().configuration.get(KEYS_PROPERTY)
     return names.split(",") if names else []
 
 
 def tombstone_horizon(table: DeltaTable) -> int:
-    """The newest epoch of which compaction may have dropped a deletion; 0 before the first."""
+    """The newest epoch from which compaction may have dropped a deletion; 0 before the first."""
     return int(table.metadata().configuration.get(TOMBSTONE_HORIZON, 0))
 
 
@@ -224,7 +226,7 @@ def newest_of_each_key(updates: pl.DataFrame, keys: Sequence[str]) -> pl.DataFra
 
 
 def standing_rows(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Facts, without ``keys``, all; of updates the newest a key, deleted ones left out."""
+    """All rows if there are no ``keys`` (facts); else the newest row per key, unless deleted (updates)."""
     if not keys:
         return rows
     newest = newest_of_each_key(rows, keys)

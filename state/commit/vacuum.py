@@ -1,7 +1,7 @@
-"""Deletes files that no table holds and nobody can still want (PROTOCOL 15).
+"""Deletes files that no table holds and nobody can still need (PROTOCOL 15).
 
-Delta's own full vacuum deletes whatever its log does not know, files that a commit is about to name among them. Here
-such a file goes only when it is older than the newest claim: the driver that wrote it is fenced, so it is never named.
+Delta's own full vacuum deletes whatever its log does not know, including files that a commit is about to name. Here
+such a file goes only if it is older than the newest claim: the driver that wrote it is fenced and can never name it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 RETENTION_HOURS = 24
-"""Readers of older versions of a table, and whatever else goes by the file, have so long."""
+"""Grace for readers of older versions of a table, and for whatever else still uses a replaced file."""
 
 
 def vacuum(folder: Path, claimed_at_ms: int) -> int:
-    """Delete a table's files that were taken out of it, or left by a fenced driver or a crash, over a day ago.
+    """Delete files that left a table, or that a fenced driver or a crash left behind, more than a day ago.
 
-    ``claimed_at_ms`` is when the newest driver claimed the application; what the commit log has for the table must be
-    in it. Returns how many files were deleted.
+    ``claimed_at_ms`` is when the newest driver claimed the application; the table must have everything that the commit
+    log has for it. Returns how many files were deleted.
     """
     table = DeltaTable(folder)
     taken_out, unknown = (

@@ -1,7 +1,7 @@
-"""The undo log: of each key touched since the last commit its image before the first touch (DESIGN 5, PROTOCOL 17).
+"""The undo log: for each key written since the last commit, its value before the first write (PROTOCOL 17).
 
-Reading past it is ``weir.state.engine.views``; when it is dropped or put back is ``weir.state.engine.task_store``'s
-decision.
+``weir.state.engine.views`` reads through it; ``weir.state.engine.task_store`` decides when it is dropped or rolled
+back.
 """
 
 from __future__ import annotations

@@ -233,7 +233,9 @@ def test_compaction_and_vacuum_leave_a_shadow_alone(place, results):
     compact(place)
     run_shadow(place, shadow, build(MENDED))
     prepare(shadow)
+    before = {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")}
     compact(place)
+    assert {path: path.stat().st_mtime_ns for path in shadow.folder.rglob("*")} == before
     swap_at_rest(place.warehouse, place.application, shadow.id)
     assert_outputs(place, results[1])
 
@@ -293,7 +295,7 @@ def test_what_was_prepared_long_ago_or_is_gone_or_never_was_is_refused(place, sh
     path = shadow.folder / "swap.json"
     old = json.loads(path.read_text())
     path.write_text(json.dumps({**old, "at_s": time.time() - PREPARED_LIFE_S - 1}))
-    with pytest.raises(SwapRefusedError, match="prepared too long ago; swap it again"):
+    with pytest.raises(SwapRefusedError, match="more than 12 hours ago; swap it again"):
         swap_at_rest(place.warehouse, place.application, shadow.id)
     path.write_text(json.dumps(old))
     os.unlink(place.warehouse / "sensors" / prepared.swaps[0].table / prepared.swaps[0].files[0].path)

@@ -169,7 +169,7 @@ def test_a_row_too_many_is_named(shop, name):
 
 def test_bytes_that_are_no_row_are_shown(shop):
     shop.change("sums", key("shop-3"), b"\x00")
-    assert "bytes that are no row" in shop.differs().found
+    assert "bytes that are not a row" in shop.differs().found
 
 
 def test_a_position_that_the_commit_log_does_not_have_is_named(shop):
@@ -235,4 +235,4 @@ def test_a_changelog_behind_the_log_is_told_from_a_wrong_store(shop, monkeypatch
     store.close()
     found = shop.differs()
     assert (found.store, found.key) == ("sums", "changelog")
-    assert "next start of the application mends it" in found.found
+    assert "next start of the application repairs it" in found.found

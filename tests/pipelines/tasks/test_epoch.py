@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -46,6 +47,18 @@ def test_a_task_whose_cancelled_twin_was_quicker_answers_with_the_twins_receipt(
     answer = runner(place, on_step).run(PLAN)
     assert receipts[0].status is ReceiptStatus.DONE
     assert answer == receipts[0]
+
+
+def test_a_plan_that_comes_again_is_answered_with_its_receipt_and_another_undoes_it_first(place):
+    """PROTOCOL 7: the driver repeats the plans of a lost Spark job; after its death a new one makes other plans."""
+    first = runner(place).run(PLAN)
+    files = sorted(place.warehouse.rglob("*.parquet"))
+    assert runner(place).run(PLAN) == first
+    assert sorted(place.warehouse.rglob("*.parquet")) == files, "nothing was computed again"
+    shorter = OffsetRange(topic="sales", partition=0, start=0, end=5)
+    second = runner(place).run(replace(PLAN, state=StateId(2, 1), ranges=(shorter,)))
+    assert second.status is ReceiptStatus.DONE
+    assert (second.positions, second.counts["records_in"]) == ({"sales": {0: 5}}, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The state as of each commit from the changelog, and what is said where compaction has taken it away."""
+"""The state as of each commit from the changelog, and the error once compaction has removed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction beside commits, twice at a time and killed at every step: tables say what an uncompacted twin's say."""
+"""Compaction beside commits, two at a time, and killed at every step: tables equal those of an uncompacted twin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NAMES = [spec.name for spec in SPECS]
 
 
 class Twins:
-    """An application, and a twin that gets the same files, from the same disk blocks, and is never compacted."""
+    """An application, and a twin that gets the same files by hard links and is never compacted."""
 
     def __init__(self, folder: Path, step: int = 1, at_ms: int = 0) -> None:
         self.folders, self.step, self.at_ms, self.epoch = (folder / "one", folder / "twin"), step, at_ms, 0
@@ -61,12 +61,12 @@ class Twins:
         return self.folders[0] / "app"
 
     def commit(self, count: int = 1) -> None:
-        """So many commits, ``step`` epochs apart."""
+        """Make ``count`` commits, ``step`` epochs apart."""
         for _ in range(count):
             self.driver.commit(self.written())
 
     def written(self) -> CommitRecord:
-        """The next commit, its files written, nothing committed yet."""
+        """The next commit, with its files written and nothing committed yet."""
         self.epoch += self.step
         record = commit_of(self.app, self.epoch, self.at_ms)
         self.waiting += record.files
@@ -82,7 +82,7 @@ class Twins:
         return {report.table: report for report in compaction.run(compaction.tables())}
 
     def check(self) -> None:
-        """Every table says the same in both, and so does a restore."""
+        """Check that every table is the same in both, and so is a restore."""
         one, twin = self.folders
         if self.waiting:
             tasks = {task: TaskCommit(state=StateId(1, self.epoch), instance="i") for task in TASKS}
@@ -166,7 +166,7 @@ def twins(tmp_path) -> Iterator[Twins]:
 
 
 @pytest.mark.slow
-def test_changelogs_and_updates_keep_the_newest_row_a_key_and_facts_all(twins):
+def test_changelogs_and_updates_keep_the_newest_row_per_key_and_facts_keep_all(twins):
     twins.commit(30)
     reports = twins.compact()
     twins.check()
@@ -186,7 +186,7 @@ def files_of(twins: Twins) -> dict[str, set[str]]:
 
 
 def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hold_one_epoch(twins, monkeypatch):
-    """A table of many keys is several files once merged; here of so many that the keys of one epoch fill some."""
+    """A table of many keys is several files even after a merge; here some of them hold the keys of one epoch."""
     monkeypatch.setattr("weir.state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
     twins.commit(2)
     twins.compact()
@@ -198,11 +198,11 @@ def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hol
     assert files_of(twins) == before
     twins.commit()
     twins.compact()
-    assert before[TOTALS.name].isdisjoint(files_of(twins)[TOTALS.name]), "news is merged with what was there"
+    assert before[TOTALS.name].isdisjoint(files_of(twins)[TOTALS.name]), "new files are merged with the old ones"
     twins.check()
 
 
-def test_folders_of_closed_segments_go_once_they_are_empty(tmp_path):
+def test_folders_of_closed_segments_are_removed_once_they_are_empty(tmp_path):
     twins = Twins(tmp_path, step=SEGMENT_EPOCHS // 2)
     twins.commit(6)  # segments 0 to 3, the last one open
     changelog = twins.app / CHANGES.name
@@ -244,7 +244,7 @@ def test_while_the_application_runs_the_open_segment_stays_as_it_is(tmp_path):
 
 
 @pytest.mark.slow
-def test_deletions_older_than_the_retention_are_forgotten_and_the_table_says_through_which_epoch(tmp_path):
+def test_deletions_older_than_the_retention_are_dropped_and_the_table_says_through_which_epoch(tmp_path):
     twins = Twins(tmp_path, at_ms=1000)
     twins.commit(24)
     twins.at_ms = time.time_ns() // 1_000_000
@@ -280,7 +280,7 @@ def test_a_plan_changes_nothing_and_says_how_many_files_would_be_left(twins):
 
 
 def test_appends_that_a_driver_died_before_are_redone_first_and_a_table_that_cannot_is_refused(twins):
-    """PROTOCOL 15: the same code as a start."""
+    """PROTOCOL 15: by the same code as a start."""
     twins.commit(3)
     died = twins.written()
     with pytest.raises(KeyboardInterrupt):
@@ -321,7 +321,7 @@ def test_two_hundred_commits_at_more_than_five_a_second_beside_five_compactions(
     for number in range(5):
         wait_for(
             lambda at=number: twins.epoch >= twins.step * (20 + at * 35) or failed,
-            "the driver has gone on",
+            "the driver has made more commits",
             every_s=0.01,
         )
         twins.compact(is_whole=number % 2 == 1, tombstone_retention_ms=0 if number > 2 else 3_600_000)
@@ -394,7 +394,7 @@ def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins):
     twins.check()
 
 
-def test_files_leave_the_disk_a_day_after_they_left_the_table_and_those_a_commit_may_still_name_stay(twins):
+def test_files_are_deleted_a_day_after_they_left_the_table_and_those_a_commit_may_still_name_stay(twins):
     twins.commit(4)
     waiting = twins.written()  # by the driver that runs, not committed yet
     twins.compact()

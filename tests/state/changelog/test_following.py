@@ -1,4 +1,4 @@
-"""A store of the user's own that follows a changelog holds what the changelog says, whatever happened to it between."""
+"""A user's own store that follows a changelog holds what the changelog says, whatever happened to it in between."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def standing(app):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("managed", [True, False])
-def test_it_follows_commit_by_commit_and_after_it_was_closed_or_died(history, tmp_path, managed):
+def test_it_follows_commit_by_commit_also_after_it_was_closed_or_died(history, tmp_path, managed):
     app, commit = history
     follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
     follower.follow()
@@ -123,7 +123,7 @@ def test_it_follows_commit_by_commit_and_after_it_was_closed_or_died(history, tm
     assert (tmp_path / "own_totals.checkpoint").exists() != managed
 
 
-def test_an_offset_that_was_not_put_down_brings_rows_again_and_loses_none(history, tmp_path):
+def test_an_offset_that_was_not_written_brings_rows_again_and_loses_none(history, tmp_path):
     """Killed between the store's commit and the position file."""
     app, commit = history
     commit()
@@ -139,7 +139,7 @@ def test_an_offset_that_was_not_put_down_brings_rows_again_and_loses_none(histor
     assert store.rows() == standing(app)
 
 
-def test_one_that_was_away_while_deletions_were_dropped_is_told_to_begin_anew(history, tmp_path):
+def test_a_store_that_was_away_while_deletions_were_dropped_is_told_to_start_over(history, tmp_path):
     app, commit = history
     commit()
     Follower(app, TOTALS, Totals(tmp_path, True), tmp_path).follow()

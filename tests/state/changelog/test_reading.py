@@ -61,7 +61,7 @@ def some(rng: random.Random, dtype: pl.DataType):
 
 
 def written(app: Path, spec: StoreSpec, rng: random.Random) -> None:
-    """Forty epochs of changes of the task in files of an epoch each, a few deleted; a file of another task."""
+    """Forty epochs of the task's changes, one file per epoch, some of them deletions; and a file of another task."""
     table = AppendTable.create(app, changelog_spec(spec), "app")
     for epoch in range(1, 41):
         rows = pl.DataFrame(

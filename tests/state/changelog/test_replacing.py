@@ -1,4 +1,4 @@
-"""A changelog comes to say what another application folder's does, and keeps its history."""
+"""A changelog takes on the state of another application folder's changelog, and keeps its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weir.state.changelog.as_of import state_as_of
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.files import write_file
-from weir.state.commit.tables import AppendTable, read_table
+from weir.state.commit.tables import AppendTable, read_rows, read_table
 from weir.state.stores.specs import key_value_spec
 
 SPEC = key_value_spec("sums", pl.Schema({"user": pl.String(), "day": pl.Int64()}), pl.Schema({"total": pl.Int64()}))
@@ -67,14 +67,14 @@ def test_the_rows_of_the_other_stand_and_what_stands_here_alone_is_deleted(folde
     assert read_table(here / changelog_spec(SPEC).name).filter(user="ann")["_ts"].dt.timestamp("ms").to_list() == [7]
 
 
-def test_nothing_is_written_where_nothing_stands_in_either(folders):
+def test_nothing_is_written_if_nothing_stands_in_either(folders):
     for folder in folders:
         put(folder, 1, {("ann", 1): 1})
         put(folder, 2, {("ann", 1): None})
     assert list(replaced_rows(*folders, SPEC, TASK, through=2, source_through=2, epoch=4)) == []
 
 
-def test_a_key_that_comes_to_another_task_has_its_newest_row_there(folders):
+def test_a_key_that_moves_to_another_task_has_its_newest_row_there(folders):
     here, there = folders
     for folder, task in ((here, "old_0"), (there, TASK)):
         put(folder, 1, {("ann", 1): 1}, task)
@@ -85,3 +85,7 @@ def test_a_key_that_comes_to_another_task_has_its_newest_row_there(folders):
     ]
     append(here, 4, *files)
     assert read_table(here / changelog_spec(SPEC).name)["task"].to_list() == [TASK]
+    written = read_rows(here / changelog_spec(SPEC).name).filter(pl.col("_epoch") > 1)
+    assert sorted(written.select("_epoch", "_deleted").rows()) == [(3, True), (4, False)], (
+        "the deletion is the older row"
+    )

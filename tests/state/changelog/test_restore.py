@@ -59,7 +59,7 @@ def epoch_rows(rng: random.Random) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def run_epoch(store: TaskStore, app: Path, epoch: int, expected: StateId | None, rng: random.Random) -> list:
-    """Puts, deletes and a sweep of old windows; the changelog files of the epoch."""
+    """Puts, deletes and a sweep of old windows; returns the changelog files of the epoch."""
     with store.session() as session:
         for spec, rows in zip(SPECS, epoch_rows(rng), strict=True):
             typed = TypedStore(spec, session)
@@ -102,7 +102,7 @@ def content(store: TaskStore) -> dict[str, list]:
 
 @pytest.fixture
 def committed(tmp_path):
-    """Six epochs across a segment's end, all committed, of a task and (other rows) of its neighbour."""
+    """Six committed epochs across the end of a segment, of a task and, with other rows, of its neighbor."""
     rng, app = random.Random(7), tmp_path / "warehouse" / "app"
     driver = Committer(tmp_path / "warehouse", "app", [changelog_spec(spec) for spec in SPECS], fingerprint="f")
     driver.claim()
@@ -111,7 +111,7 @@ def committed(tmp_path):
     for epoch in range(SEGMENT_EPOCHS - 3, SEGMENT_EPOCHS + 3):
         files = run_epoch(store, app, epoch, expected, rng)
         expected = StateId(1, epoch)
-        neighbour = pl.DataFrame(
+        neighbor = pl.DataFrame(
             {
                 "carrier": ["XX"],
                 "id": [epoch],
@@ -122,7 +122,7 @@ def committed(tmp_path):
                 "_deleted": [False],
             }
         )
-        files.append(write_file(app, changelog_spec(TOTALS), neighbour, {"task": "0_1", "segment": "0"}))
+        files.append(write_file(app, changelog_spec(TOTALS), neighbor, {"task": "0_1", "segment": "0"}))
         driver.commit(
             CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", files=tuple(files))
         )
@@ -133,10 +133,10 @@ def committed(tmp_path):
     driver.close()
 
 
-@pytest.mark.parametrize("behind", [0, 2, 5])
-def test_a_restored_store_equals_the_lost_one_at_its_commit(committed, tmp_path, behind):
+@pytest.mark.parametrize("epochs_back", [0, 2, 5])
+def test_a_restored_store_equals_the_lost_one_at_its_commit(committed, tmp_path, epochs_back):
     app, _, contents = committed
-    epoch = max(contents) - behind
+    epoch = max(contents) - epochs_back
     seen: list[RestoreProgress] = []
     restored = restore_task(
         app,
@@ -178,7 +178,7 @@ def test_a_task_without_changes_restores_to_an_empty_store(committed, tmp_path):
 
 
 def test_the_changelog_read_as_a_table_is_the_store(committed):
-    """Anyone may query state with SQL: newest row a key, deleted keys left out."""
+    """Anyone may query state with SQL: the newest row per key, without deleted keys."""
     app, store, _ = committed
     table = read_table(app / changelog_spec(TOTALS).name).filter(pl.col("task") == "0_0")
     with store.reader(IsolationLevel.READ_COMMITTED) as reader:

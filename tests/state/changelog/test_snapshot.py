@@ -1,4 +1,4 @@
-"""Snapshots: copies at a commit, made under a task that goes on; with the changelog since, they are the lost store."""
+"""Snapshots: copies at a commit, made while the task runs; with the changelog since, they equal the lost store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Life:
     def restored(
         self, folder: Path, epoch: int = EPOCHS[-1], snapshot: SnapshotRef | None = None, *, take: bool = False
     ) -> tuple[dict, str]:
-        """What a restore as of ``epoch`` leads to, and what it says it was made of."""
+        """The content that a restore as of ``epoch`` gives, and the source that it reports."""
         state, seen = StateId(1, epoch), list[RestoreProgress]()
         store = restore_task(
             self.app,
@@ -88,7 +88,7 @@ def life(tmp_path):
     TaskStoreCache.close_all()
 
 
-def test_a_snapshot_holds_the_commit_that_the_task_had_heard_of(life, tmp_path):
+def test_a_snapshot_holds_the_newest_commit_that_the_task_had_heard_of(life, tmp_path):
     assert life.snapshot.state == StateId(1, PUBLISHED_AT)
     assert life.snapshot.rows == sum(map(len, life.contents[PUBLISHED_AT].values()))
     path = life.app / life.snapshot.path
@@ -100,8 +100,8 @@ def test_a_snapshot_holds_the_commit_that_the_task_had_heard_of(life, tmp_path):
 
 @pytest.mark.parametrize("take", [False, True])
 @pytest.mark.parametrize("epoch", [PUBLISHED_AT + 1, EPOCHS[-1]])
-def test_a_snapshot_and_the_changelog_since_are_the_lost_store(life, tmp_path, epoch, take):
-    """Puts, deletes and sweeps, long keys too."""
+def test_a_snapshot_and_the_changelog_since_equal_the_lost_store(life, tmp_path, epoch, take):
+    """With puts, deletes, sweeps and long keys."""
     found, source = life.restored(tmp_path / "new", epoch, take=take)
     assert found == life.contents[epoch]
     assert source == "snapshot of 1.4 and the changelog since"
@@ -151,7 +151,7 @@ def damage(life: Life, how: str) -> SnapshotRef:
         ("never written", "is damaged"),
     ],
 )
-def test_without_a_good_snapshot_the_changelog_alone_does(life, tmp_path, how, reason):
+def test_without_a_good_snapshot_the_restore_reads_the_changelog_alone(life, tmp_path, how, reason):
     found, source = life.restored(tmp_path / "new", snapshot=damage(life, how))
     assert found == life.contents[EPOCHS[-1]]
     assert source.startswith("changelog; snapshot ")
@@ -162,7 +162,7 @@ def test_without_a_good_snapshot_the_changelog_alone_does(life, tmp_path, how, r
 
 
 def test_a_task_whose_rows_expire_has_no_snapshots():
-    """When a row grows old can hang on rows that did not change since."""
+    """When a row expires can depend on rows that have not changed since."""
     expiring = replace(TOTALS, retention_ms=1_000)
     windows = StoreSpec(name="w", key=pl.Schema(), value=pl.Schema(), kind=StoreKind.WINDOW, retention_ms=1_000)
     assert has_snapshots([TOTALS, windows])

@@ -1,4 +1,4 @@
-"""The queries of docs/sql.md answer with the store's state, before and after a compaction."""
+"""The queries of docs/sql.md return the store's state, before and after a compaction."""
 
 from __future__ import annotations
 

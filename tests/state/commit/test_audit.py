@@ -1,4 +1,4 @@
-"""What the audit of the newest commits finds, and what it lets pass."""
+"""What the audit of the newest commits finds, and what it accepts."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def driver(tmp_path):
 
 
 def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int | None = None) -> CommitRecord:
-    """A commit of ten records an epoch, unless it is said otherwise, with a row in each table."""
+    """A commit of ten records per epoch, unless told otherwise, with a row in each table."""
     app, offset = warehouse / "app", epoch * 10 if offset is None else offset
     files = (
         write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
@@ -61,7 +61,7 @@ def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int 
         ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
         ({"offset": 5, "read": 5}, None, ""),
     ],
-    ids=["in order", "back", "twice", "gap", "began anew"],
+    ids=["in order", "back", "twice", "gap", "restarted"],
 )
 def test_offsets_follow_from_commit_to_commit(tmp_path, driver, fields, is_wrong, text):
     for commit in (record(tmp_path, 1), record(tmp_path, 2), record(tmp_path, 3, **fields)):
@@ -71,7 +71,7 @@ def test_offsets_follow_from_commit_to_commit(tmp_path, driver, fields, is_wrong
     assert all(text in each.sentence and each.sentence.startswith("task 0_0, epochs 2 to 3") for each in found)
 
 
-def test_the_window_begins_behind_a_commit_or_with_the_first_of_all(tmp_path, driver):
+def test_the_window_begins_after_a_commit_or_with_the_very_first(tmp_path, driver):
     assert newest_commits(tmp_path, "app", 10) is None
     for epoch in range(1, 6):
         driver.commit(record(tmp_path, epoch))
@@ -81,8 +81,8 @@ def test_the_window_begins_behind_a_commit_or_with_the_first_of_all(tmp_path, dr
     assert (whole.base, [commit.epoch for commit in whole.commits]) == (None, [1, 2, 3, 4, 5])
 
 
-def test_counts_go_on_from_the_newest_commit_that_swapped_everything_in(tmp_path, driver):
-    """Its counts are the backfill's: what was late for another program is no rate of this one's records."""
+def test_counts_run_on_from_the_newest_commit_that_swapped_everything_in(tmp_path, driver):
+    """It has the backfill's counts: what was late for another program says nothing about this one's rate."""
     driver.commit(record(tmp_path, 1))
     assert newest_commits(tmp_path, "app", 100).counted_from is None
     swap = TableSwap(backfill="b", table="facts", column=None, start_ms=0, end_ms=1, cut_epoch=1, files=())

@@ -1,4 +1,4 @@
-"""Appends that do not read the table: in turn with other writers, and never where the log was cleaned up."""
+"""Appends that do not read the table: interleaved with other writers, never counted where the log was cleaned up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rows_appended_are_read_by_deltas_libraries_with_their_partition_and_sta
     assert not [path for path in (tmp_path / "t" / "_delta_log").iterdir() if path.suffix == ".tmp"]
 
 
-def test_an_append_comes_behind_what_another_writer_put_into_the_log_meanwhile(tmp_path, table):
+def test_an_append_comes_after_what_another_writer_has_put_into_the_log(tmp_path, table):
     for version in (1, 2):
         table.append(version, [entry(tmp_path, version)])
     merged = entry(tmp_path, 12)
@@ -56,6 +56,17 @@ def test_an_append_whose_transaction_has_moved_writes_nothing(tmp_path, table):
     table.append(5, [entry(tmp_path, 5)])
     assert not log.append(6, [entry(tmp_path, 6)])
     assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (5, [5])
+
+
+def test_a_replacement_under_a_transaction_writes_nothing_if_another_writer_was_quicker(tmp_path, table):
+    """What it removes was found in a version of the table that is no longer the newest (docs/backfill.md, 7)."""
+    table.append(1, [entry(tmp_path, 1)])
+    log, found = DeltaLog(tmp_path / "t", "app"), file_actions(DeltaTable(tmp_path / "t"))
+    assert replace_files(tmp_path / "t", found, [entry(tmp_path, 10)], is_data_changed=False)
+    assert not log.append(2, [entry(tmp_path, 2)], found)
+    assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (1, [10])
+    assert log.append(2, [entry(tmp_path, 2)], file_actions(DeltaTable(tmp_path / "t")))
+    assert (log.transaction, read_rows(tmp_path / "t")["n"].to_list()) == (2, [2])
 
 
 def test_a_writer_that_slept_until_the_log_was_cleaned_up_learns_that_its_entry_does_not_count(tmp_path, table):
@@ -76,7 +87,7 @@ def test_a_writer_that_slept_until_the_log_was_cleaned_up_learns_that_its_entry_
     assert sorted(read_rows(tmp_path / "t")["n"]) == list(range(1, 9))
 
 
-def test_a_table_that_asks_for_more_than_appends_of_files_is_refused(tmp_path, table):
+def test_a_table_whose_writers_need_more_than_appends_of_files_is_refused(tmp_path, table):
     DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n > 0"})
     with pytest.raises(TableFeatureError, match="asks its writers for writer version 3"):
         AppendTable(tmp_path / "t", "t", "app")
@@ -84,7 +95,7 @@ def test_a_table_that_asks_for_more_than_appends_of_files_is_refused(tmp_path, t
 
 @pytest.mark.parametrize("is_data_changed", [True, False])
 def test_of_two_replacements_of_one_file_the_second_changes_nothing(tmp_path, table, monkeypatch, is_data_changed):
-    """Even when both have looked at the table before either wrote."""
+    """Even if both have read the table before either writes."""
     table.append(1, [entry(tmp_path, 1)])
     files, live = file_actions(DeltaTable(tmp_path / "t")), delta_log._live
 

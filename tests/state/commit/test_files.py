@@ -1,4 +1,4 @@
-"""Files as Delta and its readers want them."""
+"""Files in the form that Delta and its readers expect."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_statistics_let_readers_skip_files(tmp_path):
     assert (listed["path"], listed["max.n"], listed["min.window_start"]) == (entry.path, 1, HOUR)
 
 
-def test_a_column_with_a_time_behind_the_year_9999_has_no_statistics(tmp_path):
+def test_a_column_with_a_time_after_the_year_9999_has_no_statistics(tmp_path):
     far = ROWS.with_columns(pl.lit(1 << 48).cast(pl.Datetime("ms", "UTC")).alias("window_start"))
     stats = json.loads(write_file(tmp_path, SPEC, far, {"task": "0_0", "segment": "3"}).stats)
     assert stats["minValues"].keys() == stats["maxValues"].keys() == {"k", "n"}

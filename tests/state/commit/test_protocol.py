@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ TABLES = (FACTS, TOTALS, CHANGES)
 
 
 class Crash(BaseException):
-    """What a kill looks like from inside."""
+    """Stands for a kill, seen from inside the process."""
 
 
 def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Committer:
@@ -54,7 +55,7 @@ def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Comm
 
 
 def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
-    """A commit with one file of each table; every number is written once."""
+    """A commit with one file for each table; every number is written once."""
     app, key = warehouse / "app", f"k{epoch % 3}"
     files = (
         write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
@@ -100,7 +101,7 @@ def all_counts(warehouse: Path) -> list[int]:
     return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
 
 
-def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
+def test_the_first_claim_creates_the_tables_and_commits_follow(tmp_path):
     steps: list[str] = []
     driver = committer(tmp_path, on_step=steps.append)
     claim = driver.claim()
@@ -125,7 +126,7 @@ def test_a_first_claim_makes_the_tables_and_commits_follow(tmp_path):
     assert (again.generation, again.newest) == (2, newest)
 
 
-def test_a_table_of_updates_reads_as_its_newest_rows_without_deleted_ones(tmp_path):
+def test_reading_a_table_of_updates_gives_its_newest_rows_without_deleted_ones(tmp_path):
     driver = committer(tmp_path)
     driver.claim()
     for epoch in (1, 2, 3, 4):
@@ -137,7 +138,7 @@ def test_a_table_of_updates_reads_as_its_newest_rows_without_deleted_ones(tmp_pa
 
 @pytest.mark.parametrize("dies_after", range(1, 6))
 def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_whole(tmp_path, dies_after):
-    """And a zombie of it, which goes on later, changes nothing."""
+    """And when a zombie of it resumes later, it changes nothing."""
     left = dies_after
 
     def die(step: str) -> None:
@@ -167,7 +168,39 @@ def test_a_driver_that_dies_at_any_step_of_a_commit_leaves_one_that_is_redone_wh
     assert facts(tmp_path) == [1, 2, 3]
 
 
-def test_a_fenced_driver_writes_nothing_more(tmp_path):
+def test_files_are_on_disk_before_the_row_names_them_and_the_row_before_a_table_has_them(tmp_path, monkeypatch):
+    """PROTOCOL 13: after a power failure no row may name a lost file, and no table may have what no row names."""
+    driver, events, sync, link = committer(tmp_path), list[tuple[str, Path]](), os.fsync, os.link
+    driver.claim()
+
+    def noted_sync(descriptor):
+        sync(descriptor)
+        events.append(("synced", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def noted_link(source, target):
+        assert ("synced", Path(source)) in events, "an entry is on disk before it is part of the log"
+        link(source, target)
+        events.append(("linked", Path(target)))
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "link", noted_link)
+    wanted = record(tmp_path, 1, 1)
+    driver.commit(wanted)
+    links = [at for at, (what, _) in enumerate(events) if what == "linked"]
+    assert [events[at][1].parents[1].name for at in links[:1]] == [COMMITS.name]
+    assert len(links) == 1 + len(TABLES)
+    pivot, first_append = links[:2]
+    (row,) = {path for what, path in events[:pivot] if what == "synced" and path.parent.name == COMMITS.name}
+    for path in [*(tmp_path / "app" / entry.table / entry.path for entry in wanted.files), row]:
+        file, folder = (events.index(("synced", each)) for each in (path, path.parent))
+        assert file < folder < pivot, path
+    assert ("synced", tmp_path / "app" / "_changelog/s") in events[:pivot], "the folder task=0_0 is new"
+    assert ("synced", events[pivot][1]) in events[pivot:first_append]
+    assert ("synced", events[pivot][1].parent) in events[pivot:first_append]
+    driver.close()
+
+
+def test_a_fenced_driver_writes_nothing(tmp_path):
     older, newer = committer(tmp_path), committer(tmp_path)
     older.claim()
     newer.claim()
@@ -179,7 +212,29 @@ def test_a_fenced_driver_writes_nothing_more(tmp_path):
     assert facts(tmp_path) == [1]
 
 
-def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
+def test_a_driver_that_slept_until_the_log_was_cleaned_up_is_fenced_though_its_number_is_free_again(tmp_path):
+    """PROTOCOL 3: its entry lands where one was removed, and nobody reads it."""
+    older, newer = committer(tmp_path, tables=(FACTS,)), committer(tmp_path, tables=(FACTS,))
+    older.claim()
+    entry = write_file(tmp_path / "app", FACTS, pl.DataFrame({"n": [-1], "_epoch": [1]}))
+    newer.claim()
+    log = AppendTable(tmp_path / "app" / COMMITS.name, COMMITS.name, "app")
+    for epoch in range(1, 4):
+        newer.commit(CommitRecord(kind="commit", generation=2, epoch=epoch, at_ms=0, fingerprint="f"))
+        log.checkpoint()
+        for path in (log.folder / "_delta_log").iterdir():
+            os.utime(path, (0, 0))
+    log.checkpoint()
+    assert not (log.folder / "_delta_log" / f"{older._claimed_log()._log.version + 1:020}.json").exists()
+    with pytest.raises(FencedError, match=r"wrote version 1\.0\b.* is at 2\.3"):
+        older.commit(CommitRecord(kind="commit", generation=1, epoch=1, at_ms=0, fingerprint="f", files=(entry,)))
+    newest = newest_commit(tmp_path, "app")
+    assert newest is not None
+    assert (newest.generation, newest.epoch) == (2, 3)
+    assert facts(tmp_path) == []
+
+
+def test_when_two_drivers_claim_at_the_same_moment_one_is_fenced(tmp_path, monkeypatch):
     first, second = committer(tmp_path), committer(tmp_path)
     write = AppendTable.write
 
@@ -196,8 +251,8 @@ def test_of_two_drivers_that_claim_at_the_same_moment_one_is_fenced(tmp_path, mo
     assert read_rows(tmp_path / "app" / "_commits").filter(pl.col("kind") == "claim").height == 1
 
 
-def test_a_driver_that_claims_while_an_older_one_commits_takes_over_all_the_same(tmp_path, monkeypatch):
-    """The older driver's commit lands between the newer one's look at the log and its claim."""
+def test_a_driver_that_claims_while_an_older_one_commits_still_gets_its_claim(tmp_path, monkeypatch):
+    """The older driver's commit lands after the newer one has read the log and before it claims."""
     older, newer = committer(tmp_path), committer(tmp_path)
     older.claim()
     wanted, write = record(tmp_path, 1, 1), AppendTable.write
@@ -217,7 +272,7 @@ def test_a_driver_that_claims_while_an_older_one_commits_takes_over_all_the_same
     assert facts(tmp_path) == [1, 2]
 
 
-def test_a_commit_that_never_reached_the_log_is_in_no_later_row(tmp_path, monkeypatch):
+def test_a_commit_that_never_reached_the_log_leaves_no_trace_in_later_rows(tmp_path, monkeypatch):
     driver = committer(tmp_path)
     driver.claim()
     with monkeypatch.context() as broken:
@@ -232,7 +287,7 @@ def test_a_commit_that_never_reached_the_log_is_in_no_later_row(tmp_path, monkey
 
 
 def failing(monkeypatch, table: str, *, after_success: bool, times: int) -> list[str]:
-    """Let a table's Delta writes raise, before or after they took effect."""
+    """Make a table's Delta writes raise, before or after they take effect."""
     write = AppendTable.write
     failed: list[str] = []
 
@@ -280,7 +335,7 @@ def test_an_append_that_fails_for_good_is_redone_before_the_next_pivot(tmp_path,
     assert all_counts(tmp_path) == [2, 4, 2]
 
 
-def test_a_log_that_cannot_be_written_keeps_the_commit_out_until_it_is_tried_again(tmp_path, monkeypatch):
+def test_while_the_log_cannot_be_written_nothing_is_committed_and_a_retry_commits_once(tmp_path, monkeypatch):
     driver = committer(tmp_path)
     driver.claim()
     wanted = record(tmp_path, 1, 1)
@@ -319,7 +374,7 @@ def test_a_promised_file_that_is_gone_stops_the_next_start(tmp_path):
         committer(tmp_path).claim()
 
 
-def test_a_table_that_lost_its_delta_log_is_built_again_from_the_commits(tmp_path):
+def test_a_table_that_lost_its_delta_log_is_rebuilt_from_the_commits(tmp_path):
     driver = committer(tmp_path)
     driver.claim()
     for epoch in (1, 2, 3):
@@ -345,14 +400,14 @@ def test_a_table_of_an_earlier_topology_is_brought_up_to_date_too(tmp_path):
     assert all_counts(tmp_path) == [1, 2, 1]
 
 
-def test_other_columns_are_refused_with_both_lists(tmp_path):
+def test_different_columns_are_refused_and_both_lists_are_shown(tmp_path):
     committer(tmp_path).claim()
     other = TableSpec(name="facts", schema=pl.Schema({"n": pl.String(), "_epoch": pl.Int64()}))
     with pytest.raises(TableSchemaError, match=r"n long.*n string"):
         committer(tmp_path, tables=(other,)).claim()
 
 
-def test_records_out_of_turn_are_refused(tmp_path):
+def test_records_out_of_order_are_refused(tmp_path):
     driver = committer(tmp_path)
     with pytest.raises(ValueError, match="generation 0"):
         driver.commit(record(tmp_path, 1, 1))
@@ -368,7 +423,7 @@ def test_records_out_of_turn_are_refused(tmp_path):
 
 
 def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path, monkeypatch):
-    """PROTOCOL 16; and tables are checkpointed on the way, so opening them stays quick."""
+    """PROTOCOL 16; and tables are checkpointed along the way, so opening them stays quick."""
     monkeypatch.setattr("weir.state.commit.tables.CHECKPOINT_EVERY_VERSIONS", 25)
     driver = committer(tmp_path, tables=(FACTS,))
     driver.claim()
@@ -421,7 +476,7 @@ while time.monotonic() < end:
 
 @pytest.mark.slow
 def test_fighting_drivers_commit_every_epoch_once(tmp_path):
-    """PROTOCOL 3: whoever is told that a commit is done finds it in the log, and no epoch is there twice."""
+    """PROTOCOL 3: a commit that was reported as done is in the log, and no epoch is there twice."""
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
     fighters = [

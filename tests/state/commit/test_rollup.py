@@ -1,4 +1,4 @@
-"""Old rows of the commit log are gathered beside drivers that commit, claim and die: nothing lost, nobody fenced."""
+"""Old rows of the commit log are rolled up beside drivers that commit, claim and die: nothing lost, nobody fenced."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ THROUGH_ALL = 1 << 62
 
 
 def log_files(warehouse: Path) -> list[int]:
-    """Rows of each file of the log, fewest first."""
+    """Row counts of the log's files, fewest first."""
     return sorted(file_actions(DeltaTable(warehouse / "app" / COMMITS.name))["num_records"])
 
 
 @pytest.fixture
 def driver(tmp_path) -> Iterator[Committer]:
-    """Eight commits behind their claim."""
+    """A driver that has claimed and made eight commits."""
     driver = committer(tmp_path)
     driver.claim()
     for epoch in range(1, 9):
@@ -38,7 +38,7 @@ def driver(tmp_path) -> Iterator[Committer]:
     driver.close()
 
 
-def test_rolled_up_rows_keep_all_but_their_files_and_the_newest_commit_keeps_its_own(tmp_path, driver):
+def test_rolled_up_rows_keep_everything_but_their_files_and_the_newest_commit_keeps_its_own(tmp_path, driver):
     folder, before = tmp_path / "app" / COMMITS.name, newest_commit(tmp_path, "app")
     assert roll_up(tmp_path / "app", THROUGH_ALL) == 8
     assert log_files(tmp_path) == [1, 8]
@@ -59,7 +59,7 @@ def test_rows_above_what_the_tables_have_stay_as_they_are(tmp_path, driver):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_full_is_not_written_again(tmp_path, driver, monkeypatch):
+def test_a_full_file_is_not_rewritten(tmp_path, driver, monkeypatch):
     monkeypatch.setattr(rollup, "ROWS_A_FILE", 6)
     for epoch in range(9, 25):
         driver.commit(record(tmp_path, 1, epoch))
@@ -69,7 +69,7 @@ def test_a_file_that_is_full_is_not_written_again(tmp_path, driver, monkeypatch)
     assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0)] == list(range(1, 25))
 
 
-def test_a_driver_goes_on_and_the_next_one_claims_after_a_roll_up(tmp_path, driver):
+def test_after_a_roll_up_the_driver_commits_on_and_the_next_one_claims(tmp_path, driver):
     roll_up(tmp_path / "app", THROUGH_ALL)
     driver.commit(record(tmp_path, 1, 9))
     successor = committer(tmp_path)
@@ -85,7 +85,7 @@ def test_a_driver_goes_on_and_the_next_one_claims_after_a_roll_up(tmp_path, driv
 
 @pytest.mark.slow
 def test_the_committer_rolls_up_by_itself_and_only_what_is_in_the_tables(tmp_path, monkeypatch):
-    """Its newest commit died before the tables had it: that one is redone from its row."""
+    """The driver died before the tables had its newest commit: that one is redone from its row."""
     monkeypatch.setattr("weir.state.commit.protocol.ROLL_UP_EVERY_ROWS", 10)
     steps: list[str] = []
 
@@ -139,7 +139,7 @@ def test_of_two_roll_ups_of_the_same_rows_one_does_nothing(tmp_path, driver, mon
     assert sorted(read_rows(tmp_path / "app" / COMMITS.name)["epoch"]) == list(range(9))
 
 
-def test_a_table_that_lost_commits_the_log_lists_no_more_stops_the_start(tmp_path, driver):
+def test_a_table_that_lost_commits_the_log_no_longer_lists_stops_the_start(tmp_path, driver):
     roll_up(tmp_path / "app", THROUGH_ALL)
     driver.commit(record(tmp_path, 1, 9))
     shutil.rmtree(tmp_path / "app" / "facts" / "_delta_log")
@@ -163,7 +163,7 @@ while time.monotonic() < end:
 
 
 @pytest.mark.faults
-def test_drivers_fight_over_a_log_that_is_rolled_up_all_the_time(tmp_path):
+def test_drivers_fight_over_a_log_that_is_constantly_rolled_up(tmp_path):
     committer(tmp_path, tables=(FACTS,)).claim()
     root = Path(__file__).parents[3]
     fighters = [

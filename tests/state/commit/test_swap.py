@@ -1,4 +1,4 @@
-"""What swaps take out of a table, by days and as a whole, whatever the files' statistics tell."""
+"""What swaps take out of a table, by days and as a whole, whatever statistics the files have."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from datetime import UTC, datetime
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
+from weir.state.commit import log
 from weir.state.commit.files import write_file
-from weir.state.commit.record import TableSwap
-from weir.state.commit.tables import AppendTable, read_rows
+from weir.state.commit.log import COMMITS, commits_above, newest_commit
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import FORMAT_VERSION, SWAP_FORMAT_VERSION, CommitRecord, TableSwap
+from weir.state.commit.tables import AppendTable, file_actions, read_rows
+from weir.state.errors import FormatVersionError
 from weir.state.types import TableSpec
 
 FACTS = TableSpec(
@@ -33,7 +38,7 @@ ROWS = {"inside": START_MS, "before": START_MS - 1, "timeless": None, "far": STA
 )
 @pytest.mark.parametrize("has_statistics", [True, False])
 @pytest.mark.parametrize("are_together", [True, False])
-def test_rows_up_to_the_cut_go_of_the_days_or_all(tmp_path, column, left, has_statistics, are_together):
+def test_rows_up_to_the_cut_go_for_some_days_or_altogether(tmp_path, column, left, has_statistics, are_together):
     def file(rows: dict[str, int | None], epoch: int):
         frame = pl.DataFrame(
             {"name": list(rows), "_ts": list(rows.values()), "_epoch": epoch}, schema_overrides={"_ts": pl.Int64()}
@@ -58,3 +63,20 @@ def test_rows_up_to_the_cut_go_of_the_days_or_all(tmp_path, column, left, has_st
         table.append(3, [], [swap])
         assert set(read_rows(tmp_path / "facts")["name"]) == left
         assert read_rows(tmp_path / "facts").height == len(left)
+
+
+def test_a_row_with_a_swap_has_a_format_that_a_weir_without_swaps_refuses(tmp_path, monkeypatch):
+    """It would append the files and leave the old rows beside them."""
+    driver = Committer(tmp_path, "app", [FACTS], fingerprint="f")
+    driver.claim()
+    swap = TableSwap(backfill="b", table="facts", column=None, start_ms=0, end_ms=1, cut_epoch=0, files=())
+    formats = []
+    for epoch, swaps in enumerate([(), (swap,), ()], 1):
+        driver.commit(CommitRecord(kind="commit", generation=1, epoch=epoch, at_ms=0, fingerprint="f", swaps=swaps))
+        formats.append(newest_commit(tmp_path, "app").format_version)
+    driver.close()
+    assert formats == [FORMAT_VERSION, SWAP_FORMAT_VERSION, FORMAT_VERSION] == [1, 2, 1]
+    folder = tmp_path / "app" / COMMITS.name
+    monkeypatch.setattr(log, "FORMATS", (FORMAT_VERSION,))
+    with pytest.raises(FormatVersionError, match="format version 2"):
+        list(commits_above(folder, file_actions(DeltaTable(folder)), 0))

@@ -1,4 +1,4 @@
-"""Counting the rows that stand without reading more than is needed."""
+"""Counting the rows that stand without reading more than necessary."""
 
 import polars as pl
 import pytest
@@ -41,7 +41,7 @@ def test_a_table_without_files_has_no_rows(tmp_path):
     assert count_rows(table.folder, read_at_most=0) == 0
 
 
-def test_facts_are_counted_whatever_their_number_and_updates_up_to_a_limit(tmp_path):
+def test_facts_are_counted_however_many_and_updates_up_to_a_limit(tmp_path):
     facts, updates = (table_of(tmp_path / name, keys=keys) for name, keys in (("facts", ()), ("updates", ("k",))))
     assert count_rows(facts.folder, read_at_most=5) == 6
     assert count_rows(updates.folder, read_at_most=5) is None

@@ -194,7 +194,7 @@ TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20, dead
 def test_undo_keeps_the_first_image_over_several_epochs(store):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
-    two = apply(store, 2, one, {b"k": b"2", b"new": b"x"})
+    two = apply(store, 2, one, {b"k": b"2", b"new": b"x", b"kept": b"y"})
     apply(store, 3, two, {b"k": b"3"}, deletes=(b"new",))
     assert rows(store, COMMITTED) == {b"k": b"1"}
     assert store.settle(generation=2, expected=one, committed=one) is Settlement.ROLLED_BACK
@@ -342,6 +342,28 @@ def test_another_process_chooses_its_isolation_while_the_task_runs(store, folder
             [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=30
         ).stdout.splitlines()
     assert lines == ["{b'k': b'1'} [b'1', None] 1", "{b'new': b'2'} [None, b'2'] 1"]
+
+
+GROWER = """
+import sys
+from pathlib import Path
+from weir.state.engine.task_store import TaskStore
+from weir.state.types import StateId
+store = TaskStore.open(Path(sys.argv[1]), "0_0", ["a", "b"])
+with store.session() as session:
+    session.put_many("a", [b"big"], [bytes(4 << 20)])
+    store.apply(session, state=StateId(1, 1), expected=None, generation=1, plan_hash="", make_receipt=lambda _: b"")
+"""
+
+
+def test_an_open_store_follows_the_map_that_another_process_has_outgrown(tmp_path, monkeypatch):
+    """PROTOCOL 18: a task's next epoch may run in another worker, and the one after it in this one again."""
+    monkeypatch.setattr(environment, "INITIAL_MAP_BYTES", 1 << 20)
+    store = TaskStore.create(tmp_path / "0_0" / "instance", "0_0", STORES)
+    subprocess.run([sys.executable, "-c", GROWER, str(store.folder)], check=True, timeout=30)
+    assert store.current == StateId(1, 1)
+    assert rows(store) == {b"big": bytes(4 << 20)}
+    store.close()
 
 
 @pytest.mark.slow

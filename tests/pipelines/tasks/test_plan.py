@@ -1,0 +1,40 @@
+"""Plans: the hash names everything that a plan holds."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
+from weir.state.types import BlobRef, StateId, TaskId
+
+RANGE = OffsetRange(topic="t", partition=0, start=0, end=5)
+BLOB = BlobRef(source="a_0", target="b_0", edge="e", state=StateId(1, 1), path="p", rows=1, size_bytes=1)
+PLAN = TaskPlan(task=TaskId(0, 0), instance="first", state=StateId(2, 8), expected=None, committed=None, now_ms=0)
+OTHER = {
+    "task": TaskId(0, 1),
+    "instance": "second",
+    "state": StateId(2, 9),
+    "expected": StateId(2, 7),
+    "committed": StateId(2, 5),
+    "now_ms": 1,
+    "ranges": (RANGE,),
+    "global_ranges": (RANGE,),
+    "until_time_ms": 1_000,
+    "blobs": (BLOB,),
+    "max_bytes": 1,
+    "lets_idle": True,
+    "end_time_ms": 2_000,
+    "max_uncommitted_bytes": 3,
+}
+
+
+def test_equal_plans_have_equal_hashes():
+    assert PLAN.plan_hash == replace(PLAN, ranges=()).plan_hash
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TaskPlan)])
+def test_a_plan_that_differs_in_any_field_has_another_hash(name):
+    """PROTOCOL 4 and 7: a task that answered two different plans with one receipt would skip or repeat input."""
+    assert replace(PLAN, **{name: OTHER[name]}).plan_hash != PLAN.plan_hash
