@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.topology.nodes import AggregateNode, Node
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node
 
 
 @dataclass(eq=False, kw_only=True)
-class CogroupNode(Node):
+class CogroupNode(ChildNode):
     """The records of several grouped streams beside each other.
 
     In Kafka Streams each input has an aggregation of its own over the shared store, and their updates are merged; here

@@ -16,7 +16,7 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.nodes import ChildNode, Node, RecordType
 from weir.pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
 from weir.state.types import StoreSpec
 
@@ -68,7 +68,7 @@ class ResponseRepartitionNode(MessageRepartitionNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class SubscriptionJoinNode(Node):
+class SubscriptionJoinNode(ChildNode):
     """Keeps subscriptions and answers them; its parents are their edge and the right table. Three processors in Kafka
     Streams."""
 
@@ -104,7 +104,7 @@ class SubscriptionJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class ResponseJoinNode(Node):
+class ResponseJoinNode(ChildNode):
     """The joined table; its parents are the edge of the answers and the left table, which it compares them with. Two
     processors in Kafka Streams."""
 

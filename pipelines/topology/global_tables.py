@@ -9,7 +9,7 @@ import polars as pl
 
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
-from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
+from weir.pipelines.topology.nodes import ChildNode, Node, RecordType, SourceNode
 from weir.state.types import StoreSpec
 
 
@@ -23,7 +23,7 @@ class GlobalTableNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class GlobalJoinNode(Node):
+class GlobalJoinNode(ChildNode):
     """Each record of a stream with the row of a global table under the key that it names."""
 
     table: GlobalTableNode

@@ -14,6 +14,7 @@ from weir.pipelines.operators.stream_join import StreamSide
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ChildNode,
     FilterNode,
     MapValuesNode,
     Node,
@@ -24,7 +25,7 @@ from weir.state.types import StoreKind, StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class JoinBufferNode(Node):
+class JoinBufferNode(ChildNode):
     """Holds the records of a stream for the grace of the join behind it, which it is a part of in Kafka Streams."""
 
     store: StoreSpec
@@ -48,7 +49,7 @@ class JoinBufferNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class StreamTableJoinNode(Node):
+class StreamTableJoinNode(ChildNode):
     """Each record of the stream with the row that its key has in the table, which is looked up."""
 
     joiner: Joiner
@@ -73,7 +74,7 @@ class StreamTableJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class TableTableJoinNode(Node):
+class TableTableJoinNode(ChildNode):
     """The rows of two tables under equal keys as a table. In Kafka Streams these are three processors."""
 
     joiner: Joiner
@@ -95,7 +96,7 @@ class TableTableJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class StreamJoinNode(Node):
+class StreamJoinNode(ChildNode):
     """Records of two streams that are close in time. In Kafka Streams these are five processors."""
 
     windows: JoinWindows
@@ -133,14 +134,13 @@ def versioned_store(table: Node) -> StoreSpec | None:
         case TableNode() if table.store.kind is StoreKind.VERSIONED:
             return table.store
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
-            assert table.parent is not None
             return versioned_store(table.parent)
     return None
 
 
 def is_filtered(table: Node) -> bool:
     """Whether ``table`` is a filtered one, mapped perhaps."""
-    if isinstance(table, MapValuesNode) and table.parent is not None:
+    if isinstance(table, MapValuesNode):
         return is_filtered(table.parent)
     return isinstance(table, FilterNode)
 
@@ -157,7 +157,6 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
         case AggregateNode(windows=None):
             return (table,)
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
-            assert table.parent is not None
             return bases(table.parent)
         case TableTableJoinNode():
             return tuple(base for parent in table.parents for base in bases(parent))

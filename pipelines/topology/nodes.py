@@ -62,24 +62,16 @@ class RecordType:
 
 @dataclass(eq=False, kw_only=True)
 class Node:
-    """One node, joined to its parents when it is made."""
+    """One node. Only sources and global tables have no parents; every other node is a ``ChildNode``."""
 
     name: str
     record: RecordType
-    parent: Node | None = None
-    """The only one, or the first: of a join its left side."""
-    others: tuple[Node, ...] = ()
-    """Further parents: of a join its right side."""
-    children: list[Node] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for parent in dict.fromkeys(self.parents):
-            parent.children.append(self)
+    children: list[ChildNode] = field(default_factory=list)
 
     @property
     def parents(self) -> tuple[Node, ...]:
-        """All of them, in the order in which an operator gets their rows."""
-        return () if self.parent is None else (self.parent, *self.others)
+        """All parents, in the order in which an operator gets their rows."""
+        return ()
 
     @property
     def looked_up(self) -> tuple[Node, ...]:
@@ -121,6 +113,24 @@ class Node:
 
 
 @dataclass(eq=False, kw_only=True)
+class ChildNode(Node):
+    """A node with at least one parent, to whose children it adds itself."""
+
+    parent: Node
+    """The first or only parent: of a join, its left side."""
+    others: tuple[Node, ...] = ()
+    """Further parents: of a join, its right side."""
+
+    def __post_init__(self) -> None:
+        for parent in dict.fromkeys(self.parents):
+            parent.children.append(self)
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        return (self.parent, *self.others)
+
+
+@dataclass(eq=False, kw_only=True)
 class SourceNode(Node):
     """A topic, decoded by its serdes."""
 
@@ -145,25 +155,25 @@ class SourceNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class FilterNode(Node):
+class FilterNode(ChildNode):
     predicate: pl.Expr | UserFunction
     is_negated: bool
     is_table: bool
 
 
 @dataclass(eq=False, kw_only=True)
-class MapValuesNode(Node):
+class MapValuesNode(ChildNode):
     mapper: Mapping[str, pl.Expr] | UserFunction
     is_table: bool
 
 
 @dataclass(eq=False, kw_only=True)
-class SelectKeyNode(Node):
+class SelectKeyNode(ChildNode):
     selector: Mapping[str, pl.Expr] | UserFunction
 
 
 @dataclass(eq=False, kw_only=True)
-class MapNode(Node):
+class MapNode(ChildNode):
     """New keys and values: of expressions, or of a function that gives a pair, or any number of them if flat."""
 
     mapper: PairExpressions | UserFunction
@@ -171,34 +181,34 @@ class MapNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class FlatMapValuesNode(Node):
+class FlatMapValuesNode(ChildNode):
     mapper: Mapping[str, pl.Expr] | UserFunction
     exploded: str | None
     """Of expressions, the list column whose elements become records."""
 
 
 @dataclass(eq=False, kw_only=True)
-class PeekNode(Node):
+class PeekNode(ChildNode):
     """Shows records to a function; with nothing behind it, a ``for_each``."""
 
     action: UserFunction
 
 
 @dataclass(eq=False, kw_only=True)
-class SplitNode(Node):
+class SplitNode(ChildNode):
     """Decides which of its children, all of them branches, gets a record."""
 
     predicates: list[pl.Expr | UserFunction]
 
 
 @dataclass(eq=False, kw_only=True)
-class BranchNode(Node):
+class BranchNode(ChildNode):
     index: int | None
     """Of its predicate; None for the default branch."""
 
 
 @dataclass(eq=False, kw_only=True)
-class RepartitionNode(Node):
+class RepartitionNode(ChildNode):
     """The boundary of two sub-topologies: rows go to the task that owns their key.
 
     Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through one that the
@@ -245,7 +255,7 @@ class RepartitionNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class TableNode(Node):
+class TableNode(ChildNode):
     """Makes a table of a stream's records (``table``, ``to_table``)."""
 
     store: StoreSpec
@@ -256,7 +266,7 @@ class TableNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class AggregateNode(Node):
+class AggregateNode(ChildNode):
     store: StoreSpec
     fold: Fold
     windows: Windows | None
@@ -283,12 +293,12 @@ class AggregateNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class LateRecordsNode(Node):
+class LateRecordsNode(ChildNode):
     """The records that its parent, a windowed aggregation, dropped as late, with the bounds of the closed window."""
 
 
 @dataclass(eq=False, kw_only=True)
-class SuppressNode(Node):
+class SuppressNode(ChildNode):
     """Holds a table's updates back, until their window closes or for a time."""
 
     store: StoreSpec
@@ -319,7 +329,7 @@ class SuppressNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class MergeNode(Node):
+class MergeNode(ChildNode):
     """The records of several streams as one stream."""
 
 
@@ -334,12 +344,12 @@ class SeveralTopicsNode(MergeNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class ToStreamNode(Node):
+class ToStreamNode(ChildNode):
     """A table's updates from here on are records of a stream."""
 
 
 @dataclass(eq=False, kw_only=True)
-class TableSinkNode(Node):
+class TableSinkNode(ChildNode):
     """Writes a Delta table."""
 
     table: str

@@ -10,12 +10,12 @@ import polars as pl
 from weir.pipelines.operators.changes import CHANGE
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node, RepartitionNode
 from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class UpdatesSelectNode(Node):
+class UpdatesSelectNode(ChildNode):
     """Makes rows for the tasks of other keys of a table's updates, for which it looks into the table."""
 
     selector: Mapping[str, pl.Expr] | UserFunction

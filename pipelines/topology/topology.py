@@ -6,161 +6,27 @@ A sub-topology is what is joined in memory; two meet only in a repartition edge.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
 
-import msgspec
 import polars as pl
 
 from weir.pipelines.errors import CoPartitioningError, TopologyError
-from weir.pipelines.serdes.partitioner import key_bytes
 from weir.pipelines.serdes.row_type import TIME
 from weir.pipelines.serdes.serde import Serde
 from weir.pipelines.topology.describe import describe
-from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
 from weir.pipelines.topology.global_tables import GlobalTableNode
-from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.nodes import (
-    AggregateNode,
-    MapNode,
     Node,
     RepartitionNode,
-    SelectKeyNode,
     SourceNode,
-    SuppressNode,
     TableSinkNode,
 )
+from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, digest, inputs_of
 from weir.state.commit.record import CommittedTopology
-from weir.state.types import StoreSpec, TableSpec, TaskId
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edge:
-    """Rows that leave one sub-topology for another because their key changed."""
-
-    name: str
-    source: int
-    """Index of the sub-topology that writes."""
-    target: int
-    node: RepartitionNode
-    met: SourceNode | None
-    """The topic whose keys meet its own in the tasks that it leads to; None where it meets other edges at most."""
-
-    @property
-    def schema(self) -> pl.Schema:
-        """Key columns, value columns, ``_ts _partition _offset _deleted``."""
-        return self.node.schema
-
-    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
-        """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key, as it is
-        written in the topic that is met."""
-        return self.node.partition_of(rows, count, key_bytes if self.met is None else self.met.key_bytes)
-
-
-@dataclass(eq=False, kw_only=True)
-class SubTopology:
-    """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
-
-    index: int
-    nodes: tuple[Node, ...]
-    """Parents before children; a repartition edge belongs to the one that writes it."""
-    edges_in: tuple[Edge, ...] = ()
-    edges_out: tuple[Edge, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The topic or edge it reads first; stays the same when operators are added elsewhere."""
-        return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].topic
-
-    @cached_property
-    def keyed_edges(self) -> tuple[Edge, ...]:
-        """Edges that bring rows of its own keys, and so decide how many tasks it has; messages do not."""
-        return tuple(edge for edge in self.edges_in if not edge.node.is_message)
-
-    @cached_property
-    def sources(self) -> tuple[SourceNode, ...]:
-        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
-
-    @cached_property
-    def stores(self) -> tuple[StoreSpec, ...]:
-        """What is kept. A suppression that is evaluated with its aggregation keeps nothing of its own."""
-        return tuple(store for node in self.nodes for store in node.stores)
-
-    @cached_property
-    def inputs(self) -> tuple[str, ...]:
-        """Topics and edges, in the order in which records of one time take their turn: those of tables first."""
-        tables = {name for node in self.nodes for table in node.looked_up for name in _inputs_of(table)}
-        names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
-        return tuple(sorted(names, key=lambda name: name not in tables))
-
-    @cached_property
-    def co_partitioned(self) -> tuple[set[str], ...]:
-        """The topics and edges whose equal keys have to meet in one task: those of each join, and those that lead into
-        one store."""
-        return tuple(
-            {name for parent in node.parents for name in _inputs_of(parent)}
-            for node in self.nodes
-            if node.is_join or node.stores
-        )
-
-    @cached_property
-    def sought_topics(self) -> frozenset[str]:
-        """Those whose keys rows behind a repartition look for, in the partitions of Kafka's default partitioner."""
-        by_key = {edge.name for edge in self.edges_in if not isinstance(edge.node, ResponseRepartitionNode)}
-        return frozenset(
-            source.topic
-            for source in self.sources
-            for together in self.co_partitioned
-            if source.topic in together and together & by_key
-        )
-
-    @cached_property
-    def stored_shape(self) -> list[Any]:
-        """What the data depends on that the sub-topology stores and sends: schemas, serdes, windows and columns of
-        foreign keys, as JSON."""
-        return [
-            [[store.name, _columns(store.key), _columns(store.value), store.kind] for store in self.stores],
-            [[edge.name, _columns(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
-            [
-                [source.topic, repr(source.key_serde), repr(source.value_serde), _columns(source.record.columns)]
-                for source in self.sources
-            ],
-            [
-                *(
-                    [node.store.name, str(node.windows)]
-                    for node in self.nodes
-                    if isinstance(node, (AggregateNode, SuppressNode))
-                ),
-                *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode)),
-                *([node.name, node.foreign_columns] for node in self.nodes if isinstance(node, SubscriptionSendNode)),
-                *(
-                    [node.name, node.send.foreign_columns]
-                    for node in self.nodes
-                    if isinstance(node, SubscriptionJoinNode)
-                ),
-            ],
-        ]
-
-    @cached_property
-    def stored_name(self) -> str:
-        """Its name and a fingerprint of ``stored_shape``: what folders, changelog rows and blobs carry (PROTOCOL 23).
-
-        Operators that are added elsewhere change neither, its number may.
-        """
-        return f"{quote(self.name, safe='')}-{_digest(self.stored_shape, 4)}"
-
-    @cached_property
-    def sinks(self) -> tuple[TableSinkNode, ...]:
-        return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
-
-    @cached_property
-    def finishers(self) -> Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]]:
-        """By store: state columns to finished values; other columns of the frame stay as they are."""
-        return {node.store.name: node.fold.finish for node in self.nodes if isinstance(node, AggregateNode)}
+from weir.state.types import TableSpec, TaskId
 
 
 @dataclass(eq=False)
@@ -269,13 +135,13 @@ class Topology:
     @cached_property
     def fingerprint(self) -> str:
         """Names the structure: nodes and how they are joined, schemas, stores, windows; not the code of functions."""
-        return _digest(
+        return digest(
             [
                 [
                     [sub_topology.stored_shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.sub_topologies
                 ],
-                [[spec.name, _columns(spec.schema), list(spec.keys)] for spec in self.table_specs()],
+                [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],
             ],
             16,
         )
@@ -289,21 +155,13 @@ def table_spec(sink: TableSinkNode) -> TableSpec:
     return TableSpec(name=sink.table, schema=schema, keys=tuple(sink.record.key_columns) if sink.is_updates else ())
 
 
-def _digest(shape: list[Any], size: int) -> str:
-    return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
-
-
 def _joined(node: Node) -> list[Any]:
     return [
         node.name,
-        node.parent.name if node.parent else None,
+        node.parents[0].name if node.parents else None,
         list(node.store_names),
-        *(other.name for other in node.others),
+        *(other.name for other in node.parents[1:]),
     ]
-
-
-def _columns(schema: pl.Schema) -> list[list[str]]:
-    return [[name, str(dtype)] for name, dtype in schema.items()]
 
 
 def _check_names(nodes: Iterable[Node]) -> None:
@@ -332,18 +190,6 @@ def _check_names(nodes: Iterable[Node]) -> None:
         for name in names:
             if names.count(name) > 1:
                 raise TopologyError(f"the {what} {name!r} is declared {names.count(name)} times; {way_out}")
-
-
-def _inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
-    """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key`` only those that no map or new
-    key on the way may have given another one."""
-    if under_own_key and isinstance(node, MapNode | SelectKeyNode):
-        return set()
-    if isinstance(node, SourceNode):
-        return {node.topic}
-    if isinstance(node, RepartitionNode):
-        return {node.name}
-    return {name for parent in node.parents for name in _inputs_of(parent, under_own_key=under_own_key)}
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
@@ -378,9 +224,9 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
     """The first topic whose keys come together with those of ``entrance``, be it by way of others."""
     meetings = [
-        {name for parent in node.parents for name in _inputs_of(parent, under_own_key=True)}
+        {name for parent in node.parents for name in inputs_of(parent, under_own_key=True)}
         for node in members
-        if node.others
+        if len(node.parents) > 1
     ]
     known = {entrance.name}
     while found := set().union(*(names for names in meetings if names & known)) - known:
