@@ -10,8 +10,8 @@ import polars as pl
 
 from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
 from weir.pipelines.dsl.graph import Graph
-from weir.pipelines.dsl.stream import KStream
-from weir.pipelines.dsl.table import KTable, TtlClock, add_table
+from weir.pipelines.dsl.streams import KStream, KTable
+from weir.pipelines.dsl.table_operations import TtlClock, add_table
 from weir.pipelines.dsl.windowing import idle_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
@@ -92,9 +92,10 @@ class StreamsBuilder:
         than the newest of its key changes the history alone: no join of tables, no grouping and no output of the table.
         """
         source = self._source(topic, key, value, timestamp, idle_after)
-        return add_table(
+        node = add_table(
             self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
         )
+        return KTable(self._graph, node)
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
         """The newest value of each key of the whole ``topic``, of all its partitions, on every worker.
