@@ -87,7 +87,7 @@ class Branches(Generic[StreamT]):
     ) -> None:
         child = self._name + (number if name is None else check_name("branch", name))
         if any(node.name == child for node in self._graph.nodes):
-            raise TopologyError(f"two branches are called {child!r}; give each its own name")
+            raise TopologyError(f"there are two branches {child!r}; give each its own name")
         self._graph.new_name(child)  # Kafka Streams uses up a number here without showing it
         branch = self._make(
             self._graph.add(BranchNode(name=child, parent=self._node, record=self._node.record, index=index))

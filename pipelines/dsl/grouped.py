@@ -257,7 +257,7 @@ def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulat
     for name in [*key, *state]:
         is_taken = state.count(name) > 1 or (name in key and name in state and name not in names)
         if is_taken or name.endswith(STORED):
-            raise TopologyError(f"agg({store!r}): Weir keeps state of its own in a column {name!r}; rename it")
+            raise TopologyError(f"agg({store!r}): the column name {name!r} is reserved for Weir's own state; rename it")
     return ColumnFold(tuple(accumulators)), RowType(pl.Schema({each.name: each.output for each in accumulators}))
 
 

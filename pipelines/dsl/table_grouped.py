@@ -48,7 +48,9 @@ class GroupedTable(Aggregating[TableT]):
             if not isinstance(aggregate, (Aggregate, Count)):
                 raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...) or Mean(...)")
             if name.endswith(STORED):
-                raise TopologyError(f"agg({store!r}): Weir keeps state of its own in a column {name!r}; rename it")
+                raise TopologyError(
+                    f"agg({store!r}): the column name {name!r} is reserved for Weir's own state; rename it"
+                )
         columns = self._node.record.columns
         accumulators = tuple(bind_signed(aggregate, name, columns) for name, aggregate in aggregates.items())
         output = RowType(pl.Schema({each.name: each.output for each in accumulators}))

@@ -324,8 +324,8 @@ def add_table(
             )
         if VALID_FROM in record.columns:
             raise TopologyError(
-                f"the table {store!r} is versioned, and its store keeps the time from which a row is valid in "
-                f"{VALID_FROM!r}; rename the column"
+                f"the table {store!r} is versioned, and {VALID_FROM!r} is where its store keeps the time from which "
+                "a row is valid; rename the column"
             )
         spec = versioned_spec(
             spec.name, spec.key, spec.value, history_ms=positive_ms(history_retention, "history_retention")
