@@ -44,7 +44,7 @@ def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[Glob
         for node in sub_topology.nodes:
             lines += _node(node)
         lines.append("")
-    return "Topologies:\n " + "\n".join(lines)  # as there, the first heading stands one blank further in
+    return "Topologies:\n " + "\n".join(lines)  # as in Kafka Streams, the first heading is indented by one more space
 
 
 def _node(node: Node) -> list[str]:
@@ -59,16 +59,16 @@ def _node(node: Node) -> list[str]:
     if isinstance(node, CogroupNode):
         return _cogroup(node)
     if isinstance(node, AggregateNode) and isinstance(node.parent, CogroupNode):
-        return []  # it stands with the aggregations that it merges
+        return []  # shown with the aggregations that it merges
     if isinstance(node, JoinBufferNode):
-        return []  # it stands with its join
+        return []  # shown with its join
     shown = (
         parent.parent if isinstance(parent, JoinBufferNode) else parent
         for parent in dict.fromkeys(node.parents)
         if parent not in node.looked_up
     )
     if isinstance(node, SourceNode) and any(isinstance(child, SeveralTopicsNode) for child in node.children):
-        return []  # it stands with the other topics of its stream
+        return []  # shown with the other topics of its stream
     before = ", ".join(_source_name(parent) for parent in shown) or "none"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]

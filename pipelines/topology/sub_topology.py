@@ -38,7 +38,7 @@ class Edge:
     target: int
     node: RepartitionNode
     met: SourceNode | None
-    """The topic whose keys meet its own in the tasks that it leads to; None where it meets other edges at most."""
+    """The topic whose keys meet its own in the tasks that it leads to; None if it meets no topic."""
 
     @property
     def schema(self) -> pl.Schema:
@@ -46,8 +46,8 @@ class Edge:
         return self.node.schema
 
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
-        """Target partition of each row, Int32 in ``[0, count)``; Kafka's default partitioner over the key, as it is
-        written in the topic that is met."""
+        """The target partition of each row, Int32 in ``[0, count)``, by Kafka's default partitioner over the key as it
+        is written in the topic that it meets."""
         return self.node.partition_of(rows, count, key_bytes if self.met is None else self.met.key_bytes)
 
 
@@ -57,18 +57,18 @@ class SubTopology:
 
     index: int
     nodes: tuple[Node, ...]
-    """Parents before children; a repartition edge belongs to the one that writes it."""
+    """Parents before children; a repartition belongs to the sub-topology that writes it."""
     edges_in: tuple[Edge, ...] = ()
     edges_out: tuple[Edge, ...] = ()
 
     @property
     def name(self) -> str:
-        """The topic or edge it reads first; stays the same when operators are added elsewhere."""
+        """The topic or edge that it reads first; stays the same when operators are added elsewhere."""
         return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].topic
 
     @cached_property
     def keyed_edges(self) -> tuple[Edge, ...]:
-        """Edges that bring rows of its own keys, and so decide how many tasks it has; messages do not."""
+        """Edges that bring rows of its own keys, and so decide how many tasks it has; edges of messages do not."""
         return tuple(edge for edge in self.edges_in if not edge.node.is_message)
 
     @cached_property
@@ -77,20 +77,20 @@ class SubTopology:
 
     @cached_property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """What is kept. A suppression that is evaluated with its aggregation keeps nothing of its own."""
+        """All stores. A suppression that is evaluated with its aggregation has none of its own."""
         return tuple(store for node in self.nodes for store in node.stores)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Topics and edges, in the order in which records of one time take their turn: those of tables first."""
+        """Topics and edges, in the order in which records of the same time take their turn: those of tables first."""
         tables = {name for node in self.nodes for table in node.looked_up for name in inputs_of(table)}
         names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
         return tuple(sorted(names, key=lambda name: name not in tables))
 
     @cached_property
     def co_partitioned(self) -> tuple[set[str], ...]:
-        """The topics and edges whose equal keys have to meet in one task: those of each join, and those that lead into
-        one store."""
+        """The topics and edges whose equal keys must meet in one task: those of each join, and those that lead into one
+        store."""
         return tuple(
             {name for parent in node.parents for name in inputs_of(parent)}
             for node in self.nodes
@@ -99,7 +99,7 @@ class SubTopology:
 
     @cached_property
     def sought_topics(self) -> frozenset[str]:
-        """Those whose keys rows behind a repartition look for, in the partitions of Kafka's default partitioner."""
+        """Topics in which repartitioned rows look for their keys, in the partitions of Kafka's default partitioner."""
         by_key = {edge.name for edge in self.edges_in if not isinstance(edge.node, ResponseRepartitionNode)}
         return frozenset(
             source.topic
@@ -110,8 +110,8 @@ class SubTopology:
 
     @cached_property
     def stored_shape(self) -> list[Any]:
-        """What the data depends on that the sub-topology stores and sends: schemas, serdes, windows and columns of
-        foreign keys, as JSON."""
+        """All that the stored and sent data depends on: schemas, serdes, windows and columns of foreign keys, as
+        JSON."""
         return [
             [[store.name, columns_of(store.key), columns_of(store.value), store.kind] for store in self.stores],
             [[edge.name, columns_of(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
@@ -139,7 +139,7 @@ class SubTopology:
     def stored_name(self) -> str:
         """Its name and a fingerprint of ``stored_shape``: what folders, changelog rows and blobs carry (PROTOCOL 23).
 
-        Operators that are added elsewhere change neither, its number may.
+        Operators that are added elsewhere change neither, though they may change its number.
         """
         return f"{quote(self.name, safe='')}-{digest(self.stored_shape, 4)}"
 
@@ -149,13 +149,13 @@ class SubTopology:
 
     @cached_property
     def finishers(self) -> Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]]:
-        """By store: state columns to finished values; other columns of the frame stay as they are."""
+        """By store, what turns state columns into finished values; other columns of the frame stay as they are."""
         return {node.store.name: node.fold.finish for node in self.nodes if isinstance(node, AggregateNode)}
 
 
 def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
-    """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key`` only those that no map or new
-    key on the way may have given another one."""
+    """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key``, only those whose keys no node
+    on the way may have changed."""
     if under_own_key and isinstance(node, MapNode | SelectKeyNode):
         return set()
     if isinstance(node, SourceNode):

@@ -1,7 +1,7 @@
-"""The topology: nodes split into sub-topologies, their stores, tables, edges and partition counts.
+"""The topology: nodes split into sub-topologies, with output tables, edges and partition counts.
 
-A sub-topology is what is joined in memory; two meet only in a repartition edge. Executing one belongs to
-``weir.pipelines.tasks``.
+A sub-topology is what is joined in memory (``sub_topology``); two of them meet only in a repartition edge.
+``weir.pipelines.tasks`` executes them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from weir.state.types import TableSpec, TaskId
 
 @dataclass(eq=False)
 class Topology:
-    """What a builder described, checked and split. Equal programs give equal fingerprints in every process."""
+    """What a builder described, checked and split. Equal programs have equal fingerprints in every process."""
 
     nodes: tuple[Node, ...]
-    """All nodes in the order they were made."""
+    """All nodes, in the order in which they were made."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     edges: tuple[Edge, ...] = field(init=False)
 
@@ -45,7 +45,7 @@ class Topology:
             raise TopologyError("the topology reads nothing; begin with builder.stream(...) or builder.table(...)")
 
     def topics(self) -> tuple[str, ...]:
-        """Source topics, in the order they were declared."""
+        """Source topics, in the order in which they were declared."""
         return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
 
     @cached_property
@@ -54,7 +54,7 @@ class Topology:
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
 
     def serdes(self) -> tuple[Serde, ...]:
-        """Those of all topics."""
+        """The serdes of all topics."""
         sources = [
             *(node for node in self.nodes if isinstance(node, SourceNode)),
             *(table.source for table in self.global_tables),
@@ -72,11 +72,11 @@ class Topology:
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
 
-        As many as the widest topic that is read has partitions. Behind repartitions alone, as many as they ask for,
-        else as the widest of what flows into them.
+        A sub-topology has as many tasks as the widest topic that it reads has partitions. One that reads only
+        repartitions has as many as they ask for, or else as many as the widest sub-topology that writes them.
 
         Raises:
-            CoPartitioningError: What a join brings together differs in its counts.
+            CoPartitioningError: Topics or edges that a join brings together have different counts.
         """
         given = {
             sub_topology.index: {source.topic: source_counts[source.topic] for source in sub_topology.sources}
@@ -95,7 +95,7 @@ class Topology:
         return dict(sorted(counts.items()))
 
     def task_name(self, task: TaskId) -> str:
-        """What a task is called where data is stored: ``flights-9f86d081_3`` for ``0_3``."""
+        """A task's name in stored data: ``flights-9f86d081_3`` for ``0_3``."""
         return f"{self.sub_topologies[task.sub_topology].stored_name}_{task.partition}"
 
     def task_of(self, name: str) -> TaskId:
@@ -117,7 +117,7 @@ class Topology:
         )
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of a store's state as users see them: state columns replaced by finished values.
+        """Rows of a store's state as users see them: state columns are replaced by finished values.
 
         Raises:
             KeyError: No store has that name.
@@ -134,7 +134,8 @@ class Topology:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the structure: nodes and how they are joined, schemas, stores, windows; not the code of functions."""
+        """Identifies the structure: nodes and how they are joined, schemas, stores, windows; not the code of
+        functions."""
         return digest(
             [
                 [
@@ -193,10 +194,10 @@ def _check_names(nodes: Iterable[Node]) -> None:
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
-    """Sub-topologies in an order where edges go from a lower index to a higher one, unless they lead back."""
+    """Sub-topologies in an order in which edges lead from a lower index to a higher one, unless they lead back."""
     heads: list[Node] = [node for node in nodes if isinstance(node, SourceNode)]
     groups: list[tuple[set[Node], set[Node]]] = []
-    for head in heads:  # grows by the repartitions met on the way
+    for head in heads:  # grows by the repartitions found on the way
         if not any(head in entrances for entrances, _ in groups):
             entrances, members = _joined_to(head)
             groups.append((entrances, members))
@@ -222,7 +223,7 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
 
 
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
-    """The first topic whose keys come together with those of ``entrance``, be it by way of others."""
+    """The first topic whose keys meet those of ``entrance``, directly or by way of others."""
     meetings = [
         {name for parent in node.parents for name in inputs_of(parent, under_own_key=True)}
         for node in members
@@ -236,9 +237,9 @@ def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | Non
 
 
 def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
-    """The sources and repartitions that lead into what is joined in memory to ``head``, and the nodes in there.
+    """The sources and repartitions that lead into what is joined in memory with ``head``, and the nodes within.
 
-    A repartition that leads out is one of the nodes, one that leads in is not.
+    A repartition that leads out is one of the nodes; one that leads in is not.
     """
     entrances, members = {head}, set[Node]()
     waiting: list[Node] = [head] if isinstance(head, SourceNode) else list(head.children)
@@ -261,8 +262,8 @@ def _joined_to(head: Node) -> tuple[set[Node], set[Node]]:
 
 
 def _writers_first(groups: list[tuple[set[Node], set[Node]]]) -> list[tuple[set[Node], set[Node]]]:
-    """In the order given, but behind those whose repartitions lead in, messages aside; where they lead in a circle, the
-    first goes."""
+    """The groups in the order given, but each after those whose repartitions lead into it, apart from messages; where
+    they lead in a circle, the first comes first."""
     waiting, ordered = list(groups), list[tuple[set[Node], set[Node]]]()
     while waiting:
         ready = (
