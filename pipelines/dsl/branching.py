@@ -16,7 +16,7 @@ StreamT = TypeVar("StreamT")
 
 
 class Branches(Generic[StreamT]):
-    """The branches of a split. The streams are ``KStream``, which splits and so stands above this, in ``streams``."""
+    """The branches of a split. They are ``KStream``, which is defined above this, in ``streams``."""
 
     def __init__(self, graph: Graph, parent: Node, name: str | None, make: Callable[[Node], StreamT]) -> None:
         self._graph, self._make = graph, make

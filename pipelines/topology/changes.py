@@ -16,7 +16,7 @@ from weir.state.commit.record import CommitRecord, CommittedTopology
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """A changed setting of a store that is kept; "" where it was not or is no longer set."""
+    """A changed setting of a store that is kept; "" where it was not set, or no longer is."""
 
     store: str
     setting: str

@@ -13,7 +13,7 @@ def builder():
     return made
 
 
-def test_defaults_are_those_of_the_documentation():
+def test_defaults_are_the_documented_ones():
     application = Application("a", builder())
     assert application.commit_interval == timedelta(seconds=1)
     assert (application.on_error, application.start, application.max_skew) == ("fail", "earliest", None)

@@ -273,7 +273,7 @@ TABLE = dict(key=String("user"), value=Json(Click), store="t")
 )
 @pytest.mark.parametrize("options", [{}, {"windows": CLOSE, "store": "s"}])
 def test_an_outer_join_of_a_stream_and_a_table_is_refused(other, options):
-    """Kafka Streams has none: a row of the table without a record is no event."""
+    """Kafka Streams has none: an unmatched table row is not a stream event."""
     builder = StreamsBuilder()
     with pytest.raises(TopologyError, match=r"outer_join joins two streams, and got a \w*KTable; use left_join"):
         clicks(builder).outer_join(other(builder), **options)
@@ -286,7 +286,7 @@ def test_an_outer_join_of_a_stream_and_a_table_is_refused(other, options):
         lambda b: dict(other=b.global_table("t", **TABLE), key="user"),
     ],
 )
-def test_a_name_that_a_join_would_not_use_is_refused(other):
+def test_a_name_that_a_join_cannot_use_is_refused(other):
     builder = StreamsBuilder()
     options = other(builder)
     with pytest.raises(TopologyError, match=r"cannot join a .* this way; pass a stream"):
@@ -309,7 +309,7 @@ def test_a_name_that_a_join_would_not_use_is_refused(other):
         lambda one, two: clicks(one).group_by_key().cogroup(n=Count()).cogroup(clicks(two).group_by_key(), m=Count()),
     ],
 )
-def test_what_two_builders_describe_does_not_meet(meet):
+def test_streams_and_tables_of_two_builders_cannot_meet(meet):
     """The topology of one builder would never read the other's topics."""
     one, two = StreamsBuilder(), StreamsBuilder()
     with pytest.raises(TopologyError, match=r"come from two StreamsBuilders, .*; make both with the same"):
@@ -353,7 +353,7 @@ def returning_click(*taken) -> Click:
         ),
     ],
 )
-def test_a_function_of_other_arguments_than_it_would_get_is_refused(describe, wanted):
+def test_a_function_whose_parameters_do_not_fit_is_refused(describe, wanted):
     def four(one, two, three, four) -> Click:
         return Click("x", 1)
 
@@ -363,7 +363,7 @@ def test_a_function_of_other_arguments_than_it_would_get_is_refused(describe, wa
         describe(clicks(), four)
 
 
-def test_a_function_that_does_not_say_what_it_takes_is_accepted():
+def test_a_function_without_a_known_signature_is_accepted():
     builder = StreamsBuilder()
     numbers = builder.stream("numbers", key=String(), value=String()).filter(operator.eq)
     numbers.group_by_key().reduce("least", min)
@@ -382,7 +382,7 @@ def longest(reduced: Click, value: Click) -> Click:
         lambda grouped: grouped.windowed_by(WINDOWS).reduce("s", longest),
     ],
 )
-def test_a_key_that_the_result_has_as_a_column_too_is_refused_with_a_way_out_that_works(aggregate):
+def test_a_key_that_is_also_a_column_of_the_result_is_refused_with_a_way_out_that_works(aggregate):
     with pytest.raises(
         TopologyError,
         match=re.escape(

@@ -1,6 +1,6 @@
-"""Fingerprints and stored names as they were written: state that is kept under them goes on with every later version.
+"""Fingerprints and stored names as earlier versions wrote them: their state must be found under the same names.
 
-When one of these literals has to change, committed state of earlier versions no longer fits: say so in the changelog.
+If one of these literals has to change, state committed by earlier versions no longer fits: say so in the changelog.
 """
 
 from __future__ import annotations
