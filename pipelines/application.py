@@ -1,6 +1,6 @@
 """Applications: a topology and the settings that belong to the program, and how one is loaded by name.
 
-What belongs to a place (brokers, folders, slots) is no part of it.
+Settings of an installation (brokers, folders, slots) are not part of an application.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_LIMIT = -1
 
 
 class Application:
-    """One topology under one id. The topology is built here, so that its errors come at once."""
+    """One topology under one id. The topology is built here, so that its errors show at once."""
 
     def __init__(
         self,
@@ -44,25 +44,25 @@ class Application:
         Args:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
             builder: What the program describes; later additions to it are not seen.
-            commit_interval: How long results wait at most for their commit.
-            on_error: What a record that cannot be read does: stop the run, or go to the dead letters.
-            start: Where a topic without a committed offset is read from.
-            max_skew: How far one partition may run ahead of another in event time while input is far behind.
+            commit_interval: How long results wait for their commit at most.
+            on_error: What to do with a record that cannot be read: stop the run, or put it into the dead letters.
+            start: Where to begin in a topic without a committed offset.
+            max_skew: How far one partition may run ahead of another in event time while a run catches up.
             max_task_idle: How long a task that reads several topics waits for one that has no records while others
-                have some; records that are on the brokers are waited for in any case. None waits for neither.
-            uncommitted_max_bytes: A commit comes earlier once the uncommitted state reaches this; an epoch that would
-                pass it by more than one batch of records stops reading. -1 is no limit.
-            state_isolation: What queries of the stores see that say nothing else: committed epochs, or the newest too.
-            own_stores: Stores of your own (``weir.FollowingStore``) that follow a store of the topology, by its
-                name: what opens one, given a folder where it may keep its files. They get committed rows only.
+                have some; it always waits for records that are on the brokers. With None it waits for neither.
+            uncommitted_max_bytes: Commit early once the uncommitted state reaches this; an epoch that would exceed it
+                by more than one batch of records stops reading. -1 means no limit.
+            state_isolation: What queries of the stores see by default: only committed epochs, or the newest too.
+            own_stores: Stores of your own (``weir.FollowingStore``), each under the name of the store of the topology
+                that it follows: what opens it, given a folder for its files. They get committed rows only.
 
         Raises:
-            TopologyError: The topology or a setting cannot run.
+            TopologyError: The topology or a setting is invalid.
         """
         if not isinstance(id, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
             raise TopologyError(
-                f"the application id {id!r} does not do; use letters, digits, dash and underscore, "
-                "with a letter or digit first"
+                f"the application id {id!r} is invalid; use letters, digits, dashes and underscores, and begin with "
+                "a letter or digit"
             )
         if not isinstance(builder, StreamsBuilder):
             raise TopologyError(
@@ -112,17 +112,17 @@ def load_application(name: str) -> Application:
     """The application that ``package.module:attribute`` names.
 
     Raises:
-        ApplicationLoadError: The name, the module or the attribute does not lead to one.
+        ApplicationLoadError: The name does not lead to an application.
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise ApplicationLoadError(
-            f"{name!r} does not name an application; write package.module:attribute, as "
+            f"{name!r} does not name an application; write package.module:attribute, for example "
             "weir.pipelines.examples.flights:app"
         )
     if "/" in module_name or module_name.endswith(".py"):
         raise ApplicationLoadError(
-            f"{name!r} names a file; write its module, as {Path(module_name).stem}:{attribute}, "
+            f"{name!r} names a file; name its module, as in {Path(module_name).stem}:{attribute}, "
             "and run from the folder that holds it"
         )
     try:
@@ -153,7 +153,7 @@ def load_application(name: str) -> Application:
 
 
 def _near(error: Exception) -> str:
-    """What else an object has, where a name that it does not have begins or resembles that."""
+    """What the object has instead of a missing attribute: names that begin with it or resemble it."""
     if not isinstance(error, AttributeError) or not error.name:
         return ""
     names = [name for name in dir(error.obj) if not name.startswith("_")]
@@ -162,6 +162,6 @@ def _near(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The line of a module at which importing it failed; a syntax error says its own."""
+    """The line at which the import of a module failed; a syntax error names its own."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
     return "" if isinstance(error, SyntaxError) or not lines else f"{lines[-1].filename}, line {lines[-1].lineno}: "

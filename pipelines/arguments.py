@@ -1,4 +1,4 @@
-"""What a program passes, checked where it is passed: durations and whole numbers."""
+"""Checks of what a program passes: durations and whole numbers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from weir.pipelines.errors import TopologyError
 
 
 def to_ms(duration: timedelta, name: str) -> int:
-    """Whole milliseconds of ``duration``; raises ``TopologyError`` when it is none, or some of it would be lost."""
+    """``duration`` in whole milliseconds; raises ``TopologyError`` for another type, or if a fraction would be lost."""
     if not isinstance(duration, timedelta):
-        raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, as timedelta(minutes=10)")
+        raise TopologyError(f"{name} is {duration!r}; pass a datetime.timedelta, for example timedelta(minutes=10)")
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if rest:
         raise TopologyError(
@@ -21,26 +21,26 @@ def to_ms(duration: timedelta, name: str) -> int:
 
 
 def positive_ms(duration: timedelta, name: str) -> int:
-    """As ``to_ms``; raises ``TopologyError`` when it is not above zero."""
+    """Like ``to_ms``; also raises ``TopologyError`` when it is not above zero."""
     if (found := to_ms(duration, name)) < 1:
         raise TopologyError(f"{name} is {duration_text(duration)}; it must be at least one millisecond")
     return found
 
 
 def not_negative_ms(duration: timedelta, name: str) -> int:
-    """As ``to_ms``; raises ``TopologyError`` when it is negative."""
+    """Like ``to_ms``; also raises ``TopologyError`` when it is negative."""
     if (found := to_ms(duration, name)) < 0:
         raise TopologyError(f"{name} is {duration_text(duration)}; it must not be negative")
     return found
 
 
 def duration_text(duration: timedelta) -> str:
-    """As ``0:05:00``, or ``-0:05:00``, for people."""
+    """For people: ``0:05:00`` or ``-0:05:00``."""
     return f"-{-duration}" if duration < timedelta(0) else str(duration)
 
 
 def whole_number(number: Any, name: str, least: int) -> int:
-    """``number``; raises ``TopologyError`` when it is no whole number from ``least`` on."""
+    """``number``; raises ``TopologyError`` unless it is a whole number of at least ``least``."""
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
         raise TopologyError(f"{name} is {number!r}; it must be a whole number from {least}")
     return number

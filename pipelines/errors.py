@@ -32,7 +32,7 @@ class ApplicationLoadError(Exception):
 
 
 class BadInputError(Exception):
-    """A record could not be read and the application says ``on_error="fail"``."""
+    """A record could not be read, and the application has ``on_error="fail"``."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         super().__init__(topic, partition, offset, reason)
@@ -46,7 +46,7 @@ class BadInputError(Exception):
 
 
 class PartitionerError(Exception):
-    """Keys of a topic lie in other partitions than those where repartitioned rows look for them."""
+    """Keys of a topic are not in the partitions where repartitioned rows look for them."""
 
     def __init__(self, topic: str, partition: int, elsewhere: int, keys: int) -> None:
         super().__init__(topic, partition, elsewhere, keys)
@@ -54,8 +54,8 @@ class PartitionerError(Exception):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong into "
-            "other partitions by Kafka's default partitioner, so that repartitioned rows would not meet them; "
+            f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong in "
+            "other partitions by Kafka's default partitioner, so repartitioned rows would not meet them; "
             "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)"
         )
 
@@ -65,7 +65,7 @@ class QueryError(Exception):
 
 
 class BufferFullError(Exception):
-    """A suppression's buffer has passed a limit and may not forward anything early."""
+    """A suppression's buffer has exceeded a limit and may not forward anything early."""
 
     def __init__(self, name: str, records: int | None, size: int | None) -> None:
         super().__init__(name, records, size)
@@ -74,23 +74,24 @@ class BufferFullError(Exception):
     def __str__(self) -> str:
         limits = " and ".join(
             [
-                *([f"{self.records:,} records"] if self.records is not None else []),
-                *([f"{self.bytes:,} bytes"] if self.bytes is not None else []),
+                f"{limit:,} {unit}{'' if limit == 1 else 's'}"
+                for limit, unit in ((self.records, "record"), (self.bytes, "byte"))
+                if limit is not None
             ]
         )
         return (
-            f"{self.name}: the buffer has passed its limit of {limits} and is to shut down when full; raise the "
-            "limit, shorten the grace, or use spill_to_disk_when_full()"
+            f"{self.name}: the buffer has exceeded its limit of {limits} and shuts down when full; raise the limit, "
+            "shorten the grace, or use spill_to_disk_when_full()"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPlace:
-    """Which record it is: by topic, partition and offset where it is read from a topic, else by time; and by key."""
+    """Identifies a record: by topic, partition and offset if it was read from a topic, else by time; and by key."""
 
     partition: int
     offset: int
-    """Without a topic, whatever the task orders records by."""
+    """Without a topic, the number by which the task orders records."""
     time_ms: int
     key: Mapping[str, Any]
     topic: str | None = None
@@ -115,7 +116,7 @@ class UserFunctionError(Exception):
 
 
 def _utc(time_ms: int) -> str:
-    """As ``2024-01-01T00:00:00Z``; of a time that a datetime cannot hold, its milliseconds."""
+    """For example ``2024-01-01T00:00:00Z``; milliseconds for a time that a datetime cannot hold."""
     try:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat().replace("+00:00", "Z")
     except OverflowError:

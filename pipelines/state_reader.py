@@ -23,7 +23,7 @@ from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
-from weir.pipelines.topology.topology import SubTopology
+from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateReader as Snapshot
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import open_reader

@@ -1,19 +1,21 @@
 """The public names of ``weir``; errors, reprs and pickles show them as names of ``weir``, wherever they are defined."""
 
 from weir.pipelines.application import Application, load_application
-from weir.pipelines.dsl.branching import BranchedKStream
 from weir.pipelines.dsl.builder import StreamsBuilder
-from weir.pipelines.dsl.cogrouped import (
-    CogroupedKStream,
-    SessionWindowedCogroupedKStream,
-    TimeWindowedCogroupedKStream,
-)
 from weir.pipelines.dsl.global_table import GlobalKTable
-from weir.pipelines.dsl.grouped import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
-from weir.pipelines.dsl.stream import KStream
+from weir.pipelines.dsl.streams import (
+    BranchedKStream,
+    CogroupedKStream,
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    SessionWindowedCogroupedKStream,
+    SessionWindowedKStream,
+    TimeWindowedCogroupedKStream,
+    TimeWindowedKStream,
+)
 from weir.pipelines.dsl.suppressed import BufferConfig, EagerBufferConfig, StrictBufferConfig, Suppressed
-from weir.pipelines.dsl.table import KTable
-from weir.pipelines.dsl.table_grouped import KGroupedTable
 from weir.pipelines.dsl.windowing import EmitStrategy
 from weir.pipelines.errors import (
     ApplicationLoadError,

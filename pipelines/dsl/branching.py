@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Self, TypeVar
 
 import polars as pl
 
@@ -12,52 +12,83 @@ from weir.pipelines.dsl.stateless import checked_predicate
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.topology.nodes import BranchNode, Node, SplitNode
 
-if TYPE_CHECKING:
-    from weir.pipelines.dsl.stream import KStream
-
-Chain = Callable[["KStream"], "KStream | None"]
+StreamT = TypeVar("StreamT")
 
 
-class BranchedKStream:
-    """What ``KStream.split`` returns: add branches, then end with ``default_branch`` or ``no_default_branch``.
+class Branches(Generic[StreamT]):
+    """The branches of a split. They are ``KStream``, which is defined above this, in ``streams``."""
 
-    Both give the branches by name: the split's name and the branch's; a branch without a name has its number,
-    from 1, the default branch 0.
-    """
-
-    def __init__(self, graph: Graph, parent: Node, name: str | None, make: Callable[[Node], KStream]) -> None:
+    def __init__(self, graph: Graph, parent: Node, name: str | None, make: Callable[[Node], StreamT]) -> None:
         self._graph, self._make = graph, make
-        number = graph.new_name("KSTREAM-BRANCH-")  # a name of its own takes one too, as Kafka Streams counts
+        number = graph.new_name("KSTREAM-BRANCH-")  # also counted for a split with a name, as in Kafka Streams
         self._name = number if name is None else check_name("split", name)
         self._node = graph.add(SplitNode(name=self._name, parent=parent, record=parent.record, predicates=[]))
-        self._branches: dict[str, KStream] = {}
+        self._branches: dict[str, StreamT] = {}
 
     def branch(
-        self, predicate: pl.Expr | Callable[[Any, Any], bool], name: str | None = None, *, then: Chain | None = None
-    ) -> BranchedKStream:
-        """The records for which the predicate is true and that no earlier branch has taken.
+        self,
+        predicate: pl.Expr | Callable[[Any, Any], bool],
+        name: str | None = None,
+        *,
+        then: Callable[[StreamT], StreamT | None] | None = None,
+    ) -> Self:
+        """Add a branch: the records for which the predicate is true and that no earlier branch has taken.
 
-        ``then`` is called with the branch at once; the stream that it returns stands under the branch's name, and if
+        ``then`` is called at once with the branch; the stream that it returns is kept under the branch's name, and if
         it returns None the name is left out.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("order"), value=Int64("cents"))
+            >>> split = orders.split("by-size-").branch(col("cents") > 10_000, "large")
+            >>> sorted(split.default_branch("small"))
+            ['by-size-large', 'by-size-small']
         """
         self._node.predicates.append(checked_predicate(self._name, self._node, predicate))
         self._add(len(self._node.predicates) - 1, str(len(self._node.predicates)), name, then)
         return self
 
-    def default_branch(self, name: str | None = None, *, then: Chain | None = None) -> dict[str, KStream]:
-        """The records that no branch has taken; ends the split."""
+    def default_branch(
+        self, name: str | None = None, *, then: Callable[[StreamT], StreamT | None] | None = None
+    ) -> dict[str, StreamT]:
+        """Add the branch of the records that no other branch has taken; ends the split and returns the branches.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("order"), value=Int64("cents"))
+            >>> branches = orders.split("by-size-").branch(col("cents") > 10_000, "large").default_branch("small")
+            >>> branches["by-size-small"].to_delta("small_orders")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("orders").pipe_key_value_list([("1", 20_000), ("2", 300)])
+            >>> driver.create_output_table("small_orders").read_rows()
+            [{'order': '2', 'cents': 300}]
+        """
         self._add(None, "0", name, then)
         return self._branches
 
-    def no_default_branch(self) -> dict[str, KStream]:
-        """Records that no branch has taken go no further and are not counted; ends the split."""
+    def no_default_branch(self) -> dict[str, StreamT]:
+        """End the split and return the branches; records that no branch has taken are dropped, uncounted.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.stream("orders", key=String("order"), value=Int64("cents"))
+            >>> branches = orders.split("by-size-").branch(col("cents") > 10_000, "large").no_default_branch()
+            >>> list(branches)
+            ['by-size-large']
+        """
         return self._branches
 
-    def _add(self, index: int | None, number: str, name: str | None, then: Chain | None) -> None:
+    def _add(
+        self,
+        index: int | None,
+        number: str,
+        name: str | None,
+        then: Callable[[StreamT], StreamT | None] | None,
+    ) -> None:
         child = self._name + (number if name is None else check_name("branch", name))
         if any(node.name == child for node in self._graph.nodes):
             raise TopologyError(f"there are two branches {child!r}; give each its own name")
-        self._graph.new_name(child)  # Kafka Streams takes a number here and does not show it
+        self._graph.new_name(child)  # Kafka Streams uses up a number here without showing it
         branch = self._make(
             self._graph.add(BranchNode(name=child, parent=self._node, record=self._node.record, index=index))
         )

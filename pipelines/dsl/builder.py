@@ -10,8 +10,8 @@ import polars as pl
 
 from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
 from weir.pipelines.dsl.graph import Graph
-from weir.pipelines.dsl.stream import KStream
-from weir.pipelines.dsl.table import KTable, TtlClock, add_table
+from weir.pipelines.dsl.streams import KStream, KTable
+from weir.pipelines.dsl.table_operations import TtlClock, add_table
 from weir.pipelines.dsl.windowing import idle_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
@@ -25,7 +25,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class StreamsBuilder:
-    """Describes a topology; building runs nothing. Every method of a stream or table adds a node here."""
+    """Describes a topology and runs nothing. Every method of a stream or table adds a node here."""
 
     def __init__(self) -> None:
         self._graph = Graph()
@@ -39,18 +39,31 @@ class StreamsBuilder:
         timestamp: TimestampExtractor | None = None,
         idle_after: timedelta | None = None,
     ) -> KStream:
-        """The records of ``topic``, null keys and null values included.
+        """The records of ``topic``, including null keys and null values.
 
-        Several topics of one type make one stream: a task takes the oldest of the records that are next in them.
+        Several topics of one type make one stream: a task takes the oldest of the records that come next in them.
 
-        ``timestamp`` says which time a record has; without it the record's own, and one without is bad input.
+        ``timestamp`` says which time a record has; without it a record has its own time, and a record that has none is
+        bad input.
 
         With ``idle_after`` the wall clock closes windows and ends suppressions downstream while nothing arrives: after
-        so much silence their stream time goes on with it, and what arrives then may be late. It does not while a run
-        catches up, nor in a backfill.
+        that much idle time, their stream time moves on with the clock, and what arrives then may be late. It does not
+        while a run catches up, nor in a backfill.
 
         Raises:
-            TopologyError: A schema does not fit, or the topic is read already.
+            TopologyError: A schema does not fit, or the name is not a valid topic name.
+
+        Examples:
+            >>> @dataclass(frozen=True)
+            ... class Click:
+            ...     page: str
+            ...     ms: int | None
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("clicks", key=String("user"), value=Json(Click)).to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", Click("/docs", 12))
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs', 'ms': 12}]
         """
         topics = list(topic) if isinstance(topic, Sequence) and not isinstance(topic, str) else [topic]
         if not topics:
@@ -82,26 +95,49 @@ class StreamsBuilder:
     ) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
-        ``store`` names the state. With ``ttl`` a row goes from it that long after its last record, by the table's
-        stream time or by the wall clock; no tombstone is forwarded. ``timestamp`` and ``idle_after`` as for
+        ``store`` names the state. With ``ttl`` the store drops a row that long after its last record, by the table's
+        stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and ``idle_after`` are those of
         ``stream``.
 
-        With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row holds from its record's timestamp,
-        whenever that arrives, and what held before is kept for so long of the table's stream time. A stream that joins
-        it meets the row of each record's own time. A record older than the history is dropped and counted; one older
-        than the newest of its key changes the history alone: no join of tables, no grouping and no output of the table.
+        With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row is valid from its record's
+        timestamp, whenever the record arrives, and earlier rows are kept for that much of the table's stream time. A
+        stream that joins the table meets the row that was valid at each record's own time. A record older than the
+        history is dropped and counted; one older than the newest of its key changes only the history, and no join of
+        tables, no grouping and no output sees it.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.to_delta("stock_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("salt", 1), ("tea", None)])
+            >>> store = driver.get_key_value_store("stock")
+            >>> store.get("salt"), store.get("tea")
+            (1, None)
         """
         source = self._source(topic, key, value, timestamp, idle_after)
-        return add_table(
+        node = add_table(
             self._graph, source, store, "KTABLE-SOURCE-", ttl=ttl, ttl_by=ttl_by, history_retention=history_retention
         )
+        return KTable(self._graph, node)
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
-        """The newest value of each key of the whole ``topic``, of all its partitions, on every worker.
+        """The newest value of each key of the whole ``topic``, all partitions of it, on every worker.
 
-        It is loaded before the first record is processed and held in the workers' memory; its updates bring nothing
-        about, and nothing aligns it in time with the streams that join it. It needs no equal number of partitions. It
-        cannot be versioned.
+        It is loaded before the first record is processed and held in the workers' memory. Its updates produce no
+        results, and it is not aligned in time with the streams that join it. Its number of partitions may differ from
+        theirs. It cannot be versioned.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.global_table("prices", key=String("item_id"), value=Int64("cents"), store="prices")
+            >>> orders = builder.stream("orders", key=String("order"), value=String("item"))
+            >>> orders.join(prices, key="item").to_delta("priced")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("prices").pipe_input("tea", 350)
+            >>> driver.create_input_topic("orders").pipe_input("1", "tea")
+            >>> driver.create_output_table("priced").read_rows()
+            [{'order': '1', 'item': 'tea', 'cents': 350}]
         """
         return add_global_table(self._graph, self._source(topic, key, value, None, None, is_global=True), store)
 
@@ -110,6 +146,17 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: Two nodes claim one topic, store or table, or nothing is read.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("clicks", key=String("user"), value=String("page")).to_delta("pages")
+            >>> print(builder.build().describe())
+            Topologies:
+               Sub-topology: 0
+                Source: KSTREAM-SOURCE-0000000000 (topics: [clicks])
+                  --> KSTREAM-SINK-0000000001
+                Sink: KSTREAM-SINK-0000000001 (table: pages)
+                  <-- KSTREAM-SOURCE-0000000000
         """
         return Topology(tuple(self._graph.nodes))
 
@@ -142,31 +189,31 @@ class StreamsBuilder:
 
 
 def _check_topic(topic: str, key: Serde, value: Serde) -> None:
-    """Raises ``TopologyError`` for what is no topic of Kafka's, or no serde."""
+    """Raises ``TopologyError`` for anything but a topic's name and serdes."""
     if not isinstance(topic, str):
         raise TopologyError(
-            f'the topic is {topic!r}; name it, as "orders": topics are not found by a pattern, and '
-            "stream alone reads several, as a list"
+            f'the topic is {topic!r}; pass its name, for example "orders" (patterns are not supported, and only '
+            "stream(...) reads a list of topics)"
         )
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise TopologyError(
-            f"the topic name {topic!r} is none that Kafka takes; use up to 249 letters, digits, dots, "
-            "dashes and underscores, for topics are not found by a pattern"
+            f"{topic!r} is not a valid Kafka topic name; use up to 249 letters, digits, dots, dashes and underscores "
+            "(patterns are not supported)"
         )
     for part, serde in (("key", key), ("value", value)):
         if isinstance(serde, type) or not hasattr(serde, "row_type"):
             raise TopologyError(
-                f'topic {topic!r}: {part} is {serde!r}; pass a serde, as String("name") or Json(YourDataclass)'
+                f'topic {topic!r}: {part} is {serde!r}; pass a serde, for example String("name") or Json(YourDataclass)'
             )
 
 
 def _checked(topic: str, record: RecordType, timestamp: TimestampExtractor | None) -> TimestampExtractor:
-    """The extractor of a source; raises ``TopologyError`` when it cannot give times of these records."""
+    """The extractor of a source; raises ``TopologyError`` when it cannot give these records' times."""
     if timestamp is None:
         return FailOnInvalidTimestamp()
     if not isinstance(timestamp, TimestampExtractor):
         raise TopologyError(
-            f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, as "
+            f"topic {topic!r}: timestamp is {timestamp!r}; pass an extractor, for example "
             'FailOnInvalidTimestamp(of="ordered_at") or WallclockTimestampExtractor()'
         )
     if timestamp.of is not None:

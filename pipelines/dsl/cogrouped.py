@@ -1,40 +1,44 @@
-"""Cogrouped streams: several grouped streams with keys of one type, folded into one store (KIP-150).
+"""Aggregations of cogrouped streams: several grouped streams with keys of one type, folded into one store (KIP-150).
 
-Each stream has its own aggregator, or its own vectorised aggregates; the records of all are taken in the order of their
-arrival. Grouped streams are in ``grouped``, windows in ``windowing``.
+Each stream has its own aggregator, or its own vectorized aggregates; records are folded in the order in which they
+arrive, whichever stream they come from. Grouped streams are in ``grouped``, windows in ``windowing``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, Self, overload
+from functools import partial
+from typing import Any, Self
 
 import polars as pl
 
 from weir.pipelines.dsl.graph import Graph, check_name, returned_type, user_function
-from weir.pipelines.dsl.grouped import KGroupedStream, add_aggregation, check_aggregates, column_fold, repartition
-from weir.pipelines.dsl.table import KTable
+from weir.pipelines.dsl.grouped import (
+    Aggregating,
+    Grouped,
+    TableT,
+    add_aggregation,
+    check_aggregates,
+    column_fold,
+    repartition,
+)
 from weir.pipelines.dsl.windowing import EmitStrategy, Windowing
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import Accumulator, Aggregate, Count, Sum
 from weir.pipelines.operators.cogroup import INPUT, CogroupedValues, beside
 from weir.pipelines.operators.fold import Fold, FunctionFold
-from weir.pipelines.operators.session_windows import SessionWindows
-from weir.pipelines.operators.sliding_windows import SlidingWindows
-from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.topology.cogroups import CogroupNode
-from weir.pipelines.topology.nodes import Node, RecordType, Windows
+from weir.pipelines.topology.nodes import Node, RecordType
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Input:
-    """One of the streams, and how its records are folded: by a function, or by vectorised aggregates."""
+class CogroupedInput:
+    """One of the streams, and how its records are folded: by a function, or by vectorized aggregates."""
 
     node: Node
     needs_repartition: bool
@@ -42,21 +46,32 @@ class _Input:
     aggregates: Mapping[str, Aggregate | Count]
 
 
-class _Cogrouped:
-    """What cogrouped streams can be folded into."""
+class Cogrouped(Aggregating[TableT]):
+    """What cogrouped streams can be aggregated into; the store's name always comes first."""
 
-    def __init__(self, graph: Graph, inputs: tuple[_Input, ...], windowing: Windowing | None = None) -> None:
+    def __init__(self, graph: Graph, inputs: tuple[CogroupedInput, ...], windowing: Windowing | None = None) -> None:
         self._graph, self._inputs, self._windowing = graph, inputs, windowing
 
-    def agg(self, store: str, /) -> KTable:
-        """The aggregates that were named with the streams, a column each, in that order.
+    def agg(self, store: str, /) -> TableT:
+        """Compute the aggregates that were named with the streams, one column each, in that order.
 
-        Of a key that a stream has brought no record for, they are what they are of nothing.
+        Where a stream has brought no record for a key, its aggregates are those of no records at all.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page")).group_by_key()
+            >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents")).group_by_key()
+            >>> clicks.cogroup(clicks=Count()).cogroup(orders, spent=Sum("cents")).agg("users").to_delta("users_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            >>> driver.create_input_topic("orders").pipe_input("ann", 350)
+            >>> driver.get_key_value_store("users").get("ann")
+            {'clicks': 1, 'spent': 350}
         """
         if any(each.aggregator for each in self._inputs):
             raise TopologyError(
-                f"agg({store!r}) folds by aggregates, and an aggregator was passed to cogroup; use "
-                "aggregate(...), or name aggregates for each stream, as cogroup(grouped, n=Count())"
+                f"agg({store!r}) needs named aggregates, and cogroup got a function; use aggregate(...), or name "
+                "aggregates for each stream, for example cogroup(grouped, n=Count())"
             )
         accumulators: list[Accumulator] = []
         sources: list[dict[str, pl.Expr]] = []
@@ -76,12 +91,12 @@ class _Cogrouped:
         fold, output = column_fold(store, list(self._inputs[0].node.record.key_columns), accumulators)
         return self._add(store, RowType(pl.Schema(columns)), sources, lambda name: (fold, output))
 
-    def _aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator | None = None) -> KTable:
+    def _aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator | None = None) -> TableT:
         aggregators = [each.aggregator for each in self._inputs if each.aggregator]
         if len(aggregators) < len(self._inputs):
             raise TopologyError(
-                f"aggregate({store!r}, ...) folds by functions, and aggregates were named in cogroup; "
-                "use agg(...), or pass an aggregator for each stream, as cogroup(grouped, add)"
+                f"aggregate({store!r}, ...) needs functions, and cogroup got named aggregates; use agg(...), or pass "
+                "a function for each stream, for example cogroup(grouped, add)"
             )
         records = [each.node.record for each in self._inputs]
         values = CogroupedValues.of([record.value for record in records])
@@ -93,16 +108,15 @@ class _Cogrouped:
             for function, other in zip(functions, outputs, strict=True):
                 if other != outputs[0]:
                     raise TopologyError(
-                        f"{name}: {functions[0].name} and {function.name} return different types, and "
-                        "they share one store; annotate all aggregators with one type"
+                        f"{name}: {functions[0].name} and {function.name} return different types, but share one "
+                        "store; annotate all aggregators with one type"
                     )
 
             def step(key: Any, item: tuple[int, Any], state: Any) -> Any:
                 index, value = item
                 return aggregators[index](key, value, initializer() if state is None else state)
 
-            def merged(key: Any, one: Any, other: Any) -> Any:
-                assert merger is not None
+            def merged(merger: Aggregator, key: Any, one: Any, other: Any) -> Any:
                 return merger(key, initializer() if one is None else one, other)
 
             return FunctionFold(
@@ -112,7 +126,7 @@ class _Cogrouped:
                 value=values,
                 key=records[0].key_type,
                 state_type=outputs[0],
-                merger=merged if merger else None,
+                merger=partial(merged, merger) if merger else None,
             ), outputs[0]
 
         sources = [
@@ -127,7 +141,7 @@ class _Cogrouped:
         values: RowType,
         sources: list[dict[str, pl.Expr]],
         fold_of: Callable[[str], tuple[Fold, RowType]],
-    ) -> KTable:
+    ) -> TableT:
         graph, first = self._graph, self._inputs[0].node.record
         check_name("store", store)
         moving = sum(each.needs_repartition for each in self._inputs)
@@ -165,34 +179,22 @@ class _Cogrouped:
                 aggregate_names=names,
             )
         )
-        return add_aggregation(graph, name, node, store, fold, output, self._windowing)
+        return self._table(add_aggregation(graph, name, node, store, fold, output, self._windowing))
 
-
-class CogroupedKStream(_Cogrouped):
-    """Several grouped streams. Aggregating drops null keys and null values, and counts the dropped."""
-
-    def cogroup(
-        self, grouped: KGroupedStream, aggregator: Aggregator | None = None, /, **aggregates: Aggregate | Count
-    ) -> CogroupedKStream:
-        """One more stream, whose records are folded by ``aggregator`` or ``aggregates`` as for ``KGroupedStream``.
-
-        Its key columns match those of the first stream by position and type.
-
-        Raises:
-            TopologyError: The keys differ in type, an aggregate has the name of another, or there is not one way to
-                fold the records.
-        """
-        if not isinstance(grouped, KGroupedStream):
-            raise TopologyError(
-                f"cogroup got a {type(grouped).__name__}; pass a grouped stream, as stream.group_by_key()"
-            )
+    def _with(
+        self, grouped: Grouped[Any], aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate | Count]
+    ) -> tuple[CogroupedInput, ...]:
+        """The streams with one more; raises ``TopologyError`` when that does not fit the others."""
         self._graph.check_meets(grouped._graph)
         if (aggregator is None) == (not aggregates):
-            raise TopologyError("cogroup takes one function (key, value, aggregate), or named aggregates as n=Count()")
+            raise TopologyError(
+                "cogroup takes either one function of (key, value, aggregate) or named aggregates, for example "
+                "n=Count(); pass one of the two"
+            )
         check_aggregates(aggregates)
         for name in aggregates:
             if any(name in each.aggregates for each in self._inputs):
-                raise TopologyError(f"cogroup has the aggregate {name!r} twice; each makes a column, rename one")
+                raise TopologyError(f"cogroup has the aggregate {name!r} twice; each becomes a column, so rename one")
         record = grouped._node.record
         if self._inputs:
             first = self._inputs[0].node.record
@@ -204,75 +206,90 @@ class CogroupedKStream(_Cogrouped):
                     f"cogroup brings together the keys {dict(first.key_columns)} and "
                     f"{dict(record.key_columns)}; group all streams by keys of one type"
                 )
-        return CogroupedKStream(
-            self._graph,
-            (
-                *self._inputs,
-                _Input(
-                    node=grouped._node,
-                    needs_repartition=grouped._needs_repartition,
-                    aggregator=aggregator,
-                    aggregates=aggregates,
-                ),
+        return (
+            *self._inputs,
+            CogroupedInput(
+                node=grouped._node,
+                needs_repartition=grouped._needs_repartition,
+                aggregator=aggregator,
+                aggregates=aggregates,
             ),
         )
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], /) -> KTable:
-        """Each stream's ``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row."""
+
+class CogroupedByFunction(Cogrouped[TableT]):
+    """Aggregation by plain functions, where states are never merged."""
+
+    def aggregate(self, store: str, initializer: Callable[[], Any], /) -> TableT:
+        """Fold each stream's records by its ``aggregator(key, value, aggregate)``, starting from ``initializer()``.
+
+        A result of None deletes the row, and the next record starts again.
+
+        Examples:
+            >>> def bought(item: str, pieces: int, stock: int) -> int:
+            ...     return stock + pieces
+            >>> def sold(item: str, pieces: int, stock: int) -> int:
+            ...     return stock - pieces
+            >>> builder = StreamsBuilder()
+            >>> purchases = builder.stream("purchases", key=String("item"), value=Int64("pieces")).group_by_key()
+            >>> sales = builder.stream("sales", key=String("item"), value=Int64("pieces")).group_by_key()
+            >>> purchases.cogroup(bought).cogroup(sales, sold).aggregate("stock", lambda: 0).to_delta("stock_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("purchases").pipe_input("tea", 10)
+            >>> driver.create_input_topic("sales").pipe_input("tea", 3)
+            >>> driver.get_key_value_store("stock").get("tea")
+            7
+        """
         return self._aggregate(store, initializer)
 
-    @overload
-    def windowed_by(
-        self, windows: SessionWindows, *, retention: timedelta | None = None, idle_after: timedelta | None = None
-    ) -> SessionWindowedCogroupedKStream: ...
 
-    @overload
-    def windowed_by(
-        self,
-        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
-        *,
-        retention: timedelta | None = None,
-        idle_after: timedelta | None = None,
-    ) -> TimeWindowedCogroupedKStream: ...
-
-    def windowed_by(
-        self,
-        windows: Windows,
-        *,
-        retention: timedelta | None = None,
-        idle_after: timedelta | None = None,
-    ) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
-        """Records by key and window, as ``KGroupedStream.windowed_by``; the streams share one stream time."""
-        windowing = Windowing.of(windows, self._inputs[0].node.record, retention, idle_after)
-        if isinstance(windows, SessionWindows):
-            return SessionWindowedCogroupedKStream(self._graph, self._inputs, windowing)
-        return TimeWindowedCogroupedKStream(self._graph, self._inputs, windowing)
-
-
-class _WindowedCogrouped(_Cogrouped):
-    """What is the same for all windows."""
+class CogroupedByWindow(Cogrouped[TableT]):
+    """What all windows have in common."""
 
     _windowing: Windowing
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """When the aggregation forwards a window; what is forwarded on its close is final."""
+        """Say when the aggregation forwards a window; what it forwards when the window closes is final.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page")).group_by_key()
+            >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents")).group_by_key()
+            >>> both = clicks.cogroup(clicks=Count()).cogroup(orders, spent=Sum("cents"))
+            >>> minutes = both.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> minutes.emit_strategy(EmitStrategy.on_window_close()).agg("by_minute").to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            >>> driver.create_input_topic("orders").pipe_input("ann", 350, timestamp_ms=60_000)
+            >>> driver.create_output_table("final").read_values_to_list()
+            [{'clicks': 1, 'spent': 0}]
+        """
         return type(self)(self._graph, self._inputs, self._windowing.emitting(strategy))
 
 
-class TimeWindowedCogroupedKStream(_WindowedCogrouped):
-    """Several grouped streams by key and time window; null keys and values as in ``TimeWindowedKStream``."""
+class CogroupedBySession(CogroupedByWindow[TableT]):
+    """Aggregation by plain functions, of sessions, whose states are merged."""
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], /) -> KTable:
-        """Each stream's ``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row."""
-        return self._aggregate(store, initializer)
+    def aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator, /) -> TableT:
+        """Fold each stream's records by its aggregator over the merged session.
 
+        Sessions are merged in the order of their ends by ``merger(key, aggregate, other)``, starting from
+        ``initializer()``.
 
-class SessionWindowedCogroupedKStream(_WindowedCogrouped):
-    """Several grouped streams by key and session, which records of all of them make; else as
-    ``SessionWindowedKStream``."""
-
-    def aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator, /) -> KTable:
-        """Each stream's aggregator over the merged session; sessions are merged, by their ends, as
-        ``merger(key, aggregate, other)`` from ``initializer()`` on."""
+        Examples:
+            >>> def add(user: str, value: str, actions: int) -> int:
+            ...     return actions + 1
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page")).group_by_key()
+            >>> orders = builder.stream("orders", key=String("user"), value=String("item")).group_by_key()
+            >>> visits = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(minutes=30))
+            >>> both = clicks.cogroup(add).cogroup(orders, add).windowed_by(visits)
+            >>> both.aggregate("visits", lambda: 0, lambda user, one, other: one + other).to_delta("out")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs", timestamp_ms=0)
+            >>> driver.create_input_topic("orders").pipe_input("ann", "tea", timestamp_ms=60_000)
+            >>> driver.create_output_table("out").read_values_to_list()  # a tombstone, as the session has grown
+            [1, None, 2]
+        """
         user_function(merger, f"aggregate({store!r}, ...)", "key", "aggregate", "other")
         return self._aggregate(store, initializer, merger)

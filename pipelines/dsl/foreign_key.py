@@ -1,4 +1,4 @@
-"""Joins of tables by foreign key as tables add them: the nodes on both sides, the edges between, and their names."""
+"""Joins of tables by foreign key: the nodes on both sides, the edges between them, and their names."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _selected(
             ", ".join(f"{column}: {dtype}" for column, dtype in schema.items()) for schema in (key.columns, wanted)
         )
         raise TopologyError(
-            f"{name}: the foreign key is ({found}), and the key of the other table ({expected}); give "
-            'columns of those types in that order, several as foreign_key={"name": "column", ...}'
+            f"{name}: the foreign key is ({found}), but the other table's key is ({expected}); pass columns of those "
+            'types in that order, several of them as foreign_key={"name": "column", ...}'
         )
     return selector, RecordType(key=key, value=left.record.value)
 
@@ -150,7 +150,7 @@ def _of_key_and_value(of_value: Callable[[Any], Any]) -> Callable[[Any, Any], An
 
 
 def _names_beside(columns: pl.Schema, taken: pl.Schema) -> dict[str, str]:
-    """A name for each of ``columns`` that none of ``taken`` has: its own, or with ``_left`` behind it."""
+    """A name for each of ``columns`` that is not in ``taken``: its own, or its own with the suffix ``_left``."""
     names: dict[str, str] = {}
     for column in columns:
         name = column

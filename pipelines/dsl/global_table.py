@@ -18,7 +18,7 @@ KeySelector = str | pl.Expr | Callable[[Any, Any], Any] | Mapping[str, str | pl.
 
 
 class GlobalKTable:
-    """The newest value of each key of a whole topic, on every worker; made to join streams with."""
+    """The newest value of each key of a whole topic, on every worker, for streams to join."""
 
     def __init__(self, graph: Graph, node: GlobalTableNode) -> None:
         self._graph, self._node = graph, node
@@ -40,12 +40,12 @@ def add_global_join(
     *,
     is_left: bool,
 ) -> Node:
-    """Raises ``TopologyError`` when no key is selected, or one that the table does not have."""
-    name = graph.new_name("KSTREAM-LEFTJOIN-")  # as Kafka Streams calls the inner join too
+    """Raises ``TopologyError`` when no key is selected, or one that is not the table's."""
+    name = graph.new_name("KSTREAM-LEFTJOIN-")  # Kafka Streams gives the inner join this name too
     if key is None:
         raise TopologyError(
-            f"{name} joins with a global table; pass key=, which names the table's row: a column, an "
-            "expression, several by name, or a function of (key, value)"
+            f"{name} joins a global table; pass key= to name the table's row: a column, an expression, several by "
+            "name, or a function of (key, value)"
         )
     columns = dict(key) if isinstance(key, Mapping) else {}
     selector, selected, _ = selected_key(name, stream, [] if columns else [key], columns)

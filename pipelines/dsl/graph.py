@@ -1,4 +1,4 @@
-"""The growing graph behind a builder: node names, checks of user names, and how user code becomes typed columns."""
+"""The graph that a builder grows: node names, checks of user names, and how user code becomes typed columns."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Graph:
         return node
 
     def check_meets(self, other: Graph) -> None:
-        """Raises ``TopologyError`` when what is to meet was made by two builders: a topology is that of one."""
+        """Raises ``TopologyError`` when the two sides were made by two builders: a topology comes from one."""
         if other is not self:
             raise TopologyError(
-                "the two sides come from two StreamsBuilders, and a topology reads the topics of one; "
-                "make them with one"
+                "the two sides come from two StreamsBuilders, but a topology reads the topics of one; make both with "
+                "the same builder"
             )
 
     def record(
@@ -59,7 +59,7 @@ class Graph:
     ) -> RecordType:
         """The record type of these columns, checked; ``shared`` are columns that key and value may both have.
 
-        ``is_grouped`` says that the value was computed for the key, and so what the way out of an error is.
+        ``is_grouped`` says that the value was computed for the key, which decides what an error suggests.
 
         Raises:
             TopologyError: A column's name is reserved, or a key and a value column have one name.
@@ -77,8 +77,8 @@ class Graph:
                     "rename one of them"
                     if not is_grouped
                     else (
-                        f'give the key another name, as group_by({name}_key=col("{name}")), or rename or drop the '
-                        "value's column"
+                        f'give the key another name, for example group_by({name}_key=col("{name}")), or rename or '
+                        "drop the value's column"
                     )
                 )
                 raise TopologyError(f"{where}: {name!r} is both a key column and a value column; {way_out}")
@@ -89,13 +89,13 @@ def check_name(what: str, name: Any) -> str:
     """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
     if not isinstance(name, str) or not name:
         raise TopologyError(
-            f"the {what} has no name; pass one as the first argument, unnamed state or output would "
-            "not survive a change of the code"
+            f"the {what} has no name; pass one, because unnamed state and outputs would not survive a change of the "
+            "code"
         )
     if not _NAME.fullmatch(name):
         raise TopologyError(
-            f"the {what} name {name!r} does not do; use letters, digits, dot, dash and underscore, "
-            "with a letter or digit first"
+            f"the {what} name {name!r} is invalid; use letters, digits, dots, dashes and underscores, and begin with "
+            "a letter or digit"
         )
     return name
 
@@ -111,8 +111,8 @@ def store_spec(
 
 
 def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserFunction:
-    """``call`` for ``node``; raises ``TopologyError`` when it cannot be called with ``arguments``, as far as it
-    tells."""
+    """``call`` for ``node``; raises ``TopologyError`` when its signature, if it has one, does not fit
+    ``arguments``."""
     if not callable(call):
         raise TopologyError(f"{node} got {call!r}; pass a polars expression or a function")
     function = UserFunction(call, node)
@@ -122,20 +122,20 @@ def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserF
         except TypeError:
             names = inspect.Signature([each.replace(annotation=each.empty) for each in taken.parameters.values()])
             raise TopologyError(
-                f"{node}: function {function.name} takes {names}, and is called with "
-                f"({', '.join(arguments)}); give it these arguments"
+                f"{node}: function {function.name} takes {names}, but is called with ({', '.join(arguments)}); give "
+                "it these parameters"
             ) from None
     return function
 
 
 def takes_arguments(call: Any, count: int) -> bool:
-    """Whether a function says that it has so many parameters."""
+    """Whether a function is known to have ``count`` parameters."""
     taken = parameters_of(call)
     return taken is not None and len(taken.parameters) == count
 
 
 def parameters_of(call: Callable[..., Any]) -> inspect.Signature | None:
-    """What a function takes; None where it does not tell, as some that are written in C."""
+    """What a function takes; None where it cannot be known, as for some functions written in C."""
     try:
         return inspect.signature(call, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -143,7 +143,7 @@ def parameters_of(call: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def return_annotation(function: UserFunction, example: str) -> Any:
-    """What a function says it returns; raises ``TopologyError``, with ``example`` as the way out, when it does not."""
+    """What a function says it returns; if it does not say, raises ``TopologyError`` with ``example`` as the way out."""
     try:
         hints = typing.get_type_hints(function.call)
     except (TypeError, NameError) as error:
@@ -155,8 +155,8 @@ def return_annotation(function: UserFunction, example: str) -> Any:
             ) from None
     if "return" not in hints:
         raise TopologyError(
-            f"{function.node}: function {function.name} has no return annotation, and state and "
-            f"tables need types; write def f(...) -> {example}, or use expressions"
+            f"{function.node}: function {function.name} has no return annotation, but state and tables need types; "
+            f"write def f(...) -> {example}, or use expressions"
         )
     return hints["return"]
 
@@ -174,7 +174,7 @@ def named_expressions(
     for item in positional:
         expression = pl.col(item) if isinstance(item, str) else item
         if not isinstance(expression, pl.Expr):
-            raise TopologyError(f"{where} got {item!r}; pass column names, expressions, or one function alone")
+            raise TopologyError(f"{where} got {item!r}; pass column names, expressions, or a single function")
         expressions[expression.meta.output_name()] = expression
     for name, item in named.items():
         expressions[name] = pl.col(item) if isinstance(item, str) else item
@@ -189,7 +189,7 @@ def named_expressions(
 
 
 def unchanged_columns(expressions: Mapping[str, pl.Expr]) -> list[str]:
-    """The columns that are taken over under their own name."""
+    """The columns that keep their name and are otherwise unchanged."""
     return [
         name
         for name, expression in expressions.items()

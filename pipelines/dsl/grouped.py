@@ -1,56 +1,97 @@
-"""Grouped streams: aggregations by key, and by key and window."""
+"""Aggregations of grouped streams, by key, and by key and window; and the edge that moves records to their groups.
+
+How streams are grouped and windowed is in ``streams``, cogrouped streams are in ``cogrouped``.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Generic, Self, TypeVar
 
 import polars as pl
 
 from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
-from weir.pipelines.dsl.table import KTable
-from weir.pipelines.dsl.windowing import EmitStrategy, LateTo, Windowing
+from weir.pipelines.dsl.windowing import EmitStrategy, Windowing
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate, Count
 from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from weir.pipelines.operators.functions import KeyType, UserFunction
-from weir.pipelines.operators.session_windows import SessionWindows
-from weir.pipelines.operators.sliding_windows import SlidingWindows
-from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RecordType, RepartitionNode, Windows
+from weir.pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RepartitionNode
 
-if TYPE_CHECKING:
-    from weir.pipelines.dsl.cogrouped import CogroupedKStream
+TableT = TypeVar("TableT")
 
 
-class _Grouped:
-    """What a grouped stream can be folded into; the store's name comes first everywhere."""
+class Aggregating(ABC, Generic[TableT]):
+    """What makes tables. They are ``KTable``, which leads back to streams and is defined above this, in ``streams``."""
+
+    _graph: Graph
+
+    @abstractmethod
+    def _table(self, node: AggregateNode) -> TableT:
+        """The table that ``node`` keeps."""
+
+
+class Grouped(Aggregating[TableT]):
+    """What a grouped stream can be aggregated into; the store's name always comes first."""
 
     _windowing: Windowing | None = None
 
     def __init__(self, graph: Graph, node: Node, *, needs_repartition: bool) -> None:
         self._graph, self._node, self._needs_repartition = graph, node, needs_repartition
 
-    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> KTable:
-        """Vectorised aggregates, a column each: ``agg("hourly", flights=Count(), late=Sum(col("delay") > 15))``."""
+    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> TableT:
+        """Compute vectorized aggregates, one column each.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> flights = builder.stream("flights", key=String("carrier"), value=Int64("delay"))
+            >>> flights.group_by_key().agg("delays", n=Count(), late=Sum(col("delay") > 15)).to_delta("delays_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("flights").pipe_key_value_list([("UA", 3), ("UA", 40)])
+            >>> driver.get_key_value_store("delays").get("UA")
+            {'n': 2, 'late': 1}
+        """
         if not aggregates:
-            raise TopologyError(f"agg({store!r}) computes nothing; name at least one aggregate, as flights=Count()")
+            raise TopologyError(
+                f"agg({store!r}) computes nothing; name at least one aggregate, for example flights=Count()"
+            )
         check_aggregates(aggregates)
         columns = self._node.record.columns
         accumulators = tuple(aggregate.bind(name, columns) for name, aggregate in aggregates.items())
         fold, output = column_fold(store, list(self._node.record.key_columns), accumulators)
         return self._add("KSTREAM-AGGREGATE-", store, lambda name: (fold, output))
 
-    def count(self, store: str, /) -> KTable:
-        """The number of records, in the column ``count``."""
+    def count(self, store: str, /) -> TableT:
+        """Count the records, in the column ``count``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.group_by("page").count("views").to_delta("views_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/docs"), ("bob", "/docs")])
+            >>> driver.create_output_table("views_now").read_rows()
+            [{'page': '/docs', 'count': 1}, {'page': '/docs', 'count': 2}]
+        """
         accumulators = (Count().bind("count", self._node.record.columns),)
         output = RowType(pl.Schema({"count": pl.Int64()}), is_scalar=True)
         return self._add("KSTREAM-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def reduce(self, store: str, reducer: Callable[[Any, Any], Any], /) -> KTable:
-        """``reducer(reduced, value)`` over the values of a key; the first value is the first result, uncalled."""
+    def reduce(self, store: str, reducer: Callable[[Any, Any], Any], /) -> TableT:
+        """Fold the values of each key by ``reducer(reduced, value)``; the first value is the first result, without a
+        call.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> bids = builder.stream("bids", key=String("item"), value=Int64("cents"))
+            >>> bids.group_by_key().reduce("highest", max).to_delta("highest_bids")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("bids").pipe_key_value_list([("vase", 500), ("vase", 700), ("vase", 600)])
+            >>> driver.get_key_value_store("highest").get("vase")
+            700
+        """
         value = self._node.record.value
 
         def fold(name: str) -> tuple[Fold, RowType]:
@@ -84,21 +125,35 @@ class _Grouped:
             merger=merger,
         )
 
-    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
+    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
         check_name("store", store)
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
         parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
-        return add_aggregation(self._graph, name, parent, store, fold, output, self._windowing)
+        return self._table(add_aggregation(self._graph, name, parent, store, fold, output, self._windowing))
 
 
-class _GroupedByFunction(_Grouped):
-    """Aggregation by plain functions, where no states are merged."""
+class GroupedByFunction(Grouped[TableT]):
+    """Aggregation by plain functions, where states are never merged."""
 
     def aggregate(
         self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any], /
-    ) -> KTable:
-        """``aggregator(key, value, aggregate)`` from ``initializer()`` on; None deletes the row and begins anew."""
+    ) -> TableT:
+        """Fold the records of each key by ``aggregator(key, value, aggregate)``, starting from ``initializer()``.
+
+        A result of None deletes the row, and the next record starts again.
+
+        Examples:
+            >>> def longest(user: str, page: str, aggregate: int) -> int:
+            ...     return max(aggregate, len(page))
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.group_by_key().aggregate("longest", lambda: 0, longest).to_delta("longest_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/docs"), ("ann", "/")])
+            >>> driver.get_key_value_store("longest").get("ann")
+            5
+        """
 
         def fold(name: str) -> tuple[Fold, RowType]:
             function = user_function(aggregator, name, "key", "value", "aggregate")
@@ -113,92 +168,32 @@ class _GroupedByFunction(_Grouped):
         return self._add("KSTREAM-AGGREGATE-", store, fold)
 
 
-class KGroupedStream(_GroupedByFunction):
-    """Records by key. Aggregating drops null keys and null values, and counts the dropped."""
-
-    @overload
-    def windowed_by(
-        self,
-        windows: SessionWindows,
-        *,
-        retention: timedelta | None = None,
-        late_to: LateTo | None = None,
-        idle_after: timedelta | None = None,
-    ) -> SessionWindowedKStream: ...
-
-    @overload
-    def windowed_by(
-        self,
-        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
-        *,
-        retention: timedelta | None = None,
-        late_to: LateTo | None = None,
-        idle_after: timedelta | None = None,
-    ) -> TimeWindowedKStream: ...
-
-    def windowed_by(
-        self,
-        windows: Windows,
-        *,
-        retention: timedelta | None = None,
-        late_to: LateTo | None = None,
-        idle_after: timedelta | None = None,
-    ) -> TimeWindowedKStream | SessionWindowedKStream:
-        """Records by key and window.
-
-        ``retention`` keeps windows in the store beyond their close, to be queried: from their start, sessions and
-        sliding windows from their end. ``late_to`` gets the stream of the records that are late, with the bounds of
-        the closed window, one for each such window: ``late_to=lambda late: late.to_delta("late_clicks")``.
-
-        With ``idle_after`` the wall clock closes windows while nothing arrives: after so much silence stream time goes
-        on with it, and what arrives then may be late. It does not while a run catches up, nor in a backfill.
-
-        Raises:
-            TopologyError: The retention is shorter than the windows are open.
-        """
-        windowing = Windowing.of(windows, self._node.record, retention, idle_after, late_to)
-        if isinstance(windows, SessionWindows):
-            return SessionWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
-        return TimeWindowedKStream(self._graph, self._node, self._needs_repartition, windowing)
-
-    def cogroup(
-        self, aggregator: Callable[[Any, Any, Any], Any] | None = None, /, **aggregates: Aggregate | Count
-    ) -> CogroupedKStream:
-        """Begin an aggregation of several grouped streams that share one store and one result a key.
-
-        This one's records are folded by ``aggregator(key, value, aggregate)``, a function annotated with what it
-        returns, or by vectorised aggregates of its columns, ``clicks=Count()``. Further streams join by ``cogroup`` of
-        what this returns.
-        """
-        from weir.pipelines.dsl.cogrouped import CogroupedKStream
-
-        return CogroupedKStream(self._graph, ()).cogroup(self, aggregator, **aggregates)
-
-
-class _Windowed(_Grouped):
-    """What is the same for all windows."""
+class GroupedByWindow(Grouped[TableT]):
+    """What all windows have in common."""
 
     def __init__(self, graph: Graph, node: Node, needs_repartition: bool, windowing: Windowing) -> None:
         super().__init__(graph, node, needs_repartition=needs_repartition)
         self._windowing: Windowing = windowing
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """When the aggregation forwards a window; what is forwarded on its close is final."""
+        """Say when the aggregation forwards a window; what it forwards when the window closes is final.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> minutes.emit_strategy(EmitStrategy.on_window_close()).count("by_minute").to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for seconds in (0, 59, 60):
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=seconds * 1000)
+            >>> driver.create_output_table("final").read_values_to_list()
+            [2]
+        """
         return type(self)(self._graph, self._node, self._needs_repartition, self._windowing.emitting(strategy))
 
 
-class TimeWindowedKStream(_Windowed, _GroupedByFunction):
-    """Records by key and time window. Aggregating drops null keys; null values are folded, and counted by ``count``.
-
-    Sliding windows drop null values too.
-    """
-
-
-class SessionWindowedKStream(_Windowed):
-    """Records by key and session. Aggregating drops null keys; null values are folded, and counted by ``count``.
-
-    When a record changes the bounds of sessions or merges them, a tombstone goes out for each before the new one.
-    """
+class GroupedBySession(GroupedByWindow[TableT]):
+    """Aggregation by plain functions, of sessions, whose states are merged."""
 
     def aggregate(
         self,
@@ -207,10 +202,25 @@ class SessionWindowedKStream(_Windowed):
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
         /,
-    ) -> KTable:
-        """``aggregator(key, value, aggregate)`` over the merged session, None deletes it.
+    ) -> TableT:
+        """Fold the records of each session by ``aggregator(key, value, aggregate)``; a result of None deletes it.
 
-        Sessions are merged, by their ends, as ``merger(key, aggregate, other)`` from ``initializer()`` on.
+        When a record joins sessions, they are merged in the order of their ends by ``merger(key, aggregate, other)``,
+        starting from ``initializer()``; the aggregator then gets the merged state.
+
+        Examples:
+            >>> def add(user: str, page: str, pages: int) -> int:
+            ...     return pages + 1
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> visits = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(minutes=30))
+            >>> sessions = clicks.group_by_key().windowed_by(visits)
+            >>> sessions.aggregate("visits", lambda: 0, add, lambda user, one, other: one + other).to_delta("out")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for minute in (0, 20, 120):
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=minute * 60_000)
+            >>> driver.create_output_table("out").read_values_to_list()  # a tombstone, as the session has grown
+            [1, None, 2, 1]
         """
 
         def fold(name: str) -> tuple[Fold, RowType]:
@@ -231,7 +241,7 @@ class SessionWindowedKStream(_Windowed):
 
 
 def check_aggregates(aggregates: Mapping[str, Any]) -> None:
-    """Raises ``TopologyError`` for what is no vectorised aggregate."""
+    """Raises ``TopologyError`` for anything but a vectorized aggregate."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, (Aggregate, Count)):
             raise TopologyError(
@@ -241,29 +251,26 @@ def check_aggregates(aggregates: Mapping[str, Any]) -> None:
 
 
 def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulator]) -> tuple[Fold, RowType]:
-    """The fold of vectorised aggregates and its result; raises ``TopologyError`` for a name that is taken."""
+    """The fold of vectorized aggregates and its result; raises ``TopologyError`` for a name that is taken."""
     names = [each.name for each in accumulators]
     state = [name for each in accumulators for name in each.state]
     for name in [*key, *state]:
         is_taken = state.count(name) > 1 or (name in key and name in state and name not in names)
         if is_taken or name.endswith(STORED):
-            raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
+            raise TopologyError(f"agg({store!r}): the column name {name!r} is reserved for Weir's own state; rename it")
     return ColumnFold(tuple(accumulators)), RowType(pl.Schema({each.name: each.output for each in accumulators}))
 
 
 def add_aggregation(
     graph: Graph, name: str, parent: Node, store: str, fold: Fold, output: RowType, windowing: Windowing | None
-) -> KTable:
-    """An aggregation of what ``parent`` forwards, kept in ``store``, in windows or not."""
+) -> AggregateNode:
+    """An aggregation of what ``parent`` forwards, kept in ``store``, windowed or not."""
     record = graph.record(
         name, parent.record.key, output, is_windowed=parent.record.is_windowed or windowing is not None, is_grouped=True
     )
     spec = store_spec(name, store, record, fold.state)
     if windowing is None:
-        return KTable(
-            graph,
-            graph.add(AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None)),
-        )
+        return graph.add(AggregateNode(name=name, parent=parent, record=record, store=spec, fold=fold, windows=None))
     late_to = graph.new_name("KSTREAM-LATE-") if windowing.late_to else None
     node = graph.add(
         AggregateNode(
@@ -279,21 +286,16 @@ def add_aggregation(
         )
     )
     if windowing.late_to and late_to:
-        _add_late(graph, late_to, node, parent.record, windowing.late_to)
-    return KTable(graph, node, windows=windowing.windows, is_final=windowing.is_final)
-
-
-def _add_late(graph: Graph, name: str, node: Node, record: RecordType, late_to: LateTo) -> None:
-    from weir.pipelines.dsl.stream import KStream
-
-    late = graph.record(name, record.key, record.value, is_windowed=True, shared=list(record.key.columns))
-    late_to(KStream(graph, graph.add(LateRecordsNode(name=name, parent=node, record=late)), has_new_key=False))
+        key, value = parent.record.key, parent.record.value
+        late = graph.record(late_to, key, value, is_windowed=True, shared=list(key.columns))
+        windowing.late_to(graph.add(LateRecordsNode(name=late_to, parent=node, record=late)))
+    return node
 
 
 def repartition(
     graph: Graph, parent: Node, name: str, *, is_explicit: bool = False, partitions: int | None = None
 ) -> RepartitionNode:
-    """An edge that moves records to the task that owns their key; takes three numbers, as Kafka Streams does."""
+    """An edge that moves records to the task that owns their key; it uses up three numbers, as in Kafka Streams."""
     for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
         graph.new_name(prefix)
     return graph.add(

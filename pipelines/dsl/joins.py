@@ -1,4 +1,4 @@
-"""Joins as streams and tables add them: whether the two sides fit, what results look like, and the nodes."""
+"""Joins: whether the two sides fit, what the results look like, and the nodes that a join adds."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str |
     grace_ms, versions, record = not_negative_ms(grace, "grace"), versioned_store(table), stream.record
     if versions is None or versions.retention_ms is None:
         raise TopologyError(
-            f"grace= lets records wait for the table's row of their time, and {table.name} is not "
-            "versioned; give its table(...) or to_table(...) history_retention="
+            f"grace= lets records wait for the table's row of their time, but {table.name} is not versioned; pass "
+            "history_retention= to its table(...) or to_table(...)"
         )
     if grace_ms > versions.retention_ms:
         kept = duration_text(timedelta(milliseconds=versions.retention_ms))
         raise TopologyError(
             f"grace is {grace}, and the table {versions.name!r} keeps its history for {kept} only; "
-            "keep it for the grace at least"
+            "keep it at least as long as the grace"
         )
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
@@ -90,7 +90,7 @@ def add_stream_join(
             "JoinWindows.of_time_difference_and_grace(...) or of_time_difference_with_no_grace(...)"
         )
     if store is None:
-        raise TopologyError('a join of two streams keeps both sides; name that with store="..."')
+        raise TopologyError('a join of two streams keeps both sides; name that state with store="..."')
     check_name("store", store)
     windowed = graph.new_name("KSTREAM-WINDOWED-"), graph.new_name("KSTREAM-WINDOWED-")
     this_prefix = "KSTREAM-OUTERTHIS-" if kind == "outer" else "KSTREAM-JOINTHIS-"
@@ -181,9 +181,9 @@ def joiner_of(
     *,
     has_own_key: bool = False,
 ) -> tuple[Joiner, RecordType]:
-    """What makes results of pairs, and the results' columns under the left side's key.
+    """What makes results from pairs, and the results' columns under the left side's key.
 
-    With ``has_own_key`` the left side does not meet the right one under that key.
+    With ``has_own_key`` the two sides do not meet under that key.
     """
     if not has_own_key:
         check_keys(name, left, right)
@@ -194,8 +194,8 @@ def joiner_of(
             free = f"{free}_right"
         if free != pair_name and function is None:
             raise TopologyError(
-                f"{name}: the column {column!r} of both sides would be called {pair_name!r}, as "
-                "another one is; rename one with map_values(...)"
+                f"{name}: both sides have a column {column!r}, and the other side's would be called {pair_name!r}, "
+                "a name that is taken; rename one with map_values(...)"
             )
         right_names[column] = free
     takes_key = takes_arguments(function, 3)

@@ -1,4 +1,4 @@
-"""Mappers that streams alone have: a new key, a new key and value, or any number of records a record."""
+"""Mappers that only streams have: to a new key, to a new key and value, or to any number of records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_select_key(graph: Graph, parent: Node, selector: Sequence[Any], columns:
 def selected_key(
     name: str, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]
 ) -> tuple[dict[str, pl.Expr] | UserFunction, RowType, list[str]]:
-    """What makes the key that node ``name`` asks for, its type, and its columns that are the value's too."""
+    """What makes the key that node ``name`` asks for, its type, and its columns that the value has too."""
     if len(selector) == 1 and not columns and not isinstance(selector[0], (str, pl.Expr)):
         function = user_function(selector[0], name, "key", "value")
         return function, returned_type(function, "key"), []
@@ -60,7 +60,7 @@ def add_map(graph: Graph, parent: Node, mapper: Any, key: Any, value: Any) -> No
     for part, given in (("key", key), ("value", value)):
         if not isinstance(given, (str, Mapping)):
             raise TopologyError(
-                f"{name}: {part} is {given!r}; pass a column's name or a dictionary of columns, as "
+                f"{name}: {part} is {given!r}; pass a column's name or a dictionary of columns, for example "
                 f'{part}={{"name": col("column")}}'
             )
     keys, key_type = _key_expressions(name, parent, *_selection(key))
@@ -97,8 +97,8 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
         lists = {column: dtype.inner for column, dtype in several.columns.items() if isinstance(dtype, pl.List)}
         if len(lists) != 1:
             raise TopologyError(
-                f"{name}: {len(lists)} of the columns are lists; exactly one must be, and each of its "
-                "elements becomes a record"
+                f"{name}: {len(lists)} of the columns are lists; exactly one must be a list, and each of its elements "
+                "becomes a record"
             )
         (exploded,) = lists
         value = RowType(pl.Schema({**several.columns, **lists}))
@@ -146,7 +146,7 @@ def _selection(given: str | Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[s
 def _key_expressions(
     name: str, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]
 ) -> tuple[dict[str, pl.Expr], RowType]:
-    """A single column that is taken over as it is makes a scalar key."""
+    """A single unchanged column makes a scalar key."""
     expressions, key = named_expressions(name, parent.record.columns, selector, columns)
     if len(key.columns) == 1 and unchanged_columns(expressions):
         key = RowType(key.columns, is_scalar=True)

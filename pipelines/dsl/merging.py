@@ -1,4 +1,4 @@
-"""Bringing streams together as one."""
+"""Merging two streams into one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_merge(graph: Graph, one: Node, other: Node) -> Node:
     mine, theirs = one.record, other.record
     if mine.key_columns != theirs.key_columns or mine.value.columns != theirs.value.columns:
         raise TopologyError(
-            f"{name} brings together records with the columns {_listed(one)} and {_listed(other)}; "
+            f"{name} merges records with the columns {_listed(one)} and {_listed(other)}; "
             "give both the same names and types with select_key(...) and map_values(...)"
         )
     return graph.add(MergeNode(name=name, parent=one, others=(other,), record=mine))

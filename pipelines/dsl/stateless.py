@@ -1,4 +1,4 @@
-"""Filters and value mappers, which streams and tables add in the same way, and peeks."""
+"""Filters and value mappers, which streams and tables share, and peeks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_filter(
 
 
 def checked_predicate(name: str, parent: Node, predicate: Any) -> pl.Expr | UserFunction:
-    """What decides for node ``name`` over the records of ``parent``; raises ``TopologyError`` for anything else."""
+    """What node ``name`` decides by on the records of ``parent``; raises ``TopologyError`` for anything else."""
     if not isinstance(predicate, pl.Expr):
         return user_function(predicate, name, "key", "value")
     dtype = expression_dtype(predicate, parent.record.columns, name)

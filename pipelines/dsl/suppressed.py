@@ -1,4 +1,4 @@
-"""How a suppression holds updates back, and within which buffer (KIP-328)."""
+"""How long a suppression holds updates back, and in what buffer (KIP-328)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weir.pipelines.errors import TopologyError
 
 @dataclass(frozen=True, kw_only=True)
 class BufferConfig:
-    """What a suppression may hold: at most so many keys, or so many bytes of keys and rows; full is above the limit.
+    """How much a suppression may hold: a number of keys, or of bytes of keys and rows. Above its limit it is full.
 
     Whatever the limits, the buffer is on disk with the rest of the state; memory does not grow with it.
     """
@@ -23,68 +23,138 @@ class BufferConfig:
 
     @staticmethod
     def max_records(limit: int) -> EagerBufferConfig:
-        """At most ``limit`` keys; the oldest go early when it is full."""
+        """At most ``limit`` keys; the oldest are forwarded early when it is full.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000)
+            EagerBufferConfig(record_limit=1000, byte_limit=None)
+        """
         return EagerBufferConfig().with_max_records(limit)
 
     @staticmethod
     def max_bytes(limit: int) -> EagerBufferConfig:
-        """At most ``limit`` bytes; the oldest go early when it is full."""
+        """At most ``limit`` bytes; the oldest are forwarded early when it is full.
+
+        Examples:
+            >>> BufferConfig.max_bytes(1 << 20)
+            EagerBufferConfig(record_limit=None, byte_limit=1048576)
+        """
         return EagerBufferConfig().with_max_bytes(limit)
 
     @staticmethod
     def unbounded() -> StrictBufferConfig:
-        """As much as there is until its time comes."""
+        """As much as there is; every update waits until it is due.
+
+        Examples:
+            >>> BufferConfig.unbounded().limits
+            (None, None)
+        """
         return StrictBufferConfig()
 
     def with_max_records(self, limit: int) -> Self:
-        """The same with at most ``limit`` keys."""
+        """The same with at most ``limit`` keys.
+
+        Examples:
+            >>> BufferConfig.max_bytes(1 << 20).with_max_records(1_000)
+            EagerBufferConfig(record_limit=1000, byte_limit=1048576)
+        """
         return replace(self, record_limit=whole_number(limit, "max_records", 0))
 
     def with_max_bytes(self, limit: int) -> Self:
-        """The same with at most ``limit`` bytes."""
+        """The same with at most ``limit`` bytes.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000).with_max_bytes(1 << 20)
+            EagerBufferConfig(record_limit=1000, byte_limit=1048576)
+        """
         return replace(self, byte_limit=whole_number(limit, "max_bytes", 0))
 
     def with_no_bound(self) -> StrictBufferConfig:
-        """Without limits."""
+        """The same without limits.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000).with_no_bound()
+            StrictBufferConfig(record_limit=None, byte_limit=None, when_full='shut_down')
+        """
         return StrictBufferConfig()
 
     def shut_down_when_full(self) -> StrictBufferConfig:
-        """Stop the run when a limit is passed; what was committed before stays."""
+        """Stop the run when a limit is exceeded; what was committed before stays.
+
+        Examples:
+            >>> strict = BufferConfig.max_records(1).shut_down_when_full()
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.suppress(Suppressed.until_time_limit(timedelta(hours=1), strict)).to_delta("hourly")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("salt", 1)])
+            Traceback (most recent call last):
+            ...
+            weir.BufferFullError: ...: the buffer has exceeded its limit of 1 record and shuts down when full; ...
+        """
         return StrictBufferConfig(record_limit=self.record_limit, byte_limit=self.byte_limit)
 
     def spill_to_disk_when_full(self) -> StrictBufferConfig:
-        """Go on beyond the limits, on disk, where the buffer is in any case."""
+        """Continue beyond the limits, on disk, where the buffer is in any case.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000).spill_to_disk_when_full()
+            StrictBufferConfig(record_limit=1000, byte_limit=None, when_full='spill_to_disk')
+        """
         return StrictBufferConfig(record_limit=self.record_limit, byte_limit=self.byte_limit, when_full="spill_to_disk")
 
     def emit_early_when_full(self) -> EagerBufferConfig:
-        """Forward the oldest when a limit is passed, so that a key's updates may be more than one."""
+        """Forward the oldest when a limit is exceeded, so that a key may have more than one update.
+
+        Examples:
+            >>> eager = BufferConfig.max_records(1).emit_early_when_full()
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.suppress(Suppressed.until_time_limit(timedelta(hours=1), eager)).to_delta("hourly")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for minute, item in enumerate(["tea", "salt"]):
+            ...     driver.create_input_topic("stock").pipe_input(item, 2, timestamp_ms=minute * 60_000)
+            >>> driver.create_output_table("hourly").read_rows()
+            [{'item': 'tea', 'pieces': 2}]
+        """
         return EagerBufferConfig(record_limit=self.record_limit, byte_limit=self.byte_limit)
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """Of records and of bytes, as far as they have an effect."""
+        """The limits of keys and of bytes that have an effect.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000).limits
+            (1000, None)
+        """
         return self.record_limit, self.byte_limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrictBufferConfig(BufferConfig):
-    """A buffer that never lets an update go early."""
+    """A buffer that never forwards an update early."""
 
     when_full: Literal["shut_down", "spill_to_disk"] = "shut_down"
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
+        """The limits of keys and of bytes that have an effect: none if the buffer may spill.
+
+        Examples:
+            >>> BufferConfig.max_records(1_000).spill_to_disk_when_full().limits
+            (None, None)
+        """
         return (None, None) if self.when_full == "spill_to_disk" else (self.record_limit, self.byte_limit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerBufferConfig(BufferConfig):
-    """A buffer that keeps its limits and lets the oldest updates go early for that."""
+    """A buffer that keeps within its limits by forwarding the oldest updates early."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suppressed:
-    """What ``KTable.suppress`` takes."""
+    """How long ``KTable.suppress`` holds updates back, and in what buffer."""
 
     buffer: BufferConfig
     limit_ms: int | None = None
@@ -94,10 +164,22 @@ class Suppressed:
 
     @classmethod
     def until_window_closes(cls, buffer: StrictBufferConfig) -> Suppressed:
-        """Forward a window's result once, when stream time closes it; tombstones never.
+        """Forward a window's result once, when stream time closes the window, and never a tombstone.
 
         Raises:
-            TopologyError: The buffer is not strict: a result that goes early is not final.
+            TopologyError: The buffer is not strict: a result that is forwarded early is not final.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> final = Suppressed.until_window_closes(BufferConfig.unbounded())
+            >>> minutes.count("by_minute").suppress(final).to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for seconds in (0, 59, 60):
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=seconds * 1000)
+            >>> driver.create_output_table("final").read_values_to_list()
+            [2]
         """
         if not isinstance(buffer, StrictBufferConfig):
             raise TopologyError(
@@ -109,9 +191,20 @@ class Suppressed:
 
     @classmethod
     def until_time_limit(cls, limit: timedelta, buffer: BufferConfig) -> Suppressed:
-        """Forward a key's newest update once stream time is ``limit`` beyond the first one that was held back.
+        """Forward a key's newest update once stream time is ``limit`` past the first one that was held back.
 
-        Further updates replace what is held and do not start the time anew. Tombstones are forwarded.
+        Further updates replace what is held and do not restart the limit. Tombstones are forwarded.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> each_hour = Suppressed.until_time_limit(timedelta(hours=1), BufferConfig.unbounded())
+            >>> stock.suppress(each_hour).to_delta("hourly")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for minute, item, pieces in ((0, "tea", 5), (20, "tea", 4), (60, "salt", 1)):
+            ...     driver.create_input_topic("stock").pipe_input(item, pieces, timestamp_ms=minute * 60_000)
+            >>> driver.create_output_table("hourly").read_rows()
+            [{'item': 'tea', 'pieces': 4}]
         """
         if not isinstance(buffer, BufferConfig):
             raise TopologyError(
@@ -120,12 +213,34 @@ class Suppressed:
         return cls(buffer=buffer, limit_ms=not_negative_ms(limit, "time limit"))
 
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:
-        """The same, but the wall clock lets updates go while nothing arrives; see ``KGroupedStream.windowed_by``.
+        """The same, but while nothing arrives, the wall clock releases updates; see ``KGroupedStream.windowed_by``.
 
-        Until windows close, it closes them for their aggregation too: a result is final once, and what comes is late.
+        A suppression until windows close then closes them for their aggregation too: the results are final, and what
+        arrives later is late.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> final = Suppressed.until_window_closes(BufferConfig.unbounded()).with_idle_after(timedelta(seconds=30))
+            >>> minutes.count("by_minute").suppress(final).to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=0)
+            >>> driver.advance_wall_clock_time(timedelta(seconds=95))
+            >>> driver.create_output_table("final").read_values_to_list()
+            [1]
         """
         return replace(self, idle_after_ms=positive_ms(idle_after, "idle_after"))
 
     def with_name(self, name: str) -> Suppressed:
-        """The same under a name of its own, so that the numbers in other names stay as they are without it."""
+        """The same with a name of its own, so that adding or removing it leaves the numbers in other names alone.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> hourly = Suppressed.until_time_limit(timedelta(hours=1), BufferConfig.unbounded()).with_name("hourly")
+            >>> stock.suppress(hourly).to_delta("hourly_stock")
+            >>> "Processor: hourly (stores: [hourly-store])" in builder.build().describe()
+            True
+        """
         return replace(self, name=check_name("suppression", name))

@@ -1,4 +1,4 @@
-"""Grouped tables: aggregations that take a row's old value out of its group when the row changes."""
+"""Aggregations of grouped tables, which take a row's old value out of its group when the row changes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from weir.pipelines.dsl.grouped import Aggregating, TableT
 from weir.pipelines.dsl.mapping import selected_key
-from weir.pipelines.dsl.table import KTable
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import STORED, Aggregate, Count
 from weir.pipelines.operators.changes import ChangedRows, adding_and_subtracting, bind_signed
@@ -21,36 +21,81 @@ from weir.pipelines.topology.nodes import Node
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
 
 
-class KGroupedTable:
-    """Rows of a table by another key. An update takes the old row out of its group and puts the new one in."""
+class GroupedTable(Aggregating[TableT]):
+    """What a grouped table can be aggregated into; the store's name always comes first."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self._graph, self._node = graph, node
 
-    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> KTable:
-        """``Count()``, ``Sum(...)`` and ``Mean(...)`` over the rows that each group has now, a column each."""
+    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> TableT:
+        """Compute ``Count()``, ``Sum(...)`` and ``Mean(...)`` over the rows that each group has now, one column each.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=String("person"), value=String("town"), store="homes")
+            >>> homes.group_by("town").agg("towns", people=Count()).to_delta("towns_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> moves = [("ann", "Oslo"), ("bob", "Oslo"), ("ann", "Bergen")]
+            >>> driver.create_input_topic("homes").pipe_key_value_list(moves)
+            >>> driver.get_key_value_store("towns").get("Oslo")
+            {'people': 1}
+        """
         if not aggregates:
-            raise TopologyError(f"agg({store!r}) computes nothing; name at least one aggregate, as towns=Count()")
+            raise TopologyError(
+                f"agg({store!r}) computes nothing; name at least one aggregate, for example towns=Count()"
+            )
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, (Aggregate, Count)):
                 raise TopologyError(f"{name} is {aggregate!r}; pass Count(), Sum(...) or Mean(...)")
             if name.endswith(STORED):
-                raise TopologyError(f"agg({store!r}): the column {name!r} is one that Weir makes for itself; rename it")
+                raise TopologyError(
+                    f"agg({store!r}): the column name {name!r} is reserved for Weir's own state; rename it"
+                )
         columns = self._node.record.columns
         accumulators = tuple(bind_signed(aggregate, name, columns) for name, aggregate in aggregates.items())
         output = RowType(pl.Schema({each.name: each.output for each in accumulators}))
         return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def count(self, store: str, /) -> KTable:
-        """How many rows each group has, in the column ``count``."""
+    def count(self, store: str, /) -> TableT:
+        """Count the rows that each group has now, in the column ``count``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=String("person"), value=String("town"), store="homes")
+            >>> homes.group_by("town").count("people").to_delta("people_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> moves = [("ann", "Oslo"), ("bob", "Oslo"), ("ann", "Bergen")]
+            >>> driver.create_input_topic("homes").pipe_key_value_list(moves)
+            >>> driver.create_output_table("people_now").read_key_values_to_list()
+            [('Oslo', 1), ('Oslo', 2), ('Oslo', 1), ('Bergen', 1)]
+        """
         accumulators = (bind_signed(Count(), "count", self._node.record.columns),)
         output = RowType(pl.Schema({"count": pl.Int64()}), is_scalar=True)
         return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def reduce(self, store: str, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], /) -> KTable:
-        """``adder(reduced, value)`` for a row that comes, ``subtractor(reduced, value)`` for one that goes.
+    def reduce(self, store: str, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], /) -> TableT:
+        """Fold the rows of each group: ``adder(reduced, value)`` for a row that enters the group,
+        ``subtractor(reduced, value)`` for a row that leaves it.
 
-        The first row of a group is its first result, uncalled.
+        The first row of a group is its first result, without a call.
+
+        Examples:
+            >>> @dataclass(frozen=True)
+            ... class Stay:
+            ...     town: str
+            ...     nights: int
+            >>> def more(one: Stay, other: Stay) -> Stay:
+            ...     return Stay(one.town, one.nights + other.nights)
+            >>> def less(one: Stay, other: Stay) -> Stay:
+            ...     return Stay(one.town, one.nights - other.nights)
+            >>> builder = StreamsBuilder()
+            >>> stays = builder.table("stays", key=String("id"), value=Json(Stay), store="stays")
+            >>> stays.group_by(by=col("town")).reduce("nights", more, less).to_delta("nights_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> changes = [("1", Stay("Oslo", 2)), ("2", Stay("Oslo", 3)), ("1", Stay("Oslo", 5))]
+            >>> driver.create_input_topic("stays").pipe_key_value_list(changes)
+            >>> driver.get_key_value_store("nights").get("Oslo")
+            {'town': 'Oslo', 'nights': 8}
         """
         value = self._node.record.value
 
@@ -72,9 +117,25 @@ class KGroupedTable:
         adder: Callable[[Any, Any, Any], Any],
         subtractor: Callable[[Any, Any, Any], Any],
         /,
-    ) -> KTable:
-        """``adder(key, value, aggregate)`` for a row that comes, from ``initializer()`` on, and ``subtractor`` with the
-        same arguments for one that goes; None deletes the group's row."""
+    ) -> TableT:
+        """Fold the rows of each group: ``adder(key, value, aggregate)`` for a row that enters the group, starting from
+        ``initializer()``, and ``subtractor`` with the same arguments for a row that leaves it.
+
+        A result of None deletes the group's row.
+
+        Examples:
+            >>> def add(town: str, nights: int, total: int) -> int:
+            ...     return total + 1
+            >>> def subtract(town: str, nights: int, total: int) -> int | None:
+            ...     return total - 1 or None
+            >>> builder = StreamsBuilder()
+            >>> stays = builder.table("stays", key=String("id"), value=Int64("nights"), store="stays")
+            >>> stays.group_by("nights").aggregate("lengths", lambda: 0, add, subtract).to_delta("lengths_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stays").pipe_key_value_list([("1", 2), ("1", 3)])
+            >>> driver.create_output_table("lengths_now").read_key_values_to_list()
+            [(2, 1), (2, None), (3, 1)]
+        """
 
         def fold(name: str) -> tuple[Fold, RowType]:
             function, _ = (user_function(each, name, "key", "value", "aggregate") for each in (adder, subtractor))
@@ -107,7 +168,7 @@ class KGroupedTable:
             state_type=state,
         )
 
-    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> KTable:
+    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
         check_name("store", store)
         for moved in ("KSTREAM-SINK-", "KSTREAM-SOURCE-"):
             self._graph.new_name(moved)
@@ -118,27 +179,23 @@ class KGroupedTable:
         )
         record = self._graph.record(name, self._node.record.key, output, is_grouped=True)
         spec = store_spec(name, store, record, fold.state)
-        return KTable(
-            self._graph,
+        return self._table(
             self._graph.add(
                 ChangeAggregateNode(name=name, parent=moved_rows, record=record, store=spec, fold=fold, windows=None)
-            ),
+            )
         )
 
 
-def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> KGroupedTable:
+def add_table_group(graph: Graph, table: Node, selector: Sequence[Any], columns: Mapping[str, Any]) -> Node:
     """The rows of ``table`` by another key; raises ``TopologyError`` when its rows cannot be looked up."""
     name = graph.new_name("KTABLE-SELECT-")
     bases(table)
     expressions, key, shared = selected_key(name, table, selector, columns)
-    return KGroupedTable(
-        graph,
-        graph.add(
-            ChangeSelectNode(
-                name=name,
-                parent=table,
-                selector=expressions,
-                record=graph.record(name, key, table.record.value, shared=shared),
-            )
-        ),
+    return graph.add(
+        ChangeSelectNode(
+            name=name,
+            parent=table,
+            selector=expressions,
+            record=graph.record(name, key, table.record.value, shared=shared),
+        )
     )

@@ -1,4 +1,4 @@
-"""How grouped and cogrouped streams are put into windows: bounds, retention, emission, silence, and where late ones go.
+"""How grouped and cogrouped streams are windowed: bounds, retention, emission, idleness, and where late records go.
 
 What the windows are is in ``weir.pipelines.operators.windows`` and beside it.
 """
@@ -8,20 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from weir.pipelines.arguments import duration_text, positive_ms, to_ms
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import UnlimitedWindows
-from weir.pipelines.topology.nodes import RecordType, Windows
+from weir.pipelines.topology.nodes import LateRecordsNode, RecordType, Windows
 from weir.state.types import StoreKind, StoreSpec
-
-if TYPE_CHECKING:
-    from weir.pipelines.dsl.stream import KStream
-
-LateTo = Callable[["KStream"], object]
 
 
 @dataclass(frozen=True)
@@ -32,22 +26,47 @@ class EmitStrategy:
 
     @classmethod
     def on_window_update(cls) -> EmitStrategy:
-        """At every update, which is how it is without a strategy."""
+        """At every update, which is the default.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> minutes.emit_strategy(EmitStrategy.on_window_update()).count("by_minute").to_delta("updates")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for seconds in (0, 59, 60):
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=seconds * 1000)
+            >>> driver.create_output_table("updates").read_values_to_list()
+            [1, 2, 1]
+        """
         return cls(is_final=False)
 
     @classmethod
     def on_window_close(cls) -> EmitStrategy:
-        """Once, when stream time closes the window; whatever the wall clock says."""
+        """Once, when stream time closes the window, whatever the wall clock says.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> minutes.emit_strategy(EmitStrategy.on_window_close()).count("by_minute").to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> for seconds in (0, 59, 60):
+            ...     driver.create_input_topic("clicks").pipe_input("ann", "/", timestamp_ms=seconds * 1000)
+            >>> driver.create_output_table("final").read_values_to_list()
+            [2]
+        """
         return cls(is_final=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windowing:
-    """How records are put into windows."""
+    """How records are windowed."""
 
     windows: Windows
     retention_ms: int | None = None
-    late_to: LateTo | None = None
+    late_to: Callable[[LateRecordsNode], object] | None = None
+    """Gets the node of the late records."""
     idle_after_ms: int | None = None
     is_final: bool = False
 
@@ -58,13 +77,13 @@ class Windowing:
         record: RecordType,
         retention: timedelta | None,
         idle_after: timedelta | None,
-        late_to: LateTo | None = None,
+        late_to: Callable[[LateRecordsNode], object] | None = None,
     ) -> Windowing:
         """What ``windowed_by`` was given for records like ``record``.
 
         Raises:
-            TopologyError: Something of it is none of its kind, the key is windowed already, or the retention is
-                shorter than the least that they can have.
+            TopologyError: An argument has the wrong type, the key is windowed already, or the retention is shorter
+                than the windows need.
         """
         if not isinstance(windows, Windows):
             raise TopologyError(
@@ -74,11 +93,6 @@ class Windowing:
             )
         if record.is_windowed:
             raise TopologyError("the key is windowed already; choose a new key with group_by(...) before windowed_by")
-        if late_to is not None and not callable(late_to):
-            raise TopologyError(
-                f"late_to is {late_to!r}; pass a function of the late records' stream, "
-                'as lambda late: late.to_delta("late")'
-            )
         return cls(
             windows=windows,
             retention_ms=_retention_ms(windows, retention),
@@ -87,7 +101,7 @@ class Windowing:
         )
 
     def emitting(self, strategy: EmitStrategy) -> Windowing:
-        """The same under ``strategy``; raises ``TopologyError`` for one that the windows cannot have."""
+        """The same with ``strategy``; raises ``TopologyError`` for one that the windows cannot have."""
         if not isinstance(strategy, EmitStrategy):
             raise TopologyError(
                 f"emit_strategy got {strategy!r}; pass EmitStrategy.on_window_close() or "
@@ -98,14 +112,14 @@ class Windowing:
         return replace(self, is_final=strategy.is_final)
 
     def store(self, spec: StoreSpec) -> StoreSpec:
-        """``spec`` as this windowing needs it, a millisecond or two longer than the least retention perhaps."""
+        """``spec`` as this windowing needs it, kept perhaps a millisecond or two longer than the least retention."""
         if isinstance(self.windows, (SessionWindows, SlidingWindows)):
             return replace(spec, kind=StoreKind.SESSION, retention_ms=max(self.windows.kept_ms, self.retention_ms or 0))
         return replace(spec, kind=StoreKind.WINDOW, retention_ms=self.retention_ms)
 
 
 def idle_ms(idle_after: timedelta | None) -> int | None:
-    """How much silence lets time pass; raises ``TopologyError`` when it is not above zero."""
+    """After how much idle time the wall clock takes over; raises ``TopologyError`` unless it is positive."""
     return None if idle_after is None else positive_ms(idle_after, "idle_after")
 
 
@@ -114,10 +128,10 @@ def _retention_ms(windows: Windows, retention: timedelta | None) -> int | None:
         return None
     retention_ms, least_ms = to_ms(retention, "retention"), windows.least_retention_ms
     if least_ms is None:
-        raise TopologyError("unlimited windows are kept for ever; leave the retention out")
+        raise TopologyError("unlimited windows are kept forever; leave the retention out")
     if retention_ms < least_ms:
         raise TopologyError(
             f"retention is {duration_text(retention)}, but the windows need "
-            f"{timedelta(milliseconds=least_ms)}; keep them for that long at least"
+            f"{timedelta(milliseconds=least_ms)}; keep them at least that long"
         )
     return retention_ms

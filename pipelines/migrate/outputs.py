@@ -10,7 +10,15 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.tasks.output import sink_rows
 from weir.pipelines.tasks.single import operator_of
 from weir.pipelines.topology import SubTopology, TableSinkNode
-from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode, ToStreamNode
+from weir.pipelines.topology.nodes import (
+    AggregateNode,
+    ChildNode,
+    FilterNode,
+    MapValuesNode,
+    Node,
+    TableNode,
+    ToStreamNode,
+)
 from weir.pipelines.topology.topology import table_spec
 from weir.state.engine.memory import MemoryStore
 from weir.state.types import StoreSpec, TableSpec
@@ -33,7 +41,7 @@ def output_rows(
                     _partition=pl.lit(0, pl.Int32()), _offset=pl.lit(0, pl.Int64()), _deleted=pl.lit(False)
                 )
                 made[node] = node.fold.finish(forwarded) if isinstance(node, AggregateNode) else forwarded
-            elif node.parent is None or node.parent not in made:
+            elif not isinstance(node, ChildNode) or node.parent not in made:
                 continue
             elif isinstance(node, TableSinkNode) and node.is_updates:
                 yield table_spec(node), sink_rows(node, made[node.parent].filter(~pl.col("_deleted")))

@@ -32,7 +32,7 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
 )
 from weir.pipelines.topology.silence import followed_in_silence, idle_after_ms
-from weir.pipelines.topology.topology import SubTopology
+from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateReader, StateSession
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
@@ -46,11 +46,13 @@ class TaskProcessor:
 
     def __init__(self, sub_topology: SubTopology, global_tables: StateReader | None = None) -> None:
         self._sub_topology = sub_topology
-        self._operators = {node: operator_of(node) for node in sub_topology.nodes if not node.others}
+        self._operators = {node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2}
         self._operators |= {
             node: global_join_of(node, global_tables) for node in sub_topology.nodes if isinstance(node, GlobalJoinNode)
         }
-        self._joins = {node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if node.others}
+        self._joins = {
+            node: several_inputs_of(node, operator_of) for node in sub_topology.nodes if len(node.parents) > 1
+        }
         operators: dict[Node, object] = {**self._operators, **self._joins}
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
         self._idleness: dict[Node, Idleness | Following] = {}
@@ -160,7 +162,7 @@ class TaskProcessor:
 
     def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
         """What a node forwards of the rows of each of its parents, or of its topic."""
-        if node.others:
+        if node in self._joins:
             forwarded = self._joins[node].process_all(arrived, epoch)
         else:
             operator = self._operators[node]

@@ -29,7 +29,7 @@ from weir.pipelines.topology.joins import (
     is_filtered,
     versioned_store,
 )
-from weir.pipelines.topology.nodes import AggregateNode, MergeNode, Node, TableNode
+from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, MergeNode, Node, TableNode
 from weir.pipelines.topology.table_groups import ChangeSelectNode
 from weir.state.engine.contract import StateReader
 from weir.state.types import StoreKind, StoreSpec
@@ -40,7 +40,6 @@ Operators = Callable[[Node], Operator | None]
 
 def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
     """The operator that groups a table by another key."""
-    assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
     return SelectChanges(
@@ -54,14 +53,12 @@ def changes_of(node: ChangeSelectNode, operators: Operators) -> SelectChanges:
 
 def subscriptions_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:
     """The operator that a table's updates go through to a table that they join by foreign key."""
-    assert node.parent is not None
     return SubscriptionSend(
         left=_side_of(node.parent, operators), key=node.key, naming=_naming_of(node), clock=node.name
     )
 
 
 def _naming_of(node: SubscriptionSendNode) -> Naming:
-    assert node.parent is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
     return Naming(
@@ -79,7 +76,6 @@ def cogroup_of(node: CogroupNode) -> Cogroup:
 
 def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTableJoin:
     """The operator that looks rows up in a global table; ``rows`` are those of all global tables."""
-    assert node.parent is not None
     assert rows is not None
     record = node.parent.record
     selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
@@ -90,7 +86,6 @@ def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTabl
 
 def several_inputs_of(node: Node, operators: Operators) -> SeveralInputs:
     """The operator of a node with several parents."""
-    assert node.parent is not None
     match node:
         case MergeNode():
             return Merge(names=tuple(source_schema(node.record.columns)), by_arrival=tuple(parents_by_arrival(node)))
@@ -192,7 +187,6 @@ def view_of(table: Node, operators: Operators) -> TableView:
         case TableTableJoinNode():
             left, right = sides_of(table, operators)
             return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
-    operator = operators(table)
-    assert table.parent is not None
-    assert operator is not None
-    return DerivedTable(view_of(table.parent, operators), operator)
+        case FilterNode() | MapValuesNode() if (operator := operators(table)) is not None:
+            return DerivedTable(view_of(table.parent, operators), operator)
+    raise TypeError(f"{table.name} is a {type(table).__name__}, which cannot be looked up")

@@ -48,7 +48,7 @@ from weir.state.types import StoreKind, StoreSpec
 
 def operator_of(node: Node) -> Operator | None:
     """What executes ``node``; None where rows pass as they are."""
-    record = node.parent.record if node.parent else node.record
+    record = node.parents[0].record if node.parents else node.record
     match node:
         case FilterNode():
             return Filter(
@@ -106,7 +106,6 @@ def operator_of(node: Node) -> Operator | None:
         case TableNode():
             return Materialization(store=node.store)
         case NewestToStreamNode():
-            assert node.parent is not None
             return newest_rows_of(node.parent, operator_of)
         case JoinBufferNode():
             return JoinBuffer(store=node.store, grace_ms=node.grace_ms)

@@ -35,7 +35,7 @@ from weir.pipelines.testing.stores import (
 from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, encode_part, time_to_ms
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import RecordType
-from weir.pipelines.topology.topology import SubTopology
+from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.memory import MemoryStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec

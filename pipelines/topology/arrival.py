@@ -1,7 +1,6 @@
-"""Which of a node's parents passes a record on first, when the record reaches the node over several of them.
+"""Which of a node's parents passes a record on first, when the record reaches the node through several of them.
 
-A record goes depth first: to the first child and all that follows from there, then to the next child, as in Kafka
-Streams.
+As in Kafka Streams, a record travels depth first: to the first child and everything below it, then to the next child.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from weir.pipelines.topology.nodes import Node, RepartitionNode
 
 
 def parents_by_arrival(node: Node) -> list[int]:
-    """Indices of ``node.parents``, first the one over which one and the same record arrives first."""
+    """Indices of ``node.parents``, beginning with the parent through which one and the same record arrives first."""
     order = list(range(len(node.parents)))
     for head in dict.fromkeys(_heads(node)):
         steps = list(_steps(head, set()))
@@ -24,7 +23,7 @@ def parents_by_arrival(node: Node) -> list[int]:
 
 
 def is_written_first(table: Node, trigger: Node, node: Node) -> bool:
-    """Whether ``table`` has taken a record already when the record comes from ``trigger`` to ``node``."""
+    """Whether ``table`` has already taken a record when the record comes from ``trigger`` to ``node``."""
     for head in dict.fromkeys(_heads(node)):
         steps = list(_steps(head, set()))
         arrivals = [index for index, step in enumerate(steps) if step == (trigger, node)]
@@ -46,7 +45,7 @@ def _heads(node: Node) -> Iterator[Node]:
 
 
 def _steps(node: Node, seen: set[Node]) -> Iterator[tuple[Node, Node]]:
-    """Parent and child, in the order in which a record first goes from one to the other."""
+    """Pairs of parent and child, in the order in which a record first passes from one to the other."""
     seen.add(node)
     for child in node.children:
         yield node, child

@@ -1,8 +1,8 @@
-"""What becomes of committed state under another program: stores kept, rebuilt, orphaned; outputs; partition counts.
+"""What becomes of committed state under a changed program: stores kept, rebuilt, orphaned; outputs; partition counts.
 
-A sub-topology goes on with its state when its stored name, a fingerprint of all that it stores and sends, and its
-number of partitions are the committed ones. What a start does about the others is
-``weir.pipelines.spark.coordinator``'s.
+A sub-topology keeps its state if its stored name, a fingerprint of all that it stores and sends, and its number of
+partitions are the committed ones. What a start does about the others is decided in
+``weir.pipelines.spark.coordinator``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weir.state.commit.record import CommitRecord, CommittedTopology
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """What is another now of a store that goes on; "" where it was or is not set."""
+    """A changed setting of a store that is kept; "" where it was not set, or no longer is."""
 
     store: str
     setting: str
@@ -26,29 +26,29 @@ class SettingChange:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyChange:
-    """A program beside a commit; stores and outputs by name."""
+    """How a program differs from a commit; stores and outputs by name."""
 
     kept: tuple[str, ...]
     rebuilt: tuple[str, ...]
-    """Stores that begin empty: their sub-topology stores or reads something else now, or its partitions changed."""
+    """Stores that begin empty: their sub-topology now stores or reads something else, or its partitions changed."""
     orphaned: tuple[str, ...]
-    """Stores that the program has no more; of a commit that names no stores, the stored names of sub-topologies."""
+    """Stores that the program no longer has; for a commit that names no stores, the stored names of sub-topologies."""
     added: tuple[str, ...]
     settings: tuple[SettingChange, ...]
-    """Of stores that are kept: what is read from now on goes by them, the rows that are there stay as they are."""
+    """Of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
-    """Topics that the commit has positions of and the program does not read."""
+    """Topics that the commit has positions in but the program does not read."""
     partitions: Mapping[str, tuple[int, int]]
-    """Committed number of tasks and that of now, by stored name of the sub-topologies where the two differ."""
+    """The committed and the present number of tasks, by stored name, of sub-topologies where they differ."""
     going_on: frozenset[str]
-    """Stored names of the sub-topologies that go on with their state."""
+    """Stored names of the sub-topologies that keep their state."""
     ended_tasks: tuple[str, ...]
-    """Committed tasks whose state nobody takes over."""
+    """Committed tasks whose state no task of the program continues."""
     pending_blobs: int
-    """Files of rows between sub-topologies that no task has taken yet."""
+    """Files of rows between sub-topologies that no task has read yet."""
     is_other_topology: bool
 
     @property
@@ -57,11 +57,11 @@ class TopologyChange:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether rows on their way between sub-topologies would be lost, which no flag accepts (PROTOCOL 26)."""
+        """Whether rows in transit between sub-topologies would be lost, which no flag accepts (PROTOCOL 26)."""
         return self.pending_blobs > 0 and (self.is_other_topology or bool(self.ended_tasks))
 
     def loss(self) -> str:
-        """What is lost, as the end of a sentence."""
+        """What is lost, worded as the end of a sentence."""
         parts = []
         if self.rebuilt:
             parts.append(f"{_listed(self.rebuilt)} would begin empty, without what was read so far")
@@ -71,7 +71,7 @@ class TopologyChange:
 
 
 def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, int]) -> TopologyChange:
-    """Hold a program, with its number of tasks by sub-topology, against a commit."""
+    """Compare a program, with its number of tasks by sub-topology, with a commit."""
     now = {sub_topology.stored_name: sub_topology for sub_topology in topology.sub_topologies}
     before = _task_counts(committed.tasks)
     stores_now = {name: tuple(store.name for store in sub_topology.stores) for name, sub_topology in now.items()}

@@ -1,4 +1,4 @@
-"""The node of cogrouped streams, in front of the aggregation that folds them."""
+"""The node of cogrouped streams, before the aggregation that folds them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.topology.nodes import AggregateNode, Node
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node
 
 
 @dataclass(eq=False, kw_only=True)
-class CogroupNode(Node):
-    """The records of several grouped streams beside each other.
+class CogroupNode(ChildNode):
+    """The records of several grouped streams side by side.
 
     In Kafka Streams each input has an aggregation of its own over the shared store, and their updates are merged; here
-    one aggregation behind this node has the name of the merge.
+    a single aggregation follows this node, under the name of that merge.
     """
 
     columns: tuple[tuple[pl.Expr, ...], ...]
-    """Of each input, the columns that are forwarded."""
+    """The columns to forward, for each input."""
     aggregate_names: tuple[str, ...]
 
     @property
@@ -27,7 +27,7 @@ class CogroupNode(Node):
 
     @property
     def aggregation(self) -> AggregateNode:
-        """The only node behind this one."""
+        """The only node that follows this one."""
         (child,) = self.children
         assert isinstance(child, AggregateNode)
         return child

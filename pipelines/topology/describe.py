@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import (
@@ -13,11 +12,16 @@ from weir.pipelines.topology.foreign_key import (
 )
 from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
-from weir.pipelines.topology.nodes import Node, RepartitionNode, SeveralTopicsNode, SourceNode, TableSinkNode
+from weir.pipelines.topology.nodes import (
+    AggregateNode,
+    Node,
+    RepartitionNode,
+    SeveralTopicsNode,
+    SourceNode,
+    TableSinkNode,
+)
+from weir.pipelines.topology.sub_topology import SubTopology
 from weir.pipelines.topology.table_groups import OrderedRepartitionNode
-
-if TYPE_CHECKING:
-    from weir.pipelines.topology.topology import SubTopology
 
 
 def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:
@@ -40,7 +44,7 @@ def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[Glob
         for node in sub_topology.nodes:
             lines += _node(node)
         lines.append("")
-    return "Topologies:\n " + "\n".join(lines)  # as there, the first heading stands one blank further in
+    return "Topologies:\n " + "\n".join(lines)  # as in Kafka Streams, the first heading is indented by one more space
 
 
 def _node(node: Node) -> list[str]:
@@ -54,25 +58,18 @@ def _node(node: Node) -> list[str]:
         return _response_join(node)
     if isinstance(node, CogroupNode):
         return _cogroup(node)
-    if isinstance(node.parent, CogroupNode):
-        return []  # it stands with the aggregations that it merges
+    if isinstance(node, AggregateNode) and isinstance(node.parent, CogroupNode):
+        return []  # shown with the aggregations that it merges
     if isinstance(node, JoinBufferNode):
-        return []  # it stands with its join
+        return []  # shown with its join
     shown = (
         parent.parent if isinstance(parent, JoinBufferNode) else parent
         for parent in dict.fromkeys(node.parents)
         if parent not in node.looked_up
     )
     if isinstance(node, SourceNode) and any(isinstance(child, SeveralTopicsNode) for child in node.children):
-        return []  # it stands with the other topics of its stream
-    before = (
-        ", ".join(
-            f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
-            for parent in shown
-            if parent is not None
-        )
-        or "none"
-    )
+        return []  # shown with the other topics of its stream
+    before = ", ".join(_source_name(parent) for parent in shown) or "none"
     if isinstance(node, SourceNode):
         return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
     if isinstance(node, SeveralTopicsNode):
@@ -102,11 +99,10 @@ def _stream_join(node: StreamJoinNode) -> list[str]:
     lines = []
     sides, shared = (node.left, node.right), [node.held.name] if node.held else []
     for index, parent in enumerate(node.parents):
-        before = f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
         lines += [
             f"    Processor: {node.windowed_names[index]} (stores: [{sides[index].store.name}])",
             f"      --> {node.join_names[index]}",
-            f"      <-- {before}",
+            f"      <-- {_source_name(parent)}",
         ]
     for index in range(2):
         stores = ", ".join([sides[1 - index].store.name, *shared])
@@ -137,11 +133,10 @@ def _table_table_join(node: TableTableJoinNode) -> list[str]:
 def _cogroup(node: CogroupNode) -> list[str]:
     lines, merge = [], node.aggregation
     for name, parent in zip(node.aggregate_names, node.parents, strict=True):
-        before = f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
         lines += [
             f"    Processor: {name} (stores: [{merge.store.name}])",
             f"      --> {merge.name}",
-            f"      <-- {before}",
+            f"      <-- {_source_name(parent)}",
         ]
     return [
         *lines,
@@ -177,8 +172,7 @@ def _response_join(node: ResponseJoinNode) -> list[str]:
     ]
 
 
-def _source_name(parent: Node | None) -> str:
-    assert parent is not None
+def _source_name(parent: Node) -> str:
     return f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
 
 

@@ -1,7 +1,7 @@
 """The nodes of a join of tables by foreign key, and the two edges between the tables' tasks (KIP-213).
 
-The left table's sub-topology sends subscriptions to the right one's, which sends answers back: the only edges that lead
-in a circle by design. What the nodes do is ``weir.pipelines.operators.foreign_key``'s.
+The left table's sub-topology sends subscriptions to the right table's, which sends answers back: the only edges that
+form a circle by design. What the nodes do is in ``weir.pipelines.operators.foreign_key``.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.nodes import ChildNode, Node, RecordType
 from weir.pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
 from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
 class SubscriptionSendNode(UpdatesSelectNode):
-    """Makes subscriptions of the left table's updates; its record has the right table's key."""
+    """Turns the left table's updates into subscriptions; its record has the right table's key."""
 
     selected: RecordType
     """The foreign key as the selector names it."""
     key: Mapping[str, str]
-    """Of each key column of the left table its name in subscriptions."""
+    """The name that each key column of the left table has in subscriptions."""
     kind: JoinKind
 
     @property
     def foreign_columns(self) -> list[str]:
-        """The columns that the foreign key is made of; none of a function, into which nobody sees."""
+        """The columns that the foreign key is made of; none if a function makes it, which is opaque."""
         return (
             []
             if isinstance(self.selector, UserFunction)
@@ -43,7 +43,7 @@ class SubscriptionSendNode(UpdatesSelectNode):
 
 @dataclass(eq=False, kw_only=True)
 class MessageRepartitionNode(OrderedRepartitionNode):
-    """An edge to tasks that are there for a table: it does not decide how many those are."""
+    """An edge to tasks that exist for a table: it does not decide how many there are."""
 
     is_explicit: bool = True
 
@@ -54,7 +54,7 @@ class MessageRepartitionNode(OrderedRepartitionNode):
 
 @dataclass(eq=False, kw_only=True)
 class SubscriptionRepartitionNode(MessageRepartitionNode):
-    """Takes subscriptions to the tasks that own their foreign keys; a null one to any."""
+    """Takes subscriptions to the tasks that own their foreign keys; one with a null key goes to any task."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,9 +68,11 @@ class ResponseRepartitionNode(MessageRepartitionNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class SubscriptionJoinNode(Node):
-    """Keeps subscriptions and answers them; its parents are their edge and the right table. Three processors in Kafka
-    Streams."""
+class SubscriptionJoinNode(ChildNode):
+    """Keeps subscriptions and answers them; its parents are the subscriptions' edge and the right table.
+
+    In Kafka Streams these are three processors.
+    """
 
     store: StoreSpec
     send: SubscriptionSendNode
@@ -79,7 +81,7 @@ class SubscriptionJoinNode(Node):
     joiner: Joiner
     receive_name: str
     subscription_name: str
-    """Of the processor that answers who subscribes; ``name`` is that of the one that tells of the table's updates."""
+    """The processor that answers new subscriptions; ``name`` is the one that reports the table's updates."""
 
     @property
     def is_join(self) -> bool:
@@ -104,12 +106,14 @@ class SubscriptionJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class ResponseJoinNode(Node):
-    """The joined table; its parents are the edge of the answers and the left table, which it compares them with. Two
-    processors in Kafka Streams."""
+class ResponseJoinNode(ChildNode):
+    """The joined table; its parents are the answers' edge and the left table, with which it compares the answers.
+
+    In Kafka Streams these are two processors.
+    """
 
     send: SubscriptionSendNode
-    """Where the questions come from that are answered."""
+    """Where the answered subscriptions came from."""
     joiner: Joiner
     standing: StoreSpec | None
     resolver_name: str

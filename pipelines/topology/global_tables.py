@@ -1,4 +1,4 @@
-"""Global tables: whole topics that every worker has, and the joins with them. They generate no tasks."""
+"""Global tables, which are whole topics that every worker has, and the joins with them. They generate no tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.joiner import Joiner
-from weir.pipelines.topology.nodes import Node, RecordType, SourceNode
+from weir.pipelines.topology.nodes import ChildNode, Node, RecordType, SourceNode
 from weir.state.types import StoreSpec
 
 
@@ -18,13 +18,13 @@ class GlobalTableNode(Node):
     """The newest value of each key of a whole topic."""
 
     source: SourceNode
-    """What is read; no node of a sub-topology."""
+    """The topic; its source is not part of any sub-topology."""
     store: StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class GlobalJoinNode(Node):
-    """Each record of a stream with the row of a global table under the key that it names."""
+class GlobalJoinNode(ChildNode):
+    """Each record of a stream with the row of a global table whose key it names."""
 
     table: GlobalTableNode
     selector: Mapping[str, pl.Expr] | UserFunction

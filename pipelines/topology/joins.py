@@ -1,4 +1,4 @@
-"""The nodes of joins, and which stores a table is kept in, so that a join can look into it."""
+"""The nodes of joins, and the stores in which a joined table is kept, so that it can be looked up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from weir.pipelines.operators.stream_join import StreamSide
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.nodes import (
     AggregateNode,
+    ChildNode,
     FilterNode,
     MapValuesNode,
     Node,
@@ -24,8 +25,8 @@ from weir.state.types import StoreKind, StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class JoinBufferNode(Node):
-    """Holds the records of a stream for the grace of the join behind it, which it is a part of in Kafka Streams."""
+class JoinBufferNode(ChildNode):
+    """Holds the records of a stream for the grace of the join that follows; in Kafka Streams it is part of the join."""
 
     store: StoreSpec
     grace_ms: int
@@ -36,7 +37,7 @@ class JoinBufferNode(Node):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """It is shown with the join."""
+        """None: they are shown with the join."""
         return ()
 
     @property
@@ -48,8 +49,8 @@ class JoinBufferNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class StreamTableJoinNode(Node):
-    """Each record of the stream with the row that its key has in the table, which is looked up."""
+class StreamTableJoinNode(ChildNode):
+    """Each record of the stream with the table's row of its key, which is looked up."""
 
     joiner: Joiner
     is_left: bool
@@ -73,8 +74,8 @@ class StreamTableJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class TableTableJoinNode(Node):
-    """The rows of two tables under equal keys as a table. In Kafka Streams these are three processors."""
+class TableTableJoinNode(ChildNode):
+    """The rows of two tables with equal keys, as a table. In Kafka Streams these are three processors."""
 
     joiner: Joiner
     kind: JoinKind
@@ -95,7 +96,7 @@ class TableTableJoinNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class StreamJoinNode(Node):
+class StreamJoinNode(ChildNode):
     """Records of two streams that are close in time. In Kafka Streams these are five processors."""
 
     windows: JoinWindows
@@ -120,7 +121,7 @@ class StreamJoinNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class NewestToStreamNode(ToStreamNode):
-    """Of a versioned table, the updates that bring the newest row of their key."""
+    """The updates of a versioned table that bring the newest row of their key."""
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
@@ -128,25 +129,24 @@ class NewestToStreamNode(ToStreamNode):
 
 
 def versioned_store(table: Node) -> StoreSpec | None:
-    """The versioned store that keeps ``table``, filtered or mapped perhaps; None for a table that is not versioned."""
+    """The versioned store behind ``table``, which may be filtered or mapped; None if the table is not versioned."""
     match table:
         case TableNode() if table.store.kind is StoreKind.VERSIONED:
             return table.store
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
-            assert table.parent is not None
             return versioned_store(table.parent)
     return None
 
 
 def is_filtered(table: Node) -> bool:
-    """Whether ``table`` is a filtered one, mapped perhaps."""
-    if isinstance(table, MapValuesNode) and table.parent is not None:
+    """Whether ``table`` is filtered; it may be mapped too."""
+    if isinstance(table, MapValuesNode):
         return is_filtered(table.parent)
     return isinstance(table, FilterNode)
 
 
 def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
-    """The nodes whose stores keep what ``table`` is made of, left before right.
+    """The nodes whose stores keep what ``table`` is made from, left before right.
 
     Raises:
         TopologyError: The table cannot be looked up by key.
@@ -157,13 +157,11 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
         case AggregateNode(windows=None):
             return (table,)
         case FilterNode(is_table=True) | MapValuesNode(is_table=True):
-            assert table.parent is not None
             return bases(table.parent)
         case TableTableJoinNode():
             return tuple(base for parent in table.parents for base in bases(parent))
     why = "expire" if isinstance(table, TableNode) else "are not kept"
     raise TopologyError(
-        f"the rows of {table.name} {why}, so a join cannot look them up, nor a grouping take them out "
-        "of the group that they leave; keep them with "
-        '.to_stream().to_table("name") in front of it'
+        f"the rows of {table.name} {why}, so a join cannot look them up, and a grouping cannot take them out of the "
+        'group that they leave; keep them first, with .to_stream().to_table("name")'
     )

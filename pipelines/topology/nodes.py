@@ -1,7 +1,7 @@
 """The nodes of a topology: what the DSL describes and the tasks execute. Nodes hold definitions, never data.
 
-Each node has the name that Kafka Streams would give it. Splitting nodes into sub-topologies belongs to
-``topology`` beside this, turning them into operators to ``weir.pipelines.tasks.single`` and ``several``.
+Each node has the name that Kafka Streams would give it. ``topology`` splits nodes into sub-topologies, and
+``weir.pipelines.tasks.single`` and ``several`` turn them into operators.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
 class RecordType:
     """The columns that a node forwards: key, window bounds if the key is windowed, value.
 
-    A value column may share its name with a key column only where both are one column by construction, as
-    behind ``group_by("tailnum")`` of a value column.
+    A value column may share its name with a key column only where both are the same column by construction, for
+    example after ``group_by("tailnum")`` of a value column.
     """
 
     key: RowType
@@ -52,7 +52,7 @@ class RecordType:
 
     @property
     def beside_key(self) -> pl.Schema:
-        """The value columns that are not key columns too."""
+        """The value columns that are not also key columns."""
         return pl.Schema({name: dtype for name, dtype in self.value.columns.items() if name not in self.key_columns})
 
     @property
@@ -62,47 +62,39 @@ class RecordType:
 
 @dataclass(eq=False, kw_only=True)
 class Node:
-    """One node, joined to its parents when it is made."""
+    """One node. Only sources and global tables have no parents; every other node is a ``ChildNode``."""
 
     name: str
     record: RecordType
-    parent: Node | None = None
-    """The only one, or the first: of a join its left side."""
-    others: tuple[Node, ...] = ()
-    """Further parents: of a join its right side."""
-    children: list[Node] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for parent in dict.fromkeys(self.parents):
-            parent.children.append(self)
+    children: list[ChildNode] = field(default_factory=list)
 
     @property
     def parents(self) -> tuple[Node, ...]:
-        """All of them, in the order in which an operator gets their rows."""
-        return () if self.parent is None else (self.parent, *self.others)
+        """All parents, in the order in which an operator gets their rows."""
+        return ()
 
     @property
     def looked_up(self) -> tuple[Node, ...]:
-        """Parents whose rows the node only looks up: they bring nothing about by themselves."""
+        """Parents whose rows the node only looks up: they trigger nothing by themselves."""
         return ()
 
     @property
     def is_join(self) -> bool:
-        """Whether equal keys of all parents have to meet in one task."""
+        """Whether equal keys of all parents must meet in one task."""
         return False
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """What the node keeps."""
+        """Stores that the node keeps."""
         return ()
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
-        """What ``describe()`` shows behind ``parent``."""
+        """What ``describe()`` shows as the successors of ``parent``."""
         return (self.name,)
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
-        """Stores of other nodes that the node looks into."""
+        """Stores of other nodes in which the node looks up rows."""
         return ()
 
     @property
@@ -112,12 +104,30 @@ class Node:
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """By store, what says how it is used and may be another over the same rows, as ``weir plan`` names it."""
+        """By store, how it is used where that can change over the same rows, as ``weir plan`` names it."""
         return {
             store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
             for store in self.stores
             if store.retention_ms is not None
         }
+
+
+@dataclass(eq=False, kw_only=True)
+class ChildNode(Node):
+    """A node with at least one parent, to whose children it adds itself."""
+
+    parent: Node
+    """The first or only parent: of a join, its left side."""
+    others: tuple[Node, ...] = ()
+    """Further parents: of a join, its right side."""
+
+    def __post_init__(self) -> None:
+        for parent in dict.fromkeys(self.parents):
+            parent.children.append(self)
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        return (self.parent, *self.others)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,74 +149,74 @@ class SourceNode(Node):
         return self.record.value
 
     def key_bytes(self, keys: pl.DataFrame) -> list[bytes]:
-        """Keys as the topic's producers write them; the columns match its own by position."""
+        """Keys as the topic's producers write them; the columns match the topic's by position."""
         items = self.key.to_objects(keys.rename(dict(zip(keys.columns, self.key.columns, strict=True))))
         return [self.key_serde.encode(item) or b"" for item in items]
 
 
 @dataclass(eq=False, kw_only=True)
-class FilterNode(Node):
+class FilterNode(ChildNode):
     predicate: pl.Expr | UserFunction
     is_negated: bool
     is_table: bool
 
 
 @dataclass(eq=False, kw_only=True)
-class MapValuesNode(Node):
+class MapValuesNode(ChildNode):
     mapper: Mapping[str, pl.Expr] | UserFunction
     is_table: bool
 
 
 @dataclass(eq=False, kw_only=True)
-class SelectKeyNode(Node):
+class SelectKeyNode(ChildNode):
     selector: Mapping[str, pl.Expr] | UserFunction
 
 
 @dataclass(eq=False, kw_only=True)
-class MapNode(Node):
-    """New keys and values: of expressions, or of a function that gives a pair, or any number of them if flat."""
+class MapNode(ChildNode):
+    """New keys and values: from expressions, or from a function that gives a pair, or any number of pairs if flat."""
 
     mapper: PairExpressions | UserFunction
     is_flat: bool
 
 
 @dataclass(eq=False, kw_only=True)
-class FlatMapValuesNode(Node):
+class FlatMapValuesNode(ChildNode):
     mapper: Mapping[str, pl.Expr] | UserFunction
     exploded: str | None
-    """Of expressions, the list column whose elements become records."""
+    """The list column whose elements become records, if expressions make the values."""
 
 
 @dataclass(eq=False, kw_only=True)
-class PeekNode(Node):
-    """Shows records to a function; with nothing behind it, a ``for_each``."""
+class PeekNode(ChildNode):
+    """Shows records to a function; without children it is a ``for_each``."""
 
     action: UserFunction
 
 
 @dataclass(eq=False, kw_only=True)
-class SplitNode(Node):
+class SplitNode(ChildNode):
     """Decides which of its children, all of them branches, gets a record."""
 
     predicates: list[pl.Expr | UserFunction]
 
 
 @dataclass(eq=False, kw_only=True)
-class BranchNode(Node):
+class BranchNode(ChildNode):
     index: int | None
-    """Of its predicate; None for the default branch."""
+    """The index of its predicate; None for the default branch."""
 
 
 @dataclass(eq=False, kw_only=True)
-class RepartitionNode(Node):
-    """The boundary of two sub-topologies: rows go to the task that owns their key.
+class RepartitionNode(ChildNode):
+    """The boundary between two sub-topologies: rows go to the task that owns their key.
 
-    Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through one that the
-    program asked for: they keep their partition's number as far as there are so many.
+    Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through a repartition
+    that the program asked for: they keep their partition's number, modulo the number of tasks.
     """
 
     is_explicit: bool = False
-    """Whether the program asked for it, and not a grouping by a new key."""
+    """Whether the program asked for it; otherwise a new key made it necessary."""
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
@@ -225,7 +235,7 @@ class RepartitionNode(Node):
 
     @property
     def is_message(self) -> bool:
-        """Whether its rows go to tasks that are there for other inputs."""
+        """Whether its rows go to tasks that exist for other inputs."""
         return False
 
     def partition_of(
@@ -245,8 +255,8 @@ class RepartitionNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class TableNode(Node):
-    """Makes a table of a stream's records (``table``, ``to_table``)."""
+class TableNode(ChildNode):
+    """Makes a table from a stream's records (``table``, ``to_table``)."""
 
     store: StoreSpec
 
@@ -256,19 +266,19 @@ class TableNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class AggregateNode(Node):
+class AggregateNode(ChildNode):
     store: StoreSpec
     fold: Fold
     windows: Windows | None
     is_final: bool = False
     """Whether it forwards a window once, when the window closes (``EmitStrategy.on_window_close``)."""
     late_to: str | None = None
-    """The name of the node that gets the records that are late."""
+    """The name of the node that gets the late records."""
     idle_after_ms: int | None = None
 
     @property
     def unseen(self) -> StoreSpec | None:
-        """Of sliding windows: closed ones with the records that they missed, of which others will be made."""
+        """For sliding windows: closed windows with the records that they missed, from which others will be made."""
         if not isinstance(self.windows, SlidingWindows):
             return None
         return replace(self.store, name=f"{self.store.name}-unseen")
@@ -283,27 +293,27 @@ class AggregateNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class LateRecordsNode(Node):
+class LateRecordsNode(ChildNode):
     """The records that its parent, a windowed aggregation, dropped as late, with the bounds of the closed window."""
 
 
 @dataclass(eq=False, kw_only=True)
-class SuppressNode(Node):
+class SuppressNode(ChildNode):
     """Holds a table's updates back, until their window closes or for a time."""
 
     store: StoreSpec
     delay_ms: int
-    """After a key's place in the buffer: the end of its window, or its first timestamp."""
+    """How long after a key's place in the buffer: the end of its window, or its first timestamp."""
     is_final: bool
     """Whether it waits for windows to close."""
     limits: BufferLimits
     windows: Windows | None = None
-    """That have to close."""
+    """The windows that have to close."""
     idle_after_ms: int | None = None
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """None where it is evaluated with its aggregation, which keeps what is open."""
+        """None if it is evaluated with its aggregation, which keeps the open windows."""
         return () if self.fused_with else (self.store,)
 
     @property
@@ -312,14 +322,14 @@ class SuppressNode(Node):
 
     @property
     def fused_with(self) -> AggregateNode | None:
-        """The aggregation that is evaluated together with this, when nothing else sees its updates."""
+        """The aggregation that is evaluated together with this, if nothing else sees its updates."""
         parent = self.parent
         is_fit = self.is_final and not self.limits
         return parent if is_fit and isinstance(parent, AggregateNode) and readers_of(parent) == [self] else None
 
 
 @dataclass(eq=False, kw_only=True)
-class MergeNode(Node):
+class MergeNode(ChildNode):
     """The records of several streams as one stream."""
 
 
@@ -334,19 +344,19 @@ class SeveralTopicsNode(MergeNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class ToStreamNode(Node):
-    """A table's updates from here on are records of a stream."""
+class ToStreamNode(ChildNode):
+    """From here on a table's updates are records of a stream."""
 
 
 @dataclass(eq=False, kw_only=True)
-class TableSinkNode(Node):
+class TableSinkNode(ChildNode):
     """Writes a Delta table."""
 
     table: str
     is_updates: bool
-    """True for a table's updates, of which the newest a key stands; False for facts."""
+    """True for a table's updates, of which the newest per key is valid; False for facts."""
     keeps_all: bool = False
-    """Whether every update is written, not only the newest a key and epoch."""
+    """Whether every update is written, not only the newest per key and epoch."""
 
     @property
     def collapses(self) -> bool:

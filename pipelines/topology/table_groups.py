@@ -1,4 +1,4 @@
-"""The nodes of tables grouped by another key; their rows come in and go by ``weir.pipelines.operators.changes``."""
+"""The nodes of tables grouped by another key; ``weir.pipelines.operators.changes`` adds and retracts their rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import polars as pl
 from weir.pipelines.operators.changes import CHANGE
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import AggregateNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node, RepartitionNode
 from weir.state.types import StoreSpec
 
 
 @dataclass(eq=False, kw_only=True)
-class UpdatesSelectNode(Node):
-    """Makes rows for the tasks of other keys of a table's updates, for which it looks into the table."""
+class UpdatesSelectNode(ChildNode):
+    """Turns a table's updates into rows for the tasks of other keys, for which it looks up the table's rows."""
 
     selector: Mapping[str, pl.Expr] | UserFunction
 
@@ -31,7 +31,7 @@ class UpdatesSelectNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class ChangeSelectNode(UpdatesSelectNode):
-    """Makes rows that come and go, under the groups' keys, of a table's updates."""
+    """Turns a table's updates into rows to add and to retract, under the groups' keys."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,7 +48,7 @@ class OrderedRepartitionNode(RepartitionNode):
 
 @dataclass(eq=False, kw_only=True)
 class ChangeRepartitionNode(OrderedRepartitionNode):
-    """Moves them to the tasks that own the groups."""
+    """Moves rows to add and to retract to the tasks that own the groups."""
 
     @property
     def schema(self) -> pl.Schema:
@@ -57,4 +57,4 @@ class ChangeRepartitionNode(OrderedRepartitionNode):
 
 @dataclass(eq=False, kw_only=True)
 class ChangeAggregateNode(AggregateNode):
-    """One state a group of rows that come and go."""
+    """One state per group, of rows that are added and retracted."""

@@ -1,4 +1,4 @@
-"""Which updates of an aggregation or table what follows it can tell apart: all, the newest of an epoch, the final."""
+"""Which updates of an aggregation or table the nodes below see: all, the newest of an epoch, or only final ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from weir.pipelines.topology.nodes import (
 
 
 def forwards_final(node: AggregateNode) -> bool:
-    """Whether only closed windows leave the aggregation: it emits on close, or is evaluated with its suppression."""
+    """Whether the aggregation forwards only closed windows: it emits on close, or is evaluated with its
+    suppression."""
     return node.is_final or any(isinstance(child, SuppressNode) and child.fused_with is node for child in node.children)
 
 
 def keeps_every_update(node: Node) -> bool:
-    """Whether what follows an aggregation or table can tell apart its updates within an epoch.
+    """Whether the nodes below an aggregation or table need each of its updates within an epoch.
 
-    Only a sink of updates, directly or behind stateless operators on the table, keeps the newest a key.
+    They need only the newest per key if all lead to sinks of updates, directly or through stateless operators on the
+    table.
     """
     return not all(_keeps_newest(child) for child in readers_of(node))
 

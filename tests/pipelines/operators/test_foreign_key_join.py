@@ -240,7 +240,7 @@ def test_a_joined_table_that_is_kept_joins_on():
 def test_what_does_not_fit_is_refused_with_the_way_out():
     builder = StreamsBuilder()
     orders, customers = tables(builder)
-    with pytest.raises(TopologyError, match=r"the foreign key is \(amount: Int64\), and the key of the other"):
+    with pytest.raises(TopologyError, match=r"the foreign key is \(amount: Int64\), .* key is \(id: String\)"):
         orders.join(customers, foreign_key="amount")
     with pytest.raises(TopologyError, match="no return annotation"):
         orders.join(customers, foreign_key=lambda order: order.customer)

@@ -271,7 +271,7 @@ def untyped(*arguments):
         (lambda s: s.flat_map_values(), "pass one of the two"),
         (lambda s: s.flat_map_values(page="page"), "0 of the columns are lists"),
         (lambda s: s.peek("page"), "pass a polars expression or a function"),
-        (lambda s: s.split("a b"), "the split name 'a b' does not do"),
+        (lambda s: s.split("a b"), "split name 'a b'.*use letters, digits"),
         (lambda s: s.split("s").branch(col("ms"), "x"), "needs true or false"),
         (lambda s: s.split("s").branch(col("ms") > 1, "x").branch(col("ms") > 2, "x"), "two branches 'sx'"),
         (lambda s: s.repartition(""), "the repartition has no name"),

@@ -322,11 +322,14 @@ def joining(history=HISTORY, of=None, **options):
             ),
             "both ttl= and history_retention=",
         ),
-        (lambda: joining(history=None, grace=ms(1), store="waiting"), "is not versioned; give its table"),
+        (
+            lambda: joining(history=None, grace=ms(1), store="waiting"),
+            "KTABLE-SOURCE-0000000001 is not versioned; pass history_retention=",
+        ),
         (
             lambda: joining(grace=ms(101), store="waiting"),
             "grace is 0:00:00.101000, and the table 'rates' keeps its history for 0:00:00.100000 only; "
-            "keep it for the grace",
+            "keep it at least as long as the grace",
         ),
         (lambda: joining(grace=ms(-1), store="waiting"), "must not be negative"),
         (lambda: joining(grace=ms(1)), "a versioned table with grace= and store="),

@@ -28,7 +28,7 @@ def in_partition(partition: int, partitions: int) -> list[bytes]:
 @pytest.mark.parametrize("partitions", [2, 3, 12])
 def test_another_partitioner_is_noticed(partitions):
     by_crc = [key for key in KEYS if zlib.crc32(key) % partitions == 1]
-    with pytest.raises(PartitionerError, match=rf"\d+ of {len(by_crc)} keys belong into other partitions"):
+    with pytest.raises(PartitionerError, match=rf"\d+ of {len(by_crc)} keys belong in other partitions"):
         check_placement(read(by_crc), partitions)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison sees of a changed program whose stores have the same names, columns and windows."""
+"""What a comparison shows of a changed program whose stores have the same names, columns and windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Order:
 
 
 def committed(topology: Topology, count: int = 1) -> CommitRecord:
-    """A commit of the topology, with as many tasks of each sub-topology."""
+    """A commit of the topology, with ``count`` tasks per sub-topology."""
     state = StateId(1, 7)
     return CommitRecord(
         kind="commit",
@@ -80,7 +80,7 @@ def customer(order: Order) -> str | None:
     return order.customer
 
 
-def test_a_foreign_key_of_other_columns_begins_the_stores_of_both_tables_anew():
+def test_a_foreign_key_of_other_columns_empties_the_stores_of_both_tables():
     found = change(by_foreign_key("customer"), by_foreign_key("payer"))
     assert set(found.rebuilt) == {"orders", "customers", "named-subscription-store", "named-result-store"}
     assert (found.kept, found.loses_state, found.is_other_topology) == ((), True, True)
@@ -91,7 +91,7 @@ def test_a_foreign_key_of_other_columns_begins_the_stores_of_both_tables_anew():
     ("before", "now", "texts"),
     [(col("customer"), col("customer").str.to_uppercase(), str), (customer, payer, lambda function: function.__name__)],
 )
-def test_another_foreign_key_of_the_same_columns_or_of_a_function_is_shown(before, now, texts):
+def test_a_changed_foreign_key_of_the_same_columns_or_of_a_function_is_shown(before, now, texts):
     found = change(by_foreign_key(before), by_foreign_key(now))
     assert found.settings == (
         SettingChange(store="named-subscription-store", setting="foreign key", before=texts(before), now=texts(now)),
@@ -99,7 +99,7 @@ def test_another_foreign_key_of_the_same_columns_or_of_a_function_is_shown(befor
     assert not found.loses_state
 
 
-def test_another_grace_of_a_join_and_another_history_are_shown_and_the_state_goes_on():
+def test_a_changed_grace_and_a_changed_history_are_shown_and_the_state_is_kept():
     assert change(held().build(), held().build()).settings == ()
     found = change(held().build(), held(grace=2 * MINUTE, history=timedelta(days=1)).build())
     assert sorted((each.store, each.setting, each.before, each.now) for each in found.settings) == [
@@ -109,13 +109,13 @@ def test_another_grace_of_a_join_and_another_history_are_shown_and_the_state_goe
     assert set(found.kept) == {"rates", "waiting"}
 
 
-def test_a_commit_of_before_settings_were_kept_shows_none():
+def test_a_commit_written_before_settings_were_kept_shows_none():
     before = committed(held().build())
     older = replace(before, topology=replace(before.topology, settings=None))
     assert compare(older, held(grace=2 * MINUTE).build(), {0: 1}).settings == ()
 
 
-def test_another_time_that_rows_live_is_shown():
+def test_a_changed_ttl_is_shown():
     found = change(kept(timedelta(hours=1)), kept(timedelta(hours=2)))
     assert [(each.before, each.now) for each in found.settings] == [("1:00:00", "2:00:00")]
     assert found.kept == ("rates",)

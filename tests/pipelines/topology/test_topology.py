@@ -148,7 +148,7 @@ def test_a_mean_is_kept_as_sum_and_count_and_read_finished():
         topology.finish("nope", rows)
 
 
-def test_behind_a_repartition_there_are_as_many_tasks_as_before_it():
+def test_there_are_as_many_tasks_after_a_repartition_as_before_it():
     assert program().partition_counts({"clicks": 4}) == {0: 4, 1: 4, 2: 4}
 
 
@@ -175,7 +175,7 @@ Topologies:
     )
 
 
-def test_topics_of_one_stream_are_at_least_one_and_each_read_once():
+def test_a_stream_has_at_least_one_topic_and_reads_each_once():
     with pytest.raises(TopologyError, match="name at least one"):
         StreamsBuilder().stream([], key=String("user"), value=Json(Click))
     builder = StreamsBuilder()
@@ -232,7 +232,7 @@ def test_the_fingerprint_is_the_same_in_another_process():
     assert found.stdout.strip() == program().fingerprint
 
 
-def test_stored_names_follow_what_is_stored_and_not_what_stands_elsewhere():
+def test_stored_names_follow_what_is_stored_and_not_the_rest_of_the_program():
     """Folders, changelog rows and blobs carry them (PROTOCOL 23)."""
 
     def names(*, flipped=False, column="text"):
@@ -264,7 +264,7 @@ def test_edges_spread_rows_by_kafkas_partitioner():
 
 
 def test_topics_that_lead_into_one_store_need_equal_partition_counts():
-    """Else a key would have a row in each of two tasks; what keeps nothing reads topics of any widths."""
+    """Otherwise a key would have a row in two tasks; what keeps no state reads topics of any widths."""
     counts = {"clicks": 2, "views": 3}
 
     def program(keep) -> Topology:
@@ -301,8 +301,8 @@ class Time:
 @pytest.mark.parametrize(
     "meets", ["join", "table join", "cogroup", "before a merge under a new key", "by way of another edge"]
 )
-def test_an_edge_leads_to_where_the_producers_of_the_topic_that_it_meets_put_the_key(key, dtype, written, meets):
-    """A join would find nothing, and say nothing, if Weir and the producers wrote keys in two ways."""
+def test_an_edge_places_keys_as_the_producers_of_the_topic_that_it_meets_do(key, dtype, written, meets):
+    """If Weir and the producers placed keys differently, a join would silently find nothing."""
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click)).select_key(number=col("ms").cast(dtype))
     pages = builder.stream("pages", key=key, value=Json(Click))

@@ -1,0 +1,254 @@
+"""What turns a stream into another stream: filters, mappers, merges, repartitions; and its outputs.
+
+What leads to a table or a grouped stream, and the joins, are in ``streams``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+import polars as pl
+
+from weir.pipelines.arguments import whole_number
+from weir.pipelines.dsl.graph import Graph, check_name
+from weir.pipelines.dsl.grouped import repartition
+from weir.pipelines.dsl.mapping import add_flat_map, add_flat_map_values, add_map, add_select_key
+from weir.pipelines.dsl.merging import add_merge
+from weir.pipelines.dsl.stateless import add_filter, add_map_values, add_peek
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.topology.nodes import Node, TableSinkNode
+
+
+class StreamOperations:
+    """What ``KStream`` can do without the other kinds; each method adds a node and returns what comes out of it."""
+
+    def __init__(self, graph: Graph, node: Node, *, has_new_key: bool) -> None:
+        self._graph, self._node = graph, node
+        self._has_new_key = has_new_key
+        """Whether the key has changed, so that the next grouping moves the records to the task that owns it."""
+
+    def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
+        """Keep the records for which the predicate, an expression or a function of ``(key, value)``, is true.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.filter(col("page") != "/").to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/"), ("bob", "/docs")])
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'bob', 'page': '/docs'}]
+        """
+        return self._then(add_filter(self._graph, self._node, predicate, "KSTREAM-FILTER-", is_table=False))
+
+    def filter_not(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
+        """Keep the records that ``filter`` with the same predicate would drop: where it is false or null.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.filter_not(lambda user, page: page == "/").to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/"), ("bob", "/docs")])
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'bob', 'page': '/docs'}]
+        """
+        return self._then(
+            add_filter(self._graph, self._node, predicate, "KSTREAM-FILTER-", is_table=False, is_negated=True)
+        )
+
+    def map(
+        self,
+        mapper: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+        /,
+        *,
+        key: str | Mapping[str, str | pl.Expr] | None = None,
+        value: str | Mapping[str, str | pl.Expr] | None = None,
+    ) -> Self:
+        """Give each record a new key and a new value: ``key=`` and ``value=`` with columns, or one function of
+        ``(key, value)`` that is annotated to return ``tuple[Key, Value]``.
+
+        The key counts as changed, as after ``select_key``. A value of None is a null value.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.map(key="page", value={"by": col("user").str.to_uppercase()}).to_delta("visits")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("visits").read_rows()
+            [{'page': '/docs', 'by': 'ANN'}]
+        """
+        return self._then(add_map(self._graph, self._node, mapper, key, value), has_new_key=True)
+
+    def flat_map(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]], /) -> Self:
+        """Turn each record into any number of records: a function of ``(key, value)`` that is annotated to return
+        ``list[tuple[Key, Value]]`` or ``Iterator[...]``.
+
+        They keep the record's time and place. The key counts as changed.
+
+        Examples:
+            >>> def both_ways(one: str, other: str) -> list[tuple[str, str]]:
+            ...     return [(one, other), (other, one)]
+            >>> builder = StreamsBuilder()
+            >>> friends = builder.stream("friends", key=String("one"), value=String("other"))
+            >>> friends.flat_map(both_ways).to_delta("known")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("friends").pipe_input("ann", "bob")
+            >>> driver.create_output_table("known").read_rows()
+            [{'key': 'ann', 'value': 'bob'}, {'key': 'bob', 'value': 'ann'}]
+        """
+        return self._then(add_flat_map(self._graph, self._node, mapper), has_new_key=True)
+
+    def flat_map_values(
+        self, mapper: Callable[[Any], Iterable[Any]] | None = None, /, **columns: str | pl.Expr
+    ) -> Self:
+        """Turn each record into any number of values under its key: columns, exactly one of them a list, or a function
+        of the value that is annotated to return ``list[Value]`` or ``Iterator[...]``.
+
+        Each element of the list becomes a record; a null value, a null list and an empty list give none.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> lines = builder.stream("lines", key=String("id"), value=String("text"))
+            >>> lines.flat_map_values(word=col("text").str.split(" ")).to_delta("words")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("lines").pipe_input("1", "all streams")
+            >>> driver.create_output_table("words").read_rows()
+            [{'id': '1', 'word': 'all'}, {'id': '1', 'word': 'streams'}]
+        """
+        return self._then(add_flat_map_values(self._graph, self._node, mapper, columns))
+
+    def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> Self:
+        """Replace the whole value: by columns, or by what a function of the value with a return type gives.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.map_values(page="page", depth=col("page").str.count_matches("/")).to_delta("depths")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs/joins")
+            >>> driver.create_output_table("depths").read_rows()
+            [{'user': 'ann', 'page': '/docs/joins', 'depth': 2}]
+        """
+        return self._then(
+            add_map_values(self._graph, self._node, mapper, columns, "KSTREAM-MAPVALUES-", is_table=False)
+        )
+
+    def select_key(self, *selector: str | pl.Expr | Callable[[Any, Any], Any], **columns: str | pl.Expr) -> Self:
+        """Replace the key: by columns, or by what one function of ``(key, value)`` with a return type gives.
+
+        The key counts as changed even if it stays equal, so the next grouping repartitions.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.select_key(section=col("page").str.slice(0, 5)).to_delta("visits")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs/joins")
+            >>> driver.create_output_table("visits").read_rows()
+            [{'section': '/docs', 'page': '/docs/joins'}]
+        """
+        return self._then(add_select_key(self._graph, self._node, selector, columns), has_new_key=True)
+
+    def peek(self, action: Callable[[Any, Any], Any], /) -> Self:
+        """Show each record to ``action(key, value)`` and pass it on unchanged.
+
+        At least once: an epoch that is rolled back runs again and shows its records again.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.peek(lambda user, page: print(user, page)).to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            ann /docs
+        """
+        return self._then(add_peek(self._graph, self._node, action, "KSTREAM-PEEK-"))
+
+    def for_each(self, action: Callable[[Any, Any], Any], /) -> None:
+        """Call ``action(key, value)`` for each record, at least once, as ``peek`` does; ends the stream.
+
+        What it writes elsewhere is not part of a commit; a Delta table (``to_delta``) is.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.for_each(lambda user, page: print(user, page))
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            ann /docs
+        """
+        add_peek(self._graph, self._node, action, "KSTREAM-FOREACH-")
+
+    def repartition(self, name: str, *, partitions: int | None = None) -> Self:
+        """Move each record to the task that owns its key, whether the key has changed or not.
+
+        What follows runs in as many tasks as before, or in ``partitions``. Records with a null key pass too.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> clicks.repartition("wide", partitions=8).to_delta("pages")
+            >>> builder.build().partition_counts({"clicks": 2})
+            {0: 2, 1: 8}
+        """
+        if partitions is not None:
+            whole_number(partitions, f"repartition({name!r}): partitions", 1)
+        node = repartition(
+            self._graph, self._node, check_name("repartition", name), is_explicit=True, partitions=partitions
+        )
+        return self._then(node, has_new_key=False)
+
+    def merge(self, other: Self) -> Self:
+        """The records of both streams, which have the same columns; those of one topic partition stay in order.
+
+        Where several topics meet in a task, it takes the oldest of the next records first.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> web, app = (builder.stream(topic, key=String("user"), value=String("page")) for topic in ("web", "app"))
+            >>> web.merge(app).to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("web").pipe_input("ann", "/docs")
+            >>> driver.create_input_topic("app").pipe_input("bob", "/home")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}, {'user': 'bob', 'page': '/home'}]
+        """
+        if not isinstance(other, StreamOperations):
+            raise TopologyError(
+                f"merge got a {type(other).__name__}; pass a stream, for example builder.stream(...) or "
+                "table.to_stream()"
+            )
+        self._graph.check_meets(other._graph)
+        return self._then(
+            add_merge(self._graph, self._node, other._node), has_new_key=self._has_new_key or other._has_new_key
+        )
+
+    def to_delta(self, table: str) -> None:
+        """Append every record to the Delta table ``table``: key columns, value columns, then ``_ts``, ``_epoch``,
+        ``_seq`` and ``_deleted``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("clicks", key=String("user"), value=String("page")).to_delta("pages")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("clicks").pipe_input("ann", "/docs")
+            >>> driver.create_output_table("pages").read_rows()
+            [{'user': 'ann', 'page': '/docs'}]
+        """
+        name = self._graph.new_name("KSTREAM-SINK-")
+        self._graph.add(
+            TableSinkNode(
+                name=name,
+                parent=self._node,
+                record=self._node.record,
+                table=check_name("table", table),
+                is_updates=False,
+            )
+        )
+
+    def _then(self, node: Node, *, has_new_key: bool | None = None) -> Self:
+        """The stream of ``node``; its key has changed as far as this one's has, unless told otherwise."""
+        return type(self)(self._graph, node, has_new_key=self._has_new_key if has_new_key is None else has_new_key)

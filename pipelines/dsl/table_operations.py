@@ -1,0 +1,339 @@
+"""What turns a table into another table: filters, mappers, joins, suppressions; its output; and new tables.
+
+What leads to a stream or a grouped table is in ``streams``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal, Self, get_args
+
+import polars as pl
+
+from weir.pipelines.arguments import positive_ms
+from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
+from weir.pipelines.dsl.graph import Graph, check_name, store_spec
+from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
+from weir.pipelines.dsl.stateless import add_filter, add_map_values
+from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
+from weir.pipelines.errors import TopologyError
+from weir.pipelines.operators.suppression_order import BufferLimits
+from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.topology.joins import NewestToStreamNode, versioned_store
+from weir.pipelines.topology.nodes import Node, SuppressNode, TableNode, TableSinkNode, ToStreamNode, Windows
+from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, versioned_spec
+from weir.state.types import StoreClock
+
+TtlClock = Literal["stream_time", "wall_clock"]
+
+
+class TableOperations:
+    """What ``KTable`` can do without the other kinds; each method adds a node and returns what comes out of it."""
+
+    def __init__(self, graph: Graph, node: Node, *, windows: Windows | None = None, is_final: bool = False) -> None:
+        self._graph, self._node = graph, node
+        self._windows = windows
+        self._is_final = is_final
+        """Whether each row comes once and is never updated: it is a fact."""
+
+    def filter(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
+        """Keep the rows for which the predicate is true; a row that no longer passes becomes a tombstone.
+
+        The predicate, an expression or a function of ``(key, value)``, never sees a tombstone.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.filter(col("pieces") > 0).to_delta("available")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 0)])
+            >>> driver.create_output_table("available").read_key_values_to_list()
+            [('tea', 2), ('tea', None)]
+        """
+        return self._then(add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True))
+
+    def filter_not(self, predicate: pl.Expr | Callable[[Any, Any], bool]) -> Self:
+        """Keep the rows for which the predicate is false or null, with tombstones as in ``filter``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.filter_not(lambda item, pieces: pieces == 0).to_delta("available")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 0)])
+            >>> driver.create_output_table("available").read_key_values_to_list()
+            [('tea', 2), ('tea', None)]
+        """
+        return self._then(
+            add_filter(self._graph, self._node, predicate, "KTABLE-FILTER-", is_table=True, is_negated=True)
+        )
+
+    def map_values(self, mapper: Callable[[Any], Any] | None = None, /, **columns: str | pl.Expr) -> Self:
+        """Replace the whole value, as ``KStream.map_values`` does; tombstones pass unmapped.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.map_values(is_low=col("pieces") < 5).to_delta("low")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_input("tea", 2)
+            >>> driver.create_output_table("low").read_rows()
+            [{'item': 'tea', 'is_low': True}]
+        """
+        return self._then(add_map_values(self._graph, self._node, mapper, columns, "KTABLE-MAPVALUES-", is_table=True))
+
+    def join(
+        self,
+        other: Self,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        foreign_key: ForeignKey | None = None,
+        store: str | None = None,
+    ) -> Self:
+        """The keys that both tables have, with the columns of both values, or with what ``joiner(value, other)`` or
+        ``joiner(key, value, other)`` returns.
+
+        Where both tables have a column of one name, that of the other table gets the suffix ``_right``. An update of
+        either table updates the result, with the later time of the two rows.
+
+        With ``foreign_key`` each row meets the row of the other table that it names: by a column, an expression,
+        several columns by name, or a function of ``(value)`` or ``(key, value)``. The result has this table's keys, the
+        tables may have different numbers of partitions, and ``store`` names the state: which row names which key. A
+        row that names nothing has no result. While rows travel between the tables, a result may be outdated.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> prices = builder.table("prices", key=String("item"), value=Int64("cents"), store="prices")
+            >>> stock.join(prices).to_delta("offers")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_input("tea", 2)
+            >>> driver.create_input_topic("prices").pipe_input("tea", 350)
+            >>> driver.create_output_table("offers").read_rows()
+            [{'item': 'tea', 'pieces': 2, 'cents': 350}]
+
+            By foreign key:
+
+            >>> builder = StreamsBuilder()
+            >>> orders = builder.table("orders", key=String("order"), value=String("buyer"), store="orders")
+            >>> cities = builder.table("cities", key=String("customer"), value=String("city"), store="cities")
+            >>> orders.join(cities, foreign_key="buyer", store="buyers").to_delta("shipping")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("cities").pipe_input("ann", "Oslo")
+            >>> driver.create_input_topic("orders").pipe_input("17", "ann")
+            >>> driver.create_output_table("shipping").read_rows()
+            [{'order': '17', 'buyer': 'ann', 'city': 'Oslo'}]
+        """
+        return self._join(other, joiner, "inner", foreign_key, store)
+
+    def left_join(
+        self,
+        other: Self,
+        joiner: JoinFunction | None = None,
+        /,
+        *,
+        foreign_key: ForeignKey | None = None,
+        store: str | None = None,
+    ) -> Self:
+        """The keys of this table, with nulls where the other table has no row; otherwise like ``join``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> prices = builder.table("prices", key=String("item"), value=Int64("cents"), store="prices")
+            >>> stock.left_join(prices).to_delta("offers")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_input("tea", 2)
+            >>> driver.create_output_table("offers").read_rows()
+            [{'item': 'tea', 'pieces': 2, 'cents': None}]
+        """
+        return self._join(other, joiner, "left", foreign_key, store)
+
+    def outer_join(self, other: Self, joiner: JoinFunction | None = None, /) -> Self:
+        """The keys that either table has, with nulls for a missing row; otherwise like ``join``.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> prices = builder.table("prices", key=String("item"), value=Int64("cents"), store="prices")
+            >>> stock.outer_join(prices).to_delta("offers")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("prices").pipe_input("tea", 350)
+            >>> driver.create_output_table("offers").read_rows()
+            [{'item': 'tea', 'pieces': None, 'cents': 350}]
+        """
+        return self._join(other, joiner, "outer")
+
+    def _join(
+        self,
+        other: Self,
+        joiner: JoinFunction | None,
+        kind: JoinKind,
+        foreign_key: ForeignKey | None = None,
+        store: str | None = None,
+    ) -> Self:
+        if not isinstance(other, TableOperations):
+            raise TopologyError(
+                f"a table cannot join a {type(other).__name__}; pass a table, for example builder.table(...) or "
+                'stream.to_table("name")'
+            )
+        self._graph.check_meets(other._graph)
+        if foreign_key is not None:
+            return type(self)(
+                self._graph,
+                add_foreign_key_join(self._graph, self._node, other._node, joiner, kind, foreign_key, store),
+            )
+        if store is not None:
+            raise TopologyError(
+                f"store={store!r} names the state of a join by foreign key, and a join by equal keys keeps none; "
+                "leave it out, or pass foreign_key="
+            )
+        return type(self)(self._graph, add_table_table_join(self._graph, self._node, other._node, joiner, kind))
+
+    def suppress(self, suppressed: Suppressed) -> Self:
+        """Hold updates back; what a suppression until the window closes forwards is final (KIP-328).
+
+        A versioned table cannot be suppressed.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+            >>> minutes = clicks.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1)))
+            >>> final = Suppressed.until_window_closes(BufferConfig.unbounded())
+            >>> minutes.count("clicks_by_minute").suppress(final).to_delta("final")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> topic, table = driver.create_input_topic("clicks"), driver.create_output_table("final")
+            >>> for seconds in (0, 30, 59):
+            ...     topic.pipe_input("ann", "/", timestamp_ms=seconds * 1000)
+            >>> table.read_values_to_list()
+            []
+            >>> topic.pipe_input("ann", "/", timestamp_ms=60_000)  # closes the first window
+            >>> table.read_values_to_list()
+            [3]
+        """
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(
+                f"suppress got {suppressed!r}; pass Suppressed.until_window_closes(...) or "
+                "Suppressed.until_time_limit(...)"
+            )
+        if (versions := versioned_store(self._node)) is not None:
+            raise TopologyError(
+                f"the table {versions.name!r} is versioned, and a suppression cannot hold back updates that may arrive "
+                "out of order; suppress a table without history_retention=, for example the one that "
+                '.to_stream().to_table("name") makes'
+            )
+        records, size = suppressed.buffer.limits
+        limits = BufferLimits(records=records, bytes=size, is_strict=isinstance(suppressed.buffer, StrictBufferConfig))
+        delay_ms = suppressed.limit_ms if suppressed.limit_ms is not None else self._closes_after_ms()
+        name = suppressed.name or self._graph.new_name("KTABLE-SUPPRESS-")
+        store_name = f"{name}-store" if suppressed.name else self._graph.new_name("KTABLE-SUPPRESS-STATE-STORE-")
+        record = self._node.record
+        spec = store_spec(name, store_name, record, record.beside_key)
+        is_final = suppressed.limit_ms is None
+        node = SuppressNode(
+            name=name,
+            parent=self._node,
+            record=record,
+            delay_ms=delay_ms,
+            is_final=is_final,
+            limits=limits,
+            windows=self._windows if is_final else None,
+            idle_after_ms=suppressed.idle_after_ms,
+            store=buffer_spec(spec.name, spec.key, spec.value),
+        )
+        return type(self)(
+            self._graph,
+            self._graph.add(node),
+            windows=None if is_final else self._windows,
+            is_final=is_final or self._is_final,
+        )
+
+    def _closes_after_ms(self) -> int:
+        """How long after their end the table's windows close; raises ``TopologyError`` when they do not."""
+        if self._is_final:
+            raise TopologyError("the results are final already; leave the suppression out")
+        if self._windows is None:
+            raise TopologyError(
+                "suppress until the window closes needs a windowed table; put .windowed_by(...) before the aggregation"
+            )
+        if self._windows.closes_after_ms is None:
+            raise TopologyError("unlimited windows never close; use Suppressed.until_time_limit(...)")
+        return self._windows.closes_after_ms
+
+    def to_delta(self, table: str, *, emit: Literal["newest", "record"] = "newest") -> None:
+        """Append the updates to the Delta table ``table``: the newest per key and epoch, and each final result once.
+
+        With ``emit="record"`` every update becomes a row, as if the records were evaluated one by one. An update of a
+        versioned table that is older than the newest row of its key does not change what the table is now, and is left
+        out.
+
+        Examples:
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+            >>> stock.to_delta("stock_now")
+            >>> driver = TopologyTestDriver(Application("example", builder))
+            >>> driver.create_input_topic("stock").pipe_key_value_list([("tea", 2), ("tea", 7)])
+            >>> driver.create_output_table("stock_now").read_rows()
+            [{'item': 'tea', 'pieces': 2}, {'item': 'tea', 'pieces': 7}]
+        """
+        if emit not in ("newest", "record"):
+            raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')
+        parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
+        name = self._graph.new_name("KSTREAM-SINK-")
+        self._graph.add(
+            TableSinkNode(
+                name=name,
+                parent=parent,
+                record=self._node.record,
+                table=check_name("table", table),
+                is_updates=not self._is_final,
+                keeps_all=emit == "record",
+            )
+        )
+
+    def _add_to_stream(self, kind: type[ToStreamNode] = ToStreamNode) -> Node:
+        name = self._graph.new_name("KTABLE-TOSTREAM-")
+        return self._graph.add(kind(name=name, parent=self._node, record=self._node.record))
+
+    def _then(self, node: Node) -> Self:
+        return type(self)(self._graph, node, windows=self._windows, is_final=self._is_final)
+
+
+def add_table(
+    graph: Graph,
+    parent: Node,
+    store: str,
+    prefix: str = "",
+    *,
+    name: str = "",
+    ttl: timedelta | None = None,
+    ttl_by: TtlClock = "stream_time",
+    history_retention: timedelta | None = None,
+) -> TableNode:
+    """A table of the records of ``parent``, named ``name`` or ``prefix`` and the next number."""
+    name = name or graph.new_name(prefix)
+    record = parent.record
+    spec = store_spec(name, check_name("store", store), record, record.beside_key)
+    if history_retention is not None:
+        if ttl is not None:
+            raise TopologyError(
+                f"the table {store!r} got both ttl= and history_retention=; a versioned table drops rows when their "
+                "history ends, so leave ttl= out"
+            )
+        if VALID_FROM in record.columns:
+            raise TopologyError(
+                f"the table {store!r} is versioned, and {VALID_FROM!r} is where its store keeps the time from which "
+                "a row is valid; rename the column"
+            )
+        spec = versioned_spec(
+            spec.name, spec.key, spec.value, history_ms=positive_ms(history_retention, "history_retention")
+        )
+    elif ttl is not None:
+        if ttl_by not in get_args(TtlClock):
+            raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
+        spec = key_value_spec(
+            spec.name, spec.key, spec.value, ttl_ms=positive_ms(ttl, "ttl"), expires_by=StoreClock(ttl_by)
+        )
+    return graph.add(TableNode(name=name, parent=parent, record=record, store=spec))

@@ -1,0 +1,173 @@
+"""Sub-topologies and the edges between them: what a task keeps, reads and sends, and under which name it is stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import polars as pl
+
+from weir.pipelines.serdes.partitioner import key_bytes
+from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
+from weir.pipelines.topology.joins import StreamJoinNode
+from weir.pipelines.topology.nodes import (
+    AggregateNode,
+    MapNode,
+    Node,
+    RepartitionNode,
+    SelectKeyNode,
+    SourceNode,
+    SuppressNode,
+    TableSinkNode,
+)
+from weir.state.types import StoreSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """Rows that leave one sub-topology for another because their key changed."""
+
+    name: str
+    source: int
+    """Index of the sub-topology that writes."""
+    target: int
+    node: RepartitionNode
+    met: SourceNode | None
+    """The topic whose keys meet its own in the tasks that it leads to; None if it meets no topic."""
+
+    @property
+    def schema(self) -> pl.Schema:
+        """Key columns, value columns, ``_ts _partition _offset _deleted``."""
+        return self.node.schema
+
+    def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
+        """The target partition of each row, Int32 in ``[0, count)``, by Kafka's default partitioner over the key as it
+        is written in the topic that it meets."""
+        return self.node.partition_of(rows, count, key_bytes if self.met is None else self.met.key_bytes)
+
+
+@dataclass(eq=False, kw_only=True)
+class SubTopology:
+    """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
+
+    index: int
+    nodes: tuple[Node, ...]
+    """Parents before children; a repartition belongs to the sub-topology that writes it."""
+    edges_in: tuple[Edge, ...] = ()
+    edges_out: tuple[Edge, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The topic or edge that it reads first; stays the same when operators are added elsewhere."""
+        return self.keyed_edges[0].name if self.keyed_edges else self.sources[0].topic
+
+    @cached_property
+    def keyed_edges(self) -> tuple[Edge, ...]:
+        """Edges that bring rows of its own keys, and so decide how many tasks it has; edges of messages do not."""
+        return tuple(edge for edge in self.edges_in if not edge.node.is_message)
+
+    @cached_property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @cached_property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """All stores. A suppression that is evaluated with its aggregation has none of its own."""
+        return tuple(store for node in self.nodes for store in node.stores)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Topics and edges, in the order in which records of the same time take their turn: those of tables first."""
+        tables = {name for node in self.nodes for table in node.looked_up for name in inputs_of(table)}
+        names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
+        return tuple(sorted(names, key=lambda name: name not in tables))
+
+    @cached_property
+    def co_partitioned(self) -> tuple[set[str], ...]:
+        """The topics and edges whose equal keys must meet in one task: those of each join, and those that lead into one
+        store."""
+        return tuple(
+            {name for parent in node.parents for name in inputs_of(parent)}
+            for node in self.nodes
+            if node.is_join or node.stores
+        )
+
+    @cached_property
+    def sought_topics(self) -> frozenset[str]:
+        """Topics in which repartitioned rows look for their keys, in the partitions of Kafka's default partitioner."""
+        by_key = {edge.name for edge in self.edges_in if not isinstance(edge.node, ResponseRepartitionNode)}
+        return frozenset(
+            source.topic
+            for source in self.sources
+            for together in self.co_partitioned
+            if source.topic in together and together & by_key
+        )
+
+    @cached_property
+    def stored_shape(self) -> list[Any]:
+        """All that the stored and sent data depends on: schemas, serdes, windows and columns of foreign keys, as
+        JSON."""
+        return [
+            [[store.name, columns_of(store.key), columns_of(store.value), store.kind] for store in self.stores],
+            [[edge.name, columns_of(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
+            [
+                [source.topic, repr(source.key_serde), repr(source.value_serde), columns_of(source.record.columns)]
+                for source in self.sources
+            ],
+            [
+                *(
+                    [node.store.name, str(node.windows)]
+                    for node in self.nodes
+                    if isinstance(node, (AggregateNode, SuppressNode))
+                ),
+                *([node.left.store.name, str(node.windows)] for node in self.nodes if isinstance(node, StreamJoinNode)),
+                *([node.name, node.foreign_columns] for node in self.nodes if isinstance(node, SubscriptionSendNode)),
+                *(
+                    [node.name, node.send.foreign_columns]
+                    for node in self.nodes
+                    if isinstance(node, SubscriptionJoinNode)
+                ),
+            ],
+        ]
+
+    @cached_property
+    def stored_name(self) -> str:
+        """Its name and a fingerprint of ``stored_shape``: what folders, changelog rows and blobs carry (PROTOCOL 23).
+
+        Operators that are added elsewhere change neither, though they may change its number.
+        """
+        return f"{quote(self.name, safe='')}-{digest(self.stored_shape, 4)}"
+
+    @cached_property
+    def sinks(self) -> tuple[TableSinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
+
+    @cached_property
+    def finishers(self) -> Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]]:
+        """By store, what turns state columns into finished values; other columns of the frame stay as they are."""
+        return {node.store.name: node.fold.finish for node in self.nodes if isinstance(node, AggregateNode)}
+
+
+def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
+    """The topics and edges whose rows reach ``node`` in memory; with ``under_own_key``, only those whose keys no node
+    on the way may have changed."""
+    if under_own_key and isinstance(node, MapNode | SelectKeyNode):
+        return set()
+    if isinstance(node, SourceNode):
+        return {node.topic}
+    if isinstance(node, RepartitionNode):
+        return {node.name}
+    return {name for parent in node.parents for name in inputs_of(parent, under_own_key=under_own_key)}
+
+
+def digest(shape: list[Any], size: int) -> str:
+    return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
+
+
+def columns_of(schema: pl.Schema) -> list[list[str]]:
+    return [[name, str(dtype)] for name, dtype in schema.items()]
