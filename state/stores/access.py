@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
@@ -66,7 +66,7 @@ class Scan(Generic[E]):
 class Store:
     """One store over a reader, or over a session, which writes need. For one epoch or query."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         self.spec, self.time = spec, time or StoreTime()
         self.columns = TypedStore(spec, view)
         self.expired_puts = 0

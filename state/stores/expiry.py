@@ -14,7 +14,7 @@ from typing import cast
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.engine.task_store import EXPIRIES
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.specs import GONE, SINCE, WRITTEN
@@ -27,7 +27,7 @@ _HASH_BYTES = 16
 class ExpiryIndex:
     """The part of the index that belongs to one store; writes need a session."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView) -> None:
         self._store, self._view = spec.name, view
 
     def put(self, entries: Iterable[tuple[bytes, int]]) -> None:

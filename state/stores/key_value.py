@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
 from weir.state.stores.codec import BEHIND_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class _KeyValueRows(Store, Generic[V]):
     """What both key-value stores do; they differ in what they show of a row."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 

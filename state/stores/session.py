@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.expiry import ExpiryIndex
@@ -24,7 +24,7 @@ Entry = tuple[WindowKey, Row]
 class SessionStore(Store):
     """One row a key and session. A session has expired once its end is ``retention_ms`` behind stream time."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 

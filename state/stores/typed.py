@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
 from weir.state.types import StoreSpec
@@ -20,7 +20,7 @@ from weir.state.types import StoreSpec
 class TypedStore:
     """One store as columns. Rows are the value columns and ``_ts`` (Int64, ms)."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView) -> None:
         self.spec = spec
         self.rows = RowCodec(spec.value)
         self._codec = KeyCodec(spec.key, spec.kind)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.expiry import ExpiryIndex
@@ -50,7 +50,7 @@ class VersionedRow(NamedTuple):
 class VersionedStore(Store):
     """Rows by key and time."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 
