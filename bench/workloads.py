@@ -105,7 +105,7 @@ class Bench:
             arguments = [reference, str(folder), self._bootstrap_servers]
             measure([sys.executable, "-m", "bench.weir_side", *arguments], "Weir's sum_per_key")
             result, _ = run_json([sys.executable, "-m", "bench.idle_epoch", *arguments], "Weir's idle epochs")
-        return result["median_ms"]
+        return float(result["median_ms"])
 
     @contextmanager
     def _fresh_folder(self) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The store that fits a spec, for those who meet stores of every kind."""
+"""The store that fits a spec, for code that handles stores of every kind."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ _STORES: dict[StoreKind, type[AnyStore]] = {
 
 
 def store_of(spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> AnyStore:
-    """A store of the kind that ``spec`` names, over a session or reader."""
+    """A store of the kind that ``spec`` names, over a session or view."""
     return _STORES[spec.kind](spec, view, time)
