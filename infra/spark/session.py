@@ -18,17 +18,14 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.settings import Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
@@ -104,8 +101,6 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
     Raises:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
-    from pyspark.sql import SparkSession
-
     return SparkSession(
         _context(
             settings,
