@@ -67,7 +67,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
             raise broken(number, f"partition {partition} of {topic!r} is listed a second time")
         offsets[topic, partition] = offset
     if len(offsets) != count:
-        raise broken(2, f"{count} entries are announced, but the file holds {len(offsets)}")
+        raise broken(2, f"the number of entries is given as {count}, but the file holds {len(offsets)}")
     return offsets
 
 

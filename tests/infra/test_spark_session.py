@@ -1,4 +1,4 @@
-"""Spark sessions: inside the folder, quiet, and gone with the process that began them."""
+"""Spark sessions: within the folder, quiet, and gone with the process that started them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def describe_worker(_, rows):
     yield os.environ["POLARS_MAX_THREADS"], os.environ["PYTHONPATH"].split(os.pathsep), sys.executable, os.getpid()
 
 
-def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
+def test_slots_run_with_the_properties_that_the_protocol_requires(spark):
     conf = spark.getConf()
     assert conf.get("spark.master") == "local[4,4]"
     assert conf.get("spark.python.task.killTimeout") == "0"
@@ -32,7 +32,7 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
-def test_java_maps_the_archive_of_classes(spark):
+def test_java_uses_the_archive_of_classes(spark):
     if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
     pid = spark._gateway.jvm.java.lang.ProcessHandle.current().pid()
@@ -47,7 +47,7 @@ def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
         assert python == sys.executable
 
 
-def test_a_worker_outlives_the_job_and_is_used_again(spark):
+def test_a_worker_outlives_its_job_and_is_reused(spark):
     slots = spark.parallelize(range(2), 2)
     first = {row[3] for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
     again = {row[3] for _ in range(5) for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
