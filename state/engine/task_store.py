@@ -1,7 +1,7 @@
 """A task's local store: all its stores, an undo log and the meta record in one LMDB environment.
 
-An epoch takes effect in one write transaction; a commit drops the undo log, a rollback restores its images (DESIGN 5,
-PROTOCOL 5 to 7 and 17 to 19). Databases and transactions are ``weir.state.engine.databases``, typed rows
+An epoch takes effect in one write transaction; a commit drops the undo log, a rollback restores its images (PROTOCOL 5
+to 7 and 17 to 19). Databases and transactions are ``weir.state.engine.databases``, typed rows
 ``weir.state.stores``; the durable truth is ``weir.state.commit`` and ``weir.state.changelog``.
 """
 

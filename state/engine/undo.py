@@ -1,4 +1,4 @@
-"""The undo log: for each key written since the last commit, its value before the first write (DESIGN 5, PROTOCOL 17).
+"""The undo log: for each key written since the last commit, its value before the first write (PROTOCOL 17).
 
 ``weir.state.engine.views`` reads through it; ``weir.state.engine.task_store`` decides when it is dropped or rolled
 back.

@@ -193,7 +193,7 @@ def test_a_broker_that_sends_garbage_does_not_stop_one_that_serves(broker, numbe
     thread.join()
 
 
-def test_aborted_transactions_and_markers_are_skipped(reading, broker, topic):
+def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": broker, "transactional.id": name})
     producer.init_transactions()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from weir.infra.settings import Settings, SettingsError, is_secret, mask_url
@@ -10,8 +12,6 @@ from weir.infra.settings import Settings, SettingsError, is_secret, mask_url
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     """An empty current folder and no ``WEIR_*`` variable."""
-    import os
-
     for variable in [name for name in os.environ if name.startswith("WEIR_")]:
         monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)

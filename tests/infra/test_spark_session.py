@@ -9,8 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import polars as pl
 import psutil
 import pytest
+from deltalake import write_deltalake
 
 from tests.waiting import wait_for
 from weir.infra.java import class_archive
@@ -23,7 +25,7 @@ def describe_worker(_, rows):
     yield os.environ["POLARS_MAX_THREADS"], os.environ["PYTHONPATH"].split(os.pathsep), sys.executable, os.getpid()
 
 
-def test_slots_run_with_the_properties_that_the_protocol_requires(spark):
+def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     conf = spark.getConf()
     assert conf.get("spark.master") == "local[4,4]"
     assert conf.get("spark.python.task.killTimeout") == "0"
@@ -103,9 +105,6 @@ SQL_READER = textwrap.dedent("""
 
 
 def test_sql_reads_a_delta_table_and_leaves_nothing_outside_the_folder(tmp_path):
-    import polars as pl
-    from deltalake import write_deltalake
-
     write_deltalake(str(tmp_path / "table"), pl.DataFrame({"n": [1, 2, 39]}).to_arrow())
     elsewhere, sockets = tmp_path / "elsewhere", tmp_path / "tmp"
     elsewhere.mkdir()

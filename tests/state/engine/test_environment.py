@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 
+import lmdb
 import msgspec
 import pytest
 
@@ -13,7 +15,7 @@ from weir.state.engine import environment
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.environment import MAX_DEATHS, PAGE_BYTES
 from weir.state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
-from weir.state.engine.meta import decode_meta, encode_meta
+from weir.state.engine.meta import Meta, decode_meta, encode_meta
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import NetworkFileSystemError, TaskCorruptedError
 from weir.state.types import StateId
@@ -111,15 +113,13 @@ def test_a_damaged_meta_record_is_refused(folder):
 
 
 def test_lost_rows_show_in_the_counts(folder):
-    import lmdb
-
     with lmdb.open(str(folder), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
         txn.delete(b"000007", db=raw.open_db(b"a", txn=txn))
     with corrupted("store 'a' holds 1999 rows.* 2000 "):
         open_again(folder)
 
 
-def test_processes_that_die_before_finishing_an_epoch_count_as_corruption(folder):
+def test_processes_that_die_before_they_finish_an_epoch_count_as_corruption(folder):
     dead = [folder / f"unproven.{5_000_001 + n}" for n in range(MAX_DEATHS)]  # above the kernel's highest process id
     for mark in dead[1:]:
         mark.touch()
@@ -145,8 +145,6 @@ def test_processes_that_die_before_finishing_an_epoch_count_as_corruption(folder
 
 
 def test_a_failed_open_leaves_the_folder_free_for_quarantine_and_the_error_pickles(folder):
-    import pickle
-
     change_identity(folder, boot_id="another")
     with corrupted("restarted") as caught:
         open_again(folder)
@@ -170,8 +168,6 @@ def test_network_file_systems_are_refused(tmp_path, monkeypatch):
 
 
 def test_a_meta_record_reads_as_it_was_written_or_not_at_all():
-    from weir.state.engine.meta import Meta
-
     meta = Meta(stores={"a": 1}, current=StateId(1, 2), receipt=b"\x00r")
     assert decode_meta(encode_meta(meta)) == meta
     assert decode_meta(encode_meta(meta)[:-1] + b"!") is None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,14 @@ from weir.state.engine.contract import Settlement
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.task_store import TaskStore
 from weir.state.engine.views import open_reader
-from weir.state.errors import DiskFullError, FencedStoreError, MapFullError, TransactionClosedError, UnknownStoreError
+from weir.state.errors import (
+    DiskFullError,
+    FencedStoreError,
+    MapFullError,
+    TaskCorruptedError,
+    TransactionClosedError,
+    UnknownStoreError,
+)
 from weir.state.types import IsolationLevel, StateId
 
 COMMITTED, NEWEST = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -79,8 +87,6 @@ class StoreModel(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        import tempfile
-
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "i"
         self.store = TaskStore.create(self.folder, "0_0", STORES)
@@ -247,7 +253,7 @@ def test_an_older_generation_is_fenced_at_settling_and_refused_at_apply(store):
     assert store.current == one
 
 
-def test_of_two_sessions_on_the_same_state_the_second_to_apply_has_no_effect(store):
+def test_of_two_sessions_on_one_state_the_second_to_apply_has_no_effect(store):
     with store.session() as first, store.session() as second:
         for session, value in ((first, b"first"), (second, b"second")):
             session.put_many("a", [b"k"], [value])
@@ -437,8 +443,6 @@ def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store
 
 
 def test_opening_a_reader_on_nothing_is_one_clear_error(tmp_path):
-    from weir.state.errors import TaskCorruptedError
-
     with pytest.raises(TaskCorruptedError, match="0_0"), open_reader(tmp_path / "0_0" / "gone", NEWEST):
         pass
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.state.stores.test_codec import TIME, frames
+from tests.state.stores.frames import TIME, frames
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
 from weir.state.types import StoreKind
