@@ -1,4 +1,4 @@
-"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` holds the same ones in Kafka Streams'."""
+"""The benchmark's jobs in Weir's DSL; ``java/KafkaStreamsPeer.java`` has the same jobs in Kafka Streams'."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from weir import (
 
 COMMIT_INTERVAL = timedelta(seconds=1)
 CACHE_BYTES = 64 << 20
-"""Changes held back at most before they are committed: Weir's uncommitted bytes, Kafka Streams' record cache."""
+"""The most changes held back before they are committed: Weir's uncommitted bytes, Kafka Streams' record cache."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """The one field of the events that the jobs need."""
+    """The only field of the events that the jobs need."""
 
     amount: int
 
@@ -40,7 +40,7 @@ class User:
 
 
 def sum_per_key(topic: str) -> Application:
-    """The running sum of ``amount`` by user, as a table."""
+    """The running sum of ``amount`` per user, as a table."""
     builder = StreamsBuilder()
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
@@ -54,7 +54,7 @@ def sum_per_key(topic: str) -> Application:
 
 
 def window_final(topic: str) -> Application:
-    """The sum of ``amount`` by user and minute, once the minute is over by ten seconds."""
+    """The sum of ``amount`` per user and minute, ten seconds after the minute has ended."""
     builder = StreamsBuilder()
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
@@ -70,7 +70,7 @@ def window_final(topic: str) -> Application:
 
 
 def hopping_final(topic: str) -> Application:
-    """As ``window_final``, with a window every 15 seconds: each event is in four."""
+    """Like ``window_final``, with a window every 15 seconds: each event is in four."""
     windows = TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(seconds=10))
     builder = StreamsBuilder()
     (
@@ -87,7 +87,7 @@ def hopping_final(topic: str) -> Application:
 
 
 def session_sum(topic: str) -> Application:
-    """The sum of ``amount`` by user and session, which three seconds without an event end, as a table."""
+    """The sum of ``amount`` per user and session (ended by three seconds without an event), as a table."""
     builder = StreamsBuilder()
     (
         builder.stream(topic, key=String("user"), value=Json(Event))
@@ -102,7 +102,7 @@ def session_sum(topic: str) -> Application:
 
 
 def table_join_sum(topic: str) -> Application:
-    """The sum by user of ``amount`` times the factor that the user's row in a table has."""
+    """The sum per user of ``amount`` times the factor in the user's row of a table."""
     builder = StreamsBuilder()
     users = builder.table(users_of(topic), key=String("user"), value=Json(User), store="users")
     (

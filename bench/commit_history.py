@@ -1,7 +1,8 @@
-"""Whether a long history makes commits and starts slow: one application with many commits beside one with ten.
+"""Whether a long history slows down commits and starts: an application with many commits beside one with ten.
 
-``python -m bench.commit_history [COMMITS]`` makes 20,000 commits of a row in each of two tables, uncompacted, then
-commits to both in turn, so that the machine's moods meet both. Prints one JSON object, times in ms. A few minutes.
+``python -m bench.commit_history [COMMITS]`` makes 20,000 commits of one row in each of two tables, uncompacted, then
+commits to both applications in turn, so that changes in the machine's speed affect both. Prints one JSON object, times
+in ms. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CHANGES = changelog_spec(StoreSpec(name="s", key=pl.Schema({"k": pl.Int64()}), v
 
 
 class History:
-    """An application whose every commit adds a file to an output and to a changelog."""
+    """An application whose commits each add a file to an output and to a changelog."""
 
     def __init__(self, warehouse: Path, application: str) -> None:
         self.folder, self.epoch = warehouse / application, 0
@@ -37,7 +38,7 @@ class History:
         self.driver.claim()
 
     def commit(self) -> float:
-        """Milliseconds that a commit took, writing its files apart."""
+        """How long a commit took in ms, without writing its files."""
         self.epoch += 1
         changes = pl.DataFrame(
             {"k": [self.epoch % 1000], "n": [1], "_ts": [0], "_epoch": [self.epoch], "_deleted": [False]}
@@ -62,7 +63,7 @@ class History:
 
 
 def measure(commits: int = COMMITS_BEFORE) -> dict[str, float]:
-    """Medians of a commit after few and after many, and the times of a look at the newest commit and of a claim."""
+    """The median times of a commit after few and after many, and the times to find the newest commit and to claim."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
         warehouse = Path(name)
         old, young = History(warehouse, "old"), History(warehouse, "young")

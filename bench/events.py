@@ -1,7 +1,7 @@
-"""Makes the benchmark's input: JSON events of a given size in a topic of four partitions.
+"""Makes the benchmark's input: JSON events of a given size in a topic with four partitions.
 
-Event ``i`` has the timestamp ``START_MS + i // 10``, so four million are 400 s of event time, in order.
-The same numbers give the same bytes at every call.
+Event ``i`` has the timestamp ``START_MS + i // 10``, so four million events are 400 s of event time, in order. The same
+numbers always give the same bytes.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
 
 
 def users_of(topic: str) -> str:
-    """The topic with one record a key that events of ``topic`` are joined with."""
+    """The topic with one record per key that events of ``topic`` are joined with."""
     return f"{topic}_users"
 
 
 def user_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
-    """Users ``[start, stop)`` as ``event_frame`` gives events, each with a factor; they are older than any event."""
+    """Users ``[start, stop)`` in the form of ``event_frame``, each with a factor; they are older than any event."""
     at = np.arange(start, stop)
     users = pl.DataFrame({"factor": 1 + at % 7})
     return users.select(
@@ -78,10 +78,10 @@ def make_events(
     event_bytes: int,
     frame: Callable[[int, int, int], pl.DataFrame] = event_frame,
 ) -> None:
-    """Create the topic and fill it with the first ``events`` events; ``frame`` makes them, as ``event_frame`` does.
+    """Create the topic and fill it with the first ``events`` events, as ``frame`` makes them.
 
     Raises:
-        BenchError: The topic exists, or does not hold them all afterwards.
+        BenchError: The topic exists, or does not hold all events afterwards.
     """
     admin = KafkaAdmin(bootstrap_servers)
     if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):

@@ -1,6 +1,6 @@
 """A suppression that holds ten million keys: ``python -m bench.held_keys [KEYS]`` prints one JSON object.
 
-The buffer is on disk, so the memory of its task stays what one epoch takes, however many keys wait.
+The buffer is on disk, so the memory of its task stays at what one epoch needs, however many keys are held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEYS, EPOCH_RECORDS = 10_000_000, 100_000
 
 
 def main(keys: int) -> None:
-    """Bring ``keys`` different keys, a millisecond apart, to a suppression for a day; a commit an epoch."""
+    """Send ``keys`` distinct keys, a millisecond apart, to a suppression of one day, with a commit per epoch."""
     builder = StreamsBuilder()
     (
         builder.stream("in", key=String("user"), value=String("page"))

@@ -1,7 +1,7 @@
-"""How long an epoch takes that has a due punctuation in every task and no input: the floor of an epoch.
+"""How long an epoch takes with a due punctuation in every task and no input: the minimum duration of an epoch.
 
-``python -m bench.idle_epoch REFERENCE DIR BOOTSTRAP`` on a folder where the application has caught up.
-Prints one JSON object: the median in ms and the number of epochs.
+``python -m bench.idle_epoch REFERENCE DIR BOOTSTRAP`` runs in a folder where the application has caught up. Prints one
+JSON object: the median in ms and the number of epochs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
         result = coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000)
         seconds.append(time.perf_counter() - started)
         if result is None or result.records_in or result.failures or result.to_restore:
-            raise RuntimeError(f"the epoch was not an idle one: {result}")
+            raise RuntimeError(f"the epoch was not idle: {result}")
     committer.close()
     spark.stop()
     print(json.dumps({"median_ms": 1000 * statistics.median(seconds[WARM_UP:]), "epochs": EPOCHS}))

@@ -46,9 +46,9 @@ class KafkaStreamsPeer:
             raise BenchError(f"Kafka Streams cannot run: {SOURCE.name} does not compile:\n{done.stderr}")
 
     def run(self, job: str, bootstrap_servers: str, topic: str, output: str) -> Measured:
-        """Read ``topic`` to its end and write to the topic ``output``, which names the application too.
+        """Read ``topic`` to its end and write to the topic ``output``, which also names the application.
 
-        The job ``restore`` gets the state of an earlier run with the same ``output`` back, into an empty folder.
+        The job ``restore`` restores the state of an earlier run with the same ``output`` into an empty folder.
         """
         KafkaAdmin(bootstrap_servers).create_topic(output, PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder) as state:
@@ -65,7 +65,7 @@ class KafkaStreamsPeer:
 
 
 def read_output(bootstrap_servers: str, topic: str) -> pl.DataFrame:
-    """The newest committed value per key that is not deleted. Columns ``key: String, total: Int64``, in no order."""
+    """The newest committed value per key, without deleted keys. Columns ``key: String, total: Int64``, unordered."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

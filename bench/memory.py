@@ -1,4 +1,4 @@
-"""Anonymous memory (RssAnon) of a process and all below it: what a run really holds, mapped files aside."""
+"""Anonymous memory (RssAnon) of a process and its descendants: what a run really uses, without mapped files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Peak:
 
 @contextmanager
 def peak_memory(pid: int) -> Iterator[Peak]:
-    """Sample the process tree under ``pid`` ten times a second, for as long as the block runs."""
+    """Sample the process tree under ``pid`` ten times a second while the block runs."""
     peak, done = Peak(), threading.Event()
 
     def sample() -> None:
@@ -37,13 +37,13 @@ def peak_memory(pid: int) -> Iterator[Peak]:
 
 
 def tree_memory(pid: int) -> int:
-    """RssAnon in bytes of the process and its descendants, as they are now."""
+    """The current RssAnon of the process and its descendants, in bytes."""
     parents: dict[int, int] = {}
     anonymous: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        except OSError:  # ended meanwhile
+        except OSError:  # it has ended
             continue
         found = int(status.parent.name)
         parents[found] = int(fields["PPid"])

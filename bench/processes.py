@@ -1,4 +1,4 @@
-"""Runs one measured process: what it prints as JSON, and the most memory it and its children held."""
+"""Runs one measured process: returns what it prints as JSON, and its peak memory including children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_S = 900.0
 
 
 class BenchError(Exception):
-    """A run failed, or the two sides disagree; the text holds the last lines of its output."""
+    """A run failed, or the two sides disagree; the text includes the last lines of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Measured:
     seconds: float
     """From the first record to the last commit."""
     peak_bytes: int
-    """RssAnon of all its processes together."""
+    """The sum of RssAnon over all its processes."""
 
     @property
     def per_s(self) -> float:
@@ -45,7 +45,7 @@ def measure(command: Sequence[str], name: str) -> Measured:
 
 
 def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], int]:
-    """Run ``command`` to its end; the JSON object in the last line it prints, and its peak memory in bytes.
+    """Run ``command`` to its end; returns the JSON object in its last line of output, and its peak memory in bytes.
 
     Raises:
         BenchError: It ended with an error, or took longer than ``LIMIT_S``.

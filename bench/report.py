@@ -29,10 +29,10 @@ def main(*, quick: bool = False, as_json: bool = False, jobs: Collection[str] = 
     """Run the bench and print its results; leaves nothing behind.
 
     Args:
-        quick: One run of each on two million events, in place of three on four million.
-        as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` in place of tables.
-        jobs: Run these alone, and neither memory, idle epochs nor restores; everything by default.
-        dir: The folder that holds broker data and state meanwhile, below ``bench``; ``.weir`` by default.
+        quick: One run of each on two million events, instead of three on four million.
+        as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` instead of tables.
+        jobs: Run only these, without memory, idle epochs and restores; everything by default.
+        dir: The folder whose subfolder ``bench`` holds broker data and state during the run; ``.weir`` by default.
 
     Raises:
         BenchError: A run failed, or the two sides' results differ.
@@ -107,8 +107,8 @@ def _growth_as_json(growth: MemoryGrowth) -> dict[str, Any]:
 def _speed_table(workloads: Sequence[Workload], events: int) -> Table:
     runs = len(workloads[0].weir)
     table = Table(
-        title=f"Thousand records a second: {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
-        f"a commit a second, median of {runs} runs, "
+        title=f"Thousand records per second: {events:,} events, {KEYS:,} keys, {PARTITIONS} partitions, "
+        f"one commit per second, median of {runs} runs, "
         f"and of the ratios of runs side by side; memory is the peak of RssAnon over all processes of a run"
     )
     table.add_column("job", no_wrap=True)

@@ -1,8 +1,9 @@
-"""Getting state back: Weir from its changelogs alone and from snapshots, Kafka Streams from its changelog topic, and
-how long Weir's stores take to reopen after kill -9.
+"""Restoring state: Weir from its changelogs alone and from snapshots, Kafka Streams from its changelog topic; and how
+long Weir's stores take to reopen after kill -9.
 
-Both sides hold one row a key after the same events and lose their local state; timed is from the first restore's
-beginning to the last one's end, start-up apart. ``python -m bench.restore [--quick] [--dir DIR]`` runs this alone.
+Both sides hold one row per key after the same events and lose their local state; the time is from the start of the
+first restore to the end of the last one, without start-up. ``python -m bench.restore [--quick] [--dir DIR]`` runs only
+this.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ TASKS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Restores:
-    """One run of each way, in rows a second; ``kafka_streams`` None where the peer cannot run."""
+    """One run of each kind; ``kafka_streams`` is None if the peer cannot run."""
 
     rows: int
     changelog: Measured
     snapshot: Measured
     kafka_streams: Measured | None
     reopen_ms: dict[int, dict[str, float]]
-    """By rows over all tasks: all of it, and the slowest task."""
+    """By rows over all tasks: the times to open all of them, and to roll back."""
 
     def ratio(self, mine: Measured) -> float | None:
-        """How many times as fast as Kafka Streams."""
+        """How many times as fast as Kafka Streams it is."""
         return None if self.kafka_streams is None else mine.per_s / self.kafka_streams.per_s
 
     def lines(self) -> list[str]:
@@ -61,8 +62,8 @@ class Restores:
         if self.kafka_streams is not None:
             found.append(line("Kafka Streams from its changelog topic", self.kafka_streams, None))
         found += [
-            f"reopened after kill -9: {rows:,} rows in {TASKS} tasks in {took['all_ms']:.0f} ms, an uncommitted "
-            f"epoch rolled back in {took['rollback_ms']:.0f} ms more"
+            f"reopened after kill -9: {rows:,} rows in {TASKS} tasks in {took['all_ms']:.0f} ms; an uncommitted "
+            f"epoch was rolled back in another {took['rollback_ms']:.0f} ms"
             for rows, took in self.reopen_ms.items()
         ]
         return found
@@ -78,7 +79,7 @@ class Restores:
 def measure_restores(
     folder: Path, bootstrap_servers: str, peer: KafkaStreamsPeer | None, *, quick: bool, say: Callable[[str], None]
 ) -> Restores:
-    """Make the state on both sides, lose it, and measure how it comes back.
+    """Make the state on both sides, lose it, and measure how it is restored.
 
     Raises:
         BenchError: A run failed, or did not restore all rows.
@@ -88,7 +89,7 @@ def measure_restores(
     for held in QUICK_REOPENED if quick else REOPENED:
         say(f"reopening {held:,} rows")
         reopen_ms[held] = reopened(folder / "reopen", held)
-    say(f"making {rows:,} events with a key each")
+    say(f"making {rows:,} events with distinct keys")
     make_events(bootstrap_servers, TOPIC, rows, SMALL_BYTES, partial(_with_distinct_keys, rows))
     weir, application = folder / "restore", "sum_per_key_" + TOPIC
     command = [sys.executable, "-m", "bench.weir_side", REFERENCE, str(weir), bootstrap_servers]
@@ -114,7 +115,8 @@ def measure_restores(
 
 
 def reopened(folder: Path, rows: int) -> dict[str, float]:
-    """Fill ``TASKS`` stores in a process that is killed in mid-epoch; how long another takes to open them, in ms."""
+    """Fill ``TASKS`` stores in a process that is killed in mid-epoch; returns how long another takes to open them, in
+    ms."""
     arguments = [sys.executable, "-m", "bench.reopen_side", str(folder), str(TASKS), str(rows)]
     try:
         with subprocess.Popen([*arguments, "fill"], stdout=subprocess.PIPE, text=True) as child:
@@ -134,15 +136,15 @@ def _complete(run: Measured, rows: int) -> Measured:
 
 
 def _with_distinct_keys(keys: int, start: int, stop: int, event_bytes: int) -> pl.DataFrame:
-    """Events of a key each, in no order of keys."""
+    """Events with distinct keys, not in key order."""
     numbers = np.arange(start, stop) * 1_000_003 % keys
     return event_frame(start, stop, event_bytes).with_columns(key="u" + pl.Series(numbers).cast(pl.String).str.zfill(8))
 
 
 def main() -> None:
-    """Run this part of the bench alone and print it."""
+    """Run only this part of the bench and print it."""
     parser = argparse.ArgumentParser(prog="python -m bench.restore", description="Measure how state comes back.")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows in place of {ROWS:,}")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows instead of {ROWS:,}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--dir", type=Path, default=Path(".weir"), help="holds what the bench leaves while it runs")
     arguments = parser.parse_args()

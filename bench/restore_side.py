@@ -1,7 +1,7 @@
 """A run whose tasks have all lost their state (``python -m bench.restore_side REFERENCE DIR BOOTSTRAP SNAPSHOT_ROWS``).
 
-Prints one JSON object: rows restored, and seconds from the first restore's beginning to the last one's end, as the
-driver saw them. With SNAPSHOT_ROWS above 0 the stop publishes snapshots of tasks that changed by so many rows.
+Prints one JSON object: rows restored, and seconds from the start of the first restore to the end of the last one, as
+seen by the driver. With SNAPSHOT_ROWS above 0 the stop publishes snapshots of tasks that changed by this many rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weir.pipelines.spark.runner import run
 
 
 class RestoreTimes(logging.Handler):
-    """When the driver says that restores begin and end."""
+    """When the driver reports that restores start and end."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

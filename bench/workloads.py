@@ -1,7 +1,7 @@
 """The runs: each job at each event size on both sides in turn, and Weir over ten times the data.
 
-Every run starts in processes of its own, from empty state, over the same topic; the results of the two
-sides must be equal. What is printed of it belongs to ``bench.report``.
+Every run starts in its own processes, from empty state, over the same topic; the results of the two sides must be
+equal. Printing them belongs to ``bench.report``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weir.state.commit.tables import read_table
 
 JOBS = ("sum_per_key", "window_final")
 OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")
-"""Measured over an eighth of the events, at the smaller size."""
+"""Measured with an eighth of the events, at the smaller size."""
 JOIN_JOB = "table_join_sum"
 FEW = "events_few"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
@@ -38,7 +38,7 @@ class Workload:
     event_bytes: int
     weir: Sequence[Measured]
     kafka_streams: Sequence[Measured]
-    """Empty where the peer cannot run."""
+    """Empty if the peer cannot run."""
 
     @property
     def weir_per_s(self) -> float:
@@ -50,15 +50,15 @@ class Workload:
 
     @property
     def ratio(self) -> float | None:
-        """Weir's rate over that of the Kafka Streams run beside it, the median of the pairs: a machine that slows down
-        for a minute slows both."""
+        """The median ratio of Weir's rate to that of the Kafka Streams run beside it: a machine that slows down for a
+        minute slows both."""
         pairs = zip(self.weir, self.kafka_streams, strict=True) if self.kafka_streams else ()
         return statistics.median(ratios) if (ratios := [mine.per_s / peer.per_s for mine, peer in pairs]) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryGrowth:
-    """Weir's peak memory over some data and over ten times as much."""
+    """Weir's peak memory with some data and with ten times as much."""
 
     name: str
     base: Measured
@@ -74,7 +74,7 @@ class Bench:
     def workloads(
         self, jobs: Collection[str], events: int, runs: int, peer: KafkaStreamsPeer | None
     ) -> Iterator[Workload]:
-        """``jobs``, ``JOBS`` at all event sizes, ``runs`` times a side, Weir and the peer in turn.
+        """Run ``jobs`` (``JOBS`` at all event sizes) ``runs`` times on each side, Weir and the peer in turn.
 
         Raises:
             BenchError: A run failed, or the results differ.
@@ -90,7 +90,7 @@ class Bench:
                 yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
-        """Each of Weir's jobs over ``events`` events, and over ten times as many."""
+        """Each of Weir's jobs with ``events`` events, and with ten times as many."""
         self._make_events("events_base", events, SMALL_BYTES)
         self._make_events("events_tenfold", 10 * events, SMALL_BYTES)
         for job in JOBS:
@@ -99,13 +99,13 @@ class Bench:
             yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
 
     def idle_epoch_ms(self) -> float:
-        """The median time of an epoch with due punctuations and no input; after ``memory_growth``, for its topic."""
+        """The median time of an epoch with due punctuations and no input; needs the topic of ``memory_growth``."""
         with self._fresh_folder() as folder:
             reference = "bench.apps:sum_per_key_base"
             arguments = [reference, str(folder), self._bootstrap_servers]
             measure([sys.executable, "-m", "bench.weir_side", *arguments], "Weir's sum_per_key")
             result, _ = run_json([sys.executable, "-m", "bench.idle_epoch", *arguments], "Weir's idle epochs")
-        return result["median_ms"]
+        return float(result["median_ms"])
 
     @contextmanager
     def _fresh_folder(self) -> Iterator[Path]:
@@ -134,7 +134,7 @@ class Bench:
         return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
 
     def _weir(self, application: str, events: int) -> tuple[Measured, pl.DataFrame]:
-        """Run one of ``bench.apps`` from nothing; the measurement and the table ``totals`` it left."""
+        """Run one of ``bench.apps`` from scratch; returns the measurement and the table ``totals`` it produced."""
         with self._fresh_folder() as folder:
             command = [sys.executable, "-m", "bench.weir_side", f"bench.apps:{application}", str(folder)]
             measured = measure([*command, self._bootstrap_servers], f"Weir's {application}")
@@ -149,7 +149,7 @@ class Bench:
 
 
 def _require_equal(weir: pl.DataFrame, kafka_streams: pl.DataFrame, job: str) -> None:
-    """Compare the final tables: one row a key, or a key and window, with its total."""
+    """Compare the final tables: one row per key, or per key and window, with its total."""
     key = pl.col("user")
     if job in ("window_final", "hopping_final"):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))

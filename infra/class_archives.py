@@ -1,9 +1,9 @@
-"""Archives of Spark's and of Kafka's classes, so that both come up sooner (``python -m weir.infra.class_archives``).
+"""Archives of Spark's and Kafka's classes, so that both start sooner (``python -m weir.infra.class_archives``).
 
-Loading, checking and linking classes is most of what Java does in its first seconds; Java can keep the outcome in a
-file (JEP 350) and map it at the next start: 3.9 s of CPU until Spark's first job in place of 5.9. An archive is made by
-doing what is usual and asking that Java process, by ``jcmd``, for one. Without it everything works, more slowly; one of
-another Java or of other jars is passed over by Java, in silence.
+Java spends most of its first seconds loading, verifying and linking classes; it can keep the result in a file (JEP 350)
+and map that at the next start: 3.9 s of CPU until Spark's first job instead of 5.9. An archive is made by exercising
+the program's usual work and then asking its Java process for one with ``jcmd``. Without it everything works, only more
+slowly; Java silently ignores an archive made by another Java or from other jars.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ANSWER_LIMIT_S = 30.0
 
 
 class ClassArchiveError(Exception):
-    """The archive could not be made; the text says why."""
+    """The archive could not be created; the text says why."""
 
 
 def make_spark(folder: Path, target: Path) -> None:
-    """Run a job and a query in a session of its own in ``folder``, and write the classes they needed to ``target``."""
+    """Run a job and a query in a session of its own in ``folder``, and archive the classes they used in ``target``."""
     session = sql_session(Settings(dir=folder, slots=2), "classes", java_options=(_RECORDED, "-Xlog:disable"))
     try:
         context = session.sparkContext
@@ -48,7 +48,7 @@ def make_spark(folder: Path, target: Path) -> None:
 
 
 def make_kafka(folder: Path, target: Path) -> None:
-    """Pass a record through a broker of its own in ``folder``, and write the classes that it needed to ``target``."""
+    """Pass a record through a broker of its own in ``folder``, and archive the classes that used in ``target``."""
     os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {_RECORDED}".strip()
     broker = EmbeddedBroker(folder)
     try:
@@ -70,11 +70,11 @@ def make_kafka(folder: Path, target: Path) -> None:
 
 
 def make(program: str, maker: Callable[[Path, Path], None]) -> None:
-    """Have ``maker`` write the archive of ``program``, over the one that is there; takes about ten seconds.
+    """Have ``maker`` write the archive of ``program``, replacing an existing one; takes about ten seconds.
 
     Raises:
         ClassArchiveError: ``jcmd`` is missing, or Java refused.
-        MissingJavaError, JarsError, BrokerStartError: What starts has nothing to start with.
+        MissingJavaError, JarsError, BrokerStartError: What the program needs to start is missing.
         KafkaAdminError, KafkaException: The broker did not answer in time.
     """
     target = class_archive(program)
@@ -97,11 +97,11 @@ def _dump(pid: int, target: Path) -> None:
             timeout=_DUMP_LIMIT_S,
         )
     except MissingJavaError:
-        raise ClassArchiveError("there is no jcmd beside java; a JDK has one") from None
+        raise ClassArchiveError("there is no jcmd next to java; install a JDK, which has one") from None
     except subprocess.TimeoutExpired:
         raise ClassArchiveError(f"Java took longer than {_DUMP_LIMIT_S:.0f} s") from None
     if done.returncode or not part.is_file():
-        raise ClassArchiveError(f"Java made none: {done.stdout.strip()[-300:]}")
+        raise ClassArchiveError(f"Java did not create it: {done.stdout.strip()[-300:]}")
     part.replace(target)
 
 
@@ -111,7 +111,7 @@ def main() -> int:
             make(program, maker)
             print(f"{program}'s classes: {class_archive(program)}", flush=True)
         except (ClassArchiveError, BrokerStartError, JarsError, KafkaAdminError, KafkaException) as error:
-            print(f"{program}'s classes: {error}; it starts without, a second or two later", flush=True)
+            print(f"{program}'s classes: {error}; without them it starts a second or two later", flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Java jars, fetched once by the Ivy command line that ships inside PySpark (``python -m weir.infra.jars [SET ...]``).
 
-A set lies in ``<sys.prefix>/share/weir/jars/<set>/`` with a marker that names the versions it was made from; Ivy's own
-cache is shared by all environments of the user, so that a second set-up downloads nothing.
+A set is stored in ``<sys.prefix>/share/weir/jars/<set>/`` with a marker that names the versions it was made from. Ivy's
+own cache is shared by all of the user's environments, so that a second set-up downloads nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weir.infra.settings import cache_home
 SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "delta": ("io.delta:delta-spark_4.2_2.13:4.4.0",),
-        # Kafka logs through an interface; the second jar prints it.
+        # Kafka logs through an interface; the second jar prints the messages.
         "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
         "streams": ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
     }
@@ -31,7 +31,7 @@ SETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 DEFAULT_SETS = ("delta", "kafka")
 _MARKER = "versions.json"
 _ATTEMPTS = 3
-# Large, and in every PySpark: not worth downloading to be dropped again.
+# Large, and part of every PySpark: not worth downloading just to be deleted.
 _EXCLUDED = ("org.apache.hadoop", "org.apache.parquet", "org.scala-lang")
 
 
@@ -47,10 +47,10 @@ class JarsError(Exception):
 
 
 def jars(name: str) -> list[Path]:
-    """The jars of a set that was fetched before.
+    """The jars of a set that has been fetched.
 
     Raises:
-        JarsError: The set is missing or of other versions; the text names the command that fetches it.
+        JarsError: The set is missing or has other versions; the text names the command that fetches it.
     """
     if not _is_complete(name):
         raise JarsError(
@@ -63,14 +63,14 @@ def jars(name: str) -> list[Path]:
 
 
 def fetch(name: str) -> list[Path]:
-    """Fetch a set unless it is complete, and return its jars; prints what it does.
+    """Fetch a set unless it is complete, and return its jars; prints its progress.
 
     Raises:
-        JarsError: Ivy failed three times; the text holds its last lines.
+        JarsError: Ivy failed three times; the text includes its last lines.
         MissingJavaError: No Java.
     """
     if name not in SETS:
-        raise JarsError(name, f"no such set; there are {', '.join(SETS)}")
+        raise JarsError(name, f"there is no such set; choose from {', '.join(SETS)}")
     if _is_complete(name):
         print(f"jars {name}: complete", flush=True)
         return jars(name)
@@ -89,7 +89,7 @@ def fetch(name: str) -> list[Path]:
         Path(fresh).chmod(0o755)
         shutil.rmtree(target, ignore_errors=True)
         Path(fresh).rename(target)
-        Path(fresh).mkdir()  # what the context manager removes
+        Path(fresh).mkdir()  # the context manager removes it
     print(f"jars {name}: {len(jars(name))} in {target}", flush=True)
     return jars(name)
 
@@ -123,7 +123,7 @@ def _pyspark_jars() -> Path:
 def _retrieve(name: str, target: Path) -> None:
     ivy = next(iter(_pyspark_jars().glob("ivy-*.jar")), None)
     if ivy is None:
-        raise JarsError(name, "this PySpark has no Ivy inside; Weir needs the pip package of PySpark")
+        raise JarsError(name, "this PySpark does not include Ivy; install PySpark from its pip package")
     module = target / "ivy.xml"
     module.write_text(_ivy_module(name), encoding="utf-8")
     command = [
@@ -142,7 +142,7 @@ def _retrieve(name: str, target: Path) -> None:
         "-retrieve",
         f"{target}/[artifact]-[revision].[ext]",
     ]
-    print(f"jars {name}: {', '.join(SETS[name])} and what they need", flush=True)
+    print(f"jars {name}: {', '.join(SETS[name])} and their dependencies", flush=True)
     for attempt in range(1, _ATTEMPTS + 1):
         last_lines: list[str] = []
         downloads = 0

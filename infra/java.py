@@ -1,4 +1,4 @@
-"""Finding Java. Starting something with it belongs to who needs it: the broker, the jars, Spark."""
+"""Finding Java. Starting it is up to its users: the broker, the jars, Spark."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def java_executable(name: str = "java") -> str:
 
 
 def class_archive(program: str) -> Path:
-    """Where the shared classes of ``spark`` or ``kafka`` lie, once ``weir.infra.class_archives`` has made them."""
+    """The archive of ``spark``'s or ``kafka``'s classes, once ``weir.infra.class_archives`` has created it."""
     return Path(sys.prefix) / "share" / "weir" / f"{program}-classes.jsa"
 
 
 def shared_classes(program: str) -> tuple[str, ...]:
-    """Java's options that map the archive of ``program``; none where there is no archive."""
+    """Java's options for using the archive of ``program``; none if there is no archive."""
     archive = class_archive(program)
     return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable") if archive.is_file() else ()

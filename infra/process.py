@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and facts about processes of this host."""
+"""Child processes that never outlive their parent, and facts about processes on this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent(ended_by: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
     """A ``preexec_fn`` for ``subprocess``: the kernel sends ``ended_by`` to the child when its parent ends.
 
-    The kernel goes by the thread that starts the child, so start it from a thread that lives as long as the process.
+    The kernel watches the thread that starts the child, so start it from one that lives as long as the process.
     """
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
@@ -26,15 +26,15 @@ def end_with_parent(ended_by: signal.Signals = signal.SIGKILL) -> Callable[[], N
 
 
 def end_with(parent: int, ended_by: signal.Signals, libc: ctypes.CDLL | None = None) -> bool:
-    """Have the kernel send ``ended_by`` to this process when ``parent`` ends; False when it has ended already."""
+    """Have the kernel send ``ended_by`` to this process when ``parent`` ends; False if it has already ended."""
     (libc or ctypes.CDLL(None, use_errno=True)).prctl(_PR_SET_PDEATHSIG, int(ended_by), 0, 0, 0)
     return os.getppid() == parent
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is no such process or it is a zombie.
+    """When a process started, in clock ticks since boot; None if there is no such process or it is a zombie.
 
-    With the pid this names a process for good, while a pid alone may be given to another later.
+    Together with the pid this identifies a process uniquely; a pid alone may be reused.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -1,8 +1,8 @@
-"""The Prometheus endpoint of a run: the newest readings, by Kafka Streams' metric names, over HTTP on the loopback.
+"""The Prometheus endpoint of a run: the newest readings under Kafka Streams' metric names, by default on the loopback.
 
-Names are ``kafka_streams_``, the metric's group and its own name, the tags are labels beside ``application_id``, as in
-``kafka_streams_stream_task_metrics_record_lateness_avg{application_id="shop",task_id="0_1"}``. What the readings mean
-is ``docs/metrics.md``'s to say.
+A name is ``kafka_streams_``, the metric's group and its own name; the tags are labels, next to ``application_id``:
+``kafka_streams_stream_task_metrics_record_lateness_avg{application_id="shop",task_id="0_1"}``, for example.
+``docs/metrics.md`` says what the readings mean.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PREFIX = "kafka_streams"
 
 
 class MetricsPortError(Exception):
-    """The metrics endpoint cannot listen where it was told to."""
+    """The metrics endpoint cannot listen at the given address."""
 
 
 class Reading(Protocol):
-    """One metric as of now."""
+    """The current value of one metric."""
 
     @property
     def group(self) -> str: ...
@@ -34,13 +34,13 @@ class Reading(Protocol):
 
 
 class PrometheusEndpoint:
-    """Serves what was published last at ``http://host:port/metrics``, from a thread of its own."""
+    """Serves what was published last at ``http://host:port/metrics``, from its own thread."""
 
     def __init__(self, application: str, host: str, port: int) -> None:
-        """Listens from now on; port 0 takes a free one.
+        """Starts listening; port 0 picks a free one.
 
         Raises:
-            MetricsPortError: The port is taken, or not this process's to open.
+            MetricsPortError: The port is taken, or this process may not open it.
         """
         self._application = application
         self._readings: Sequence[Reading] = ()
@@ -51,7 +51,7 @@ class PrometheusEndpoint:
         except OSError as error:
             raise MetricsPortError(
                 f"metrics cannot be served at {host}:{port}: {error.strerror or error}; choose "
-                "another --metrics-port, or none"
+                "another --metrics-port, or leave it out"
             ) from None
         self.port = int(self._server.server_port)
 
@@ -66,7 +66,7 @@ class PrometheusEndpoint:
         self._thread.join()
 
     def collect(self) -> Iterator[Metric]:
-        """Called by a scrape: a family a metric name, a sample a reading."""
+        """Called by a scrape: one family per metric name, one sample per reading."""
         families: dict[str, Metric] = {}
         for reading in self._readings:
             name = _plain(f"{PREFIX}-{reading.group}-{reading.name}")

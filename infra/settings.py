@@ -1,9 +1,9 @@
-"""Settings of the place where Weir runs: folder, brokers, slots, limits; ``Application`` has what belongs to a program.
+"""Settings of a place where Weir runs: folder, brokers, slots, limits; what belongs to a program is ``Application``.
 
-This module alone reads the environment. A value comes from, in this order: a flag (``--dir``, ``--set key=value``),
-a ``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's
-names: ``--set kafka.security.protocol=SASL_SSL``, ``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table.
-Spark properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table. The schema registry's client has
+Only this module reads the environment. A value comes from the first of: a flag (``--dir``, ``--set key=value``), a
+``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's names:
+``--set kafka.security.protocol=SASL_SSL``, ``WEIR_KAFKA_SECURITY_PROTOCOL=SASL_SSL``, or a ``[kafka]`` table. Spark
+properties keep Spark's: ``--set spark.driver.memory=2g`` or a ``[spark]`` table. The schema registry's client takes
 ``--set schema_registry.url=...``, ``WEIR_SCHEMA_REGISTRY_URL`` or a ``[schema_registry]`` table.
 """
 
@@ -37,42 +37,42 @@ _SECRET_PARTS = (
 
 
 class SettingsError(Exception):
-    """A setting is unknown or has a value that cannot be used; the text names where it was set and the way out."""
+    """A setting is unknown or has an invalid value; the text names where it was set and the way out."""
 
 
 class Settings(BaseModel):
-    """One place's settings; frozen. Build it with ``Settings.load``."""
+    """The settings of one place; frozen. Build it with ``Settings.load``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     dir: Path = Path(".weir")
-    """Holds everything that a run leaves; made absolute."""
+    """Contains everything that a run leaves behind; made absolute."""
     bootstrap_servers: str | None = None
-    """``host:port,...`` of your own Kafka; None starts the embedded broker of the folder."""
+    """``host:port,...`` of your own Kafka; None starts the folder's embedded broker."""
     kafka: dict[str, str] = Field(default_factory=dict, repr=False)
-    """librdkafka properties for every client, as SASL and TLS."""
+    """librdkafka properties for every client, for example for SASL and TLS."""
     slots: int = Field(default_factory=lambda: max(2, len(os.sched_getaffinity(0))), ge=1, le=1024)
-    """Places where tasks run at the same time; the number of cores, at least 2."""
+    """How many tasks run at the same time; by default the number of cores, but at least 2."""
     max_epoch_records: int = Field(default=600_000, ge=1)
-    """Records an epoch reads at most, over all tasks."""
+    """The most records that an epoch reads, over all tasks."""
     max_epoch_bytes: int = Field(default=256 << 20, ge=1 << 10)
-    """Bytes of keys and values an epoch reads at most, over all tasks."""
+    """The most bytes of keys and values that an epoch reads, over all tasks."""
     tombstone_retention_hours: float = Field(default=24.0, ge=0)
-    """How long compaction keeps the row that says a key was deleted; a standby that fell further behind starts over."""
+    """How long compaction keeps the rows of deleted keys; a standby that falls further behind starts over."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
-    """A task publishes a snapshot of its state once its changelogs have grown by so many rows; 0 for never."""
+    """A task publishes a snapshot of its state once its changelogs have grown by this many rows; 0 means never."""
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
-    """Where a run serves its metrics to Prometheus; nowhere when left out."""
+    """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"
-    """The address to serve metrics at: the loopback alone, unless another is given."""
+    """The address to serve metrics at; by default the loopback only."""
     mirror_offsets_to_group: str | None = Field(default=None, min_length=1)
-    """A consumer group that gets the positions at every commit, for lag tools; none when left out."""
+    """A consumer group that gets the positions with every commit, for lag tools; None means no group."""
     control_url: str = Field(default="", repr=False)
-    """SQLAlchemy URL of the control database; SQLite in the folder when empty."""
+    """SQLAlchemy URL of the control database; if empty, SQLite in the folder."""
     schema_registry: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Properties of confluent-kafka's registry client, as ``url``; for programs that read Avro or Protobuf."""
+    """Properties of confluent-kafka's registry client, for example ``url``; for programs that read Avro or Protobuf."""
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Spark properties by full name; they win over Weir's own."""
+    """Spark properties by full name; they override Weir's own."""
 
     @field_validator("dir")
     @classmethod
@@ -94,7 +94,7 @@ class Settings(BaseModel):
         ``spark.driver.memory``. ``dir`` is the ``--dir`` flag.
 
         Raises:
-            SettingsError: An unknown key (the nearest known one is named) or a value of the wrong type.
+            SettingsError: A key is unknown (the closest known one is named), or a value has the wrong type.
         """
         merged: dict[str, Any] = {}
         origins: dict[str, str] = {}
@@ -168,7 +168,7 @@ class Settings(BaseModel):
 
     @property
     def control_database_url(self) -> str:
-        """The control database's URL, with the default filled in."""
+        """The control database's URL, or the default one."""
         return self.control_url or f"sqlite:///{self.dir / 'control.sqlite'}"
 
 
@@ -186,12 +186,12 @@ def mask_url(url: str) -> str:
 
 
 def java_home() -> str | None:
-    """``JAVA_HOME``, where it is set."""
+    """``JAVA_HOME``, if it is set."""
     return os.environ.get("JAVA_HOME") or None
 
 
 def cache_home() -> Path:
-    """The user's cache folder by the XDG rule: ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """The user's cache folder according to XDG: ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 

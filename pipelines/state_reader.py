@@ -24,7 +24,7 @@ from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.topology.sub_topology import SubTopology
-from weir.state.engine.contract import StateReader as Snapshot
+from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import open_reader
 from weir.state.stores.access import Key, Scan, StoreTime
@@ -381,7 +381,7 @@ def _frame(scan: Scan[Any]) -> pl.DataFrame:
     return scan.frame()
 
 
-def _time(snapshot: Snapshot) -> StoreTime:
+def _time(snapshot: StateView) -> StoreTime:
     return StoreTime(clocks=load_task_row(snapshot, CLOCKS_KEY, dict[str, int]), now_ms=time.time_ns() // 1_000_000)
 
 

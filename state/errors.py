@@ -1,10 +1,10 @@
-"""Errors by the reaction they ask for: restore the task, give up ownership, or stop."""
+"""Errors by the reaction they call for: restore the task, give up ownership, or stop."""
 
 from __future__ import annotations
 
 
 class StateError(Exception):
-    """Base of what ``state`` raises."""
+    """Base class of the errors that ``state`` raises."""
 
 
 class TaskCorruptedError(StateError):
@@ -17,7 +17,7 @@ class TaskCorruptedError(StateError):
     def __str__(self) -> str:
         return (
             f"task {self.task_id}: local state in {self.folder} cannot be trusted: {self.reason}; "
-            "the folder goes to quarantine and the task restores from its changelog"
+            "the folder is moved to quarantine, and the task is restored from its changelog"
         )
 
 
@@ -30,13 +30,13 @@ class FencedError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r}: this driver wrote version {self.mine} last, but the commit "
-            f"log is at {self.found}: a newer driver has taken over, so this one stops and writes nothing more"
+            f"application {self.application!r}: this driver last wrote version {self.mine}, but the commit log is "
+            f"at {self.found}: a newer driver has taken over, so this one stops and writes nothing more"
         )
 
 
 class TableBehindError(StateError):
-    """A table lacks files that the commit log promised and that are gone: it cannot be brought up to date."""
+    """A table lacks files that the commit log promised and that no longer exist: it cannot be brought up to date."""
 
     def __init__(self, table: str, version: str, missing: str) -> None:
         super().__init__(table, version, missing)
@@ -50,7 +50,7 @@ class TableBehindError(StateError):
 
 
 class TableLostError(StateError):
-    """A table is older than the part of the commit log that still lists files."""
+    """A table is so far behind that the commit log no longer lists the files it lacks."""
 
     def __init__(self, table: str, version: str, promised: str) -> None:
         super().__init__(table, version, promised)
@@ -58,9 +58,9 @@ class TableLostError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"table {self.table!r} is at commit {self.version}, but the commit log has it at {self.promised} and "
-            "lists its older files no more: its Delta log was lost or put back; restore the table's folder from a "
-            "backup, or reset the application"
+            f"table {self.table!r} is at commit {self.version}, but the commit log expects {self.promised} and no "
+            "longer lists the files in between: the table's Delta log was lost or restored from an older copy; restore "
+            "the table's folder from a backup, or reset the application"
         )
 
 
@@ -72,11 +72,11 @@ class SwapRefusedError(StateError):
         self.application, self.backfill, self.reason = application, backfill, reason
 
     def __str__(self) -> str:
-        return f"backfill {self.backfill!r} of {self.application!r} is not swapped in: {self.reason}"
+        return f"backfill {self.backfill!r} of {self.application!r} was not swapped in: {self.reason}"
 
 
 class FormatVersionError(StateError):
-    """Something on disk was written by a newer or an unknown version of Weir."""
+    """Data on disk was written by a newer or unknown version of Weir."""
 
     def __init__(self, where: str, wanted: int, found: int) -> None:
         super().__init__(where, wanted, found)
@@ -84,7 +84,7 @@ class FormatVersionError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"{self.where} has format version {self.found}, this Weir reads {self.wanted}; "
+            f"{self.where} has format version {self.found}, but this Weir reads {self.wanted}; "
             "run the version that wrote it, or reset the application"
         )
 
@@ -98,8 +98,8 @@ class FencedStoreError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task_id}: the plan is of generation {self.mine}, but the local store was settled by "
-            f"generation {self.found}: a newer driver has taken over, so nothing is written"
+            f"task {self.task_id}: the plan is from generation {self.mine}, but generation {self.found} has settled "
+            "the local store: a newer driver has taken over, so nothing is written"
         )
 
 
@@ -113,7 +113,7 @@ class MapFullError(StateError):
     def __str__(self) -> str:
         return (
             f"task {self.task_id}: the store's map of {self.map_bytes} bytes is full; "
-            "nothing was written, the map grows and the epoch runs again"
+            "nothing was written; the map grows and the epoch runs again"
         )
 
 
@@ -126,13 +126,13 @@ class DiskFullError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free and the epoch may need "
-            f"{self.needed}; nothing was written: free some space and the epoch runs again"
+            f"task {self.task_id}: the disk of {self.folder} has {self.free} bytes free, but the epoch may need "
+            f"{self.needed}; nothing was written: free some space, and the epoch runs again"
         )
 
 
 class NetworkFileSystemError(StateError):
-    """Local state was put on a file system whose memory maps other hosts can change."""
+    """The state folder is on a network file system, where other hosts can change memory-mapped files."""
 
     def __init__(self, folder: str, kind: str) -> None:
         super().__init__(folder, kind)
@@ -146,7 +146,7 @@ class NetworkFileSystemError(StateError):
 
 
 class UnknownStoreError(StateError):
-    """A store was asked for that the task does not have."""
+    """The task has no store of this name."""
 
     def __init__(self, store: str, known: tuple[str, ...]) -> None:
         super().__init__(store, known)
@@ -179,13 +179,13 @@ class PositionsFileError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}, line {self.line}: {self.reason}; restore the file from a copy, or remove it if the "
-            "store may begin without offsets"
+            f"{self.path}, line {self.line}: {self.reason}; restore the file from a copy, or remove it if the store "
+            "may start without offsets"
         )
 
 
 class DeletionsGoneError(StateError):
-    """A store that follows a changelog was away for so long that it would keep what was deleted meanwhile."""
+    """A store that follows a changelog is so far behind that it would keep rows that were deleted meanwhile."""
 
     def __init__(self, store: str, table: str, epoch: int, horizon: int) -> None:
         super().__init__(store, table, epoch, horizon)
@@ -193,13 +193,13 @@ class DeletionsGoneError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, and compaction "
-            f"has dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it begins anew"
+            f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, but compaction has "
+            f"dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it starts over"
         )
 
 
 class HistoryGoneError(StateError):
-    """A changelog cannot tell the state of an epoch any more: compaction kept newer rows only."""
+    """A changelog can no longer give the state as of an epoch: compaction has merged it with newer rows."""
 
     def __init__(self, table: str, epoch: int, oldest: int) -> None:
         super().__init__(table, epoch, oldest)
@@ -207,20 +207,20 @@ class HistoryGoneError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"table {self.table!r} has no state as of epoch {self.epoch} any more: compaction has merged it with "
-            f"newer rows; ask for epoch {self.oldest} or a newer one"
+            f"table {self.table!r} no longer has its state as of epoch {self.epoch}: compaction has merged it with "
+            f"newer rows; ask for epoch {self.oldest} or later"
         )
 
 
 class TransactionClosedError(StateError):
-    """A session was read after it had ended."""
+    """A session was used after it had ended."""
 
     def __str__(self) -> str:
         return "the session has ended and its snapshot is gone; begin a new one with TaskStore.session()"
 
 
 class TableSchemaError(StateError):
-    """A table in the warehouse has other columns than the topology writes."""
+    """A table in the warehouse does not have the columns that the topology writes."""
 
     def __init__(self, table: str, wanted: str, found: str) -> None:
         super().__init__(table, wanted, found)
@@ -228,13 +228,13 @@ class TableSchemaError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"table {self.table!r} has the columns {self.found}, and the topology writes {self.wanted}; "
-            "write to a table of another name, or reset the application"
+            f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; "
+            "write to a table with another name, or reset the application"
         )
 
 
 class TableFeatureError(StateError):
-    """A table was altered so that writers must know more of Delta than Weir does."""
+    """A table was altered so that it needs writer features of Delta that Weir does not support."""
 
     def __init__(self, folder: str, features: list[str]) -> None:
         super().__init__(folder, features)
@@ -242,6 +242,6 @@ class TableFeatureError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"the Delta table {self.folder} asks its writers for {', '.join(self.features)}, which Weir does not "
-            "write; drop the feature from the table, or copy the table and reset the application"
+            f"the Delta table {self.folder} requires its writers to support {', '.join(self.features)}, which Weir "
+            "does not; drop the feature from the table, or copy the table and reset the application"
         )

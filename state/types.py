@@ -70,7 +70,7 @@ class FileEntry:
     """A Parquet file that an epoch wrote into a table's folder, invisible until a commit names it."""
 
     table: str
-    """The table's path below the application's folder, as ``late_departures`` or ``_changelog/hourly``."""
+    """The table's path below the application's folder, for example ``late_departures`` or ``_changelog/hourly``."""
     path: str
     """Relative to the table's folder."""
     size_bytes: int
@@ -106,25 +106,25 @@ class TableSpec:
     """All columns, partition columns included, in order."""
     partition_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    """Set for a table of updates: the newest row (by ``_epoch``, ``_seq``) per these columns stands.
-    Empty for facts, where every row counts."""
+    """Set for a table of updates, where the newest row per key (by ``_epoch``, ``_seq``) is the current one. Empty for
+    facts, where every row counts."""
 
 
 class StoreKind(StrEnum):
-    """What a store keeps a row for, and so how its keys are ordered."""
+    """What a store keeps one row for, and so how its keys are ordered."""
 
     KEY_VALUE = "key_value"
-    """One row a key, in key order."""
+    """One row per key, in key order."""
     WINDOW = "window"
-    """One row a key and window, by the window's start, then key: closing windows is one range."""
+    """One row per key and window, by the window's start, then key: closing windows is one range."""
     SESSION = "session"
-    """One row a key and session, by key, then the session's end, then its start."""
+    """One row per key and session, by key, then the session's end, then its start."""
     VERSIONED = "versioned"
-    """One row a key and version, by key, then the time from which the version holds."""
+    """One row per key and version, by key, then the time from which the version is valid."""
 
 
 class StoreClock(StrEnum):
-    """By which time the rows of a store grow old."""
+    """The clock by which a store's rows expire."""
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK = "wall_clock"
@@ -146,8 +146,8 @@ class StoreSpec:
     kind: StoreKind = StoreKind.KEY_VALUE
     retention_ms: int | None = None
     """How long rows live, None for ever: windows from their start, sessions from their end, versions from the time
-    that another took their place, key-value rows from their last write. Older ones are neither found nor taken."""
+    they were replaced, key-value rows from their last write. Older rows are neither found nor accepted."""
     expires_by: StoreClock = StoreClock.STREAM_TIME
     """The wall clock is for key-value stores only; such a store has the value column ``_written``."""
     window_size_ms: int | None = None
-    """Of a window store whose windows are all as long; needed to put a window by its start alone."""
+    """The common size of a window store's windows, if they have one; needed to put a window by its start alone."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sets the environment up in .venv: Python packages exactly as locked, this project, the Java jars. Done steps are
-# skipped by their stamps, so that a second run takes well under a second. `make setup` calls it, and `make test` calls it
-# with --browser for the tests that need one.
+# Sets up the environment in .venv: Python packages exactly as locked, this project, the Java jars. Stamps mark finished
+# steps, which are skipped, so that a second run takes well under a second. `make setup` calls it; `make test` calls it
+# with --browser, for the tests that need one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=.venv
@@ -15,7 +15,7 @@ mark() { printf '%s' "$2" >"$VENV/.setup-$1"; }
 apt_updated=
 install_first() { # the first of the packages that the distribution has
     if [ -z "$apt_updated" ]; then
-        apt-get update -qq >&2 || say "apt-get update failed; going by the package lists that are there"
+        apt-get update -qq >&2 || say "apt-get update failed; using the existing package lists"
         apt_updated=yes
     fi
     local package
@@ -70,7 +70,7 @@ packages=$(fingerprint requirements.lock)
 if ! is_done packages "$packages"; then
     say "installing the locked Python packages (a minute or two the first time)"
     # PySpark comes as source: setuptools builds it, from the same lock. uv is many times quicker than pip with a
-    # warm cache; where it cannot reach the packages (a mirror that only pip was told of), pip does the same.
+    # warm cache; if it cannot reach the packages (behind a mirror that only pip is configured for), pip does the same.
     tools=$(mktemp)
     trap 'rm -f "$tools"' EXIT
     awk '/^[a-z]/ {on = /^(setuptools|uv)==/} on {print}' requirements.lock >"$tools"
@@ -86,7 +86,7 @@ if ! is_done project "$project"; then
     if ! command -v cc >/dev/null && ! command -v gcc >/dev/null; then
         is_root && install_first gcc && install_first libc6-dev || fail "a C compiler is needed: install gcc, then run make setup again"
     fi
-    "${pip[@]}" uninstall --yes weir 2>/dev/null # what an earlier version, named so, left in this environment
+    "${pip[@]}" uninstall --yes weir 2>/dev/null # left by an earlier version, which had this name
     "${pip[@]}" install --no-deps --no-build-isolation --editable .
     mark project "$project"
 fi
@@ -99,7 +99,7 @@ fi
 
 classes=$(fingerprint requirements.lock infra/{class_archives,jars,spark/session,kafka/supervisor}.py)-$(java_version)
 if ! is_done classes "$classes"; then
-    say "sharing the classes of Spark and Kafka, so that they start sooner (twenty seconds, once)"
+    say "archiving the classes of Spark and Kafka, so that they start sooner (twenty seconds, once)"
     "$VENV/bin/python" -m weir.infra.class_archives >&2
     mark classes "$classes"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what is published, in dist: the sdist, and a wheel each for x86_64 and aarch64 Linux with glibc 2.17 or newer.
-# Zig's C compiler, from its Python package, builds both on any machine; others build from the sdist with their own.
+# Builds what is published into dist: the sdist, and one wheel each for x86_64 and aarch64 Linux with glibc 2.17 or newer.
+# Zig's C compiler, from its Python package, builds both on any machine; other platforms build from the sdist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ZIG=ziglang==0.15.2

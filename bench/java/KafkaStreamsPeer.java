@@ -43,7 +43,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * The benchmark's jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
  * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are back:
- * records are rows restored, seconds go from the first restore's beginning to the last one's end.
+ * records are rows restored, seconds are from the start of the first restore to the end of the last one.
  */
 public final class KafkaStreamsPeer {
   @JsonIgnoreProperties(ignoreUnknown = true)
@@ -68,7 +68,7 @@ public final class KafkaStreamsPeer {
     settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
     settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 1000);
     settings.put(StreamsConfig.TOPOLOGY_OPTIMIZATION_CONFIG, StreamsConfig.OPTIMIZE);
-    // Larger fetches and batches than the defaults: with those it is a third slower.
+    // Larger fetches and batches than the defaults, which are a third slower.
     settings.put(StreamsConfig.mainConsumerPrefix("auto.offset.reset"), "earliest");
     settings.put(StreamsConfig.mainConsumerPrefix("max.poll.records"), 5000);
     settings.put(StreamsConfig.mainConsumerPrefix("fetch.max.bytes"), 50_000_000);

@@ -1,8 +1,8 @@
-"""The control database: who drives which application, how its tasks stand, and what it was asked to do.
+"""The control database: who drives which application, the status of its tasks, and what was requested of it.
 
-SQLite in the folder by default, PostgreSQL by URL. Durable truth never lives here: the tables are made when they are
-missing, so losing the database loses history only. Methods raise ``ControlDatabaseError`` when the database fails;
-the driver goes through ``weir.infra.control.guard``, which logs that and goes on.
+SQLite in the folder by default, PostgreSQL by URL. It never holds the durable truth: missing tables are created, so
+losing the database loses only history. Methods raise ``ControlDatabaseError`` when the database fails; the driver uses
+it through ``weir.infra.control.guard``, which logs that and continues.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _POLL_S = 0.05
 _BUSY_POLL_S = 0.005
 _PRUNE_EVERY_MS = 60_000
 _TABLES_LOCK = 0x77656972
-"""PostgreSQL's advisory lock under which the tables are made: "weir"."""
+"""PostgreSQL's advisory lock for creating the tables: "weir"."""
 
 
 class ControlDatabaseError(Exception):
-    """The control database cannot be read or written now."""
+    """The control database cannot be read or written at the moment."""
 
 
 class LeaseHeldError(Exception):
@@ -69,28 +69,28 @@ class LeaseHeldError(Exception):
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_at_ms / 1000))
         return (
-            f"application {self.application!r} is driven already, by {self.owner} (process {self.pid} on "
+            f"application {self.application!r} is already driven by {self.owner} (process {self.pid} on "
             f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or replace it with "
             "`weir run --take-over`"
         )
 
 
 class ControlDatabase:
-    """All access to one control database. Threads may share it; a forked child makes its own."""
+    """All access to one control database. Threads may share it; a forked child creates its own."""
 
     def __init__(self, url: str, *, busy_timeout_s: float = 5.0) -> None:
-        """Opens nothing yet. ``busy_timeout_s`` bounds the wait for a locked or absent database.
+        """Opens nothing yet. ``busy_timeout_s`` bounds the wait for a locked or unreachable database.
 
         Raises:
-            ControlDatabaseError: The URL cannot be read, or its driver is not installed.
+            ControlDatabaseError: The URL is invalid, or its driver is not installed.
         """
         self._shown_url = mask_url(url)
         self._tables_in: int | None = None
-        """The inode of the file whose tables were looked at; 1 once a server's were."""
+        """The inode of the file whose tables were checked; 1 once a server's were."""
         try:
             parsed = make_url(url)
             if parsed.get_backend_name() == "sqlite":
-                # A connection a call: a file that was deleted or replaced meanwhile is noticed.
+                # One connection per call, so that a file that was deleted or replaced is noticed.
                 self._engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": busy_timeout_s})
                 self._file = Path(parsed.database) if parsed.database else None
                 event.listen(self._engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
@@ -108,8 +108,8 @@ class ControlDatabase:
     ) -> Lease:
         """Become the application's driver on record, in state ``starting``.
 
-        A lease is free when nobody holds it, when its time is over, or when it was this host's and its process
-        has ended. ``take_over`` takes it from a living holder too (the commit log fences that one).
+        A lease is free if nobody holds it, if it has expired, or if its holder was a process of this host that has
+        ended. ``take_over`` takes it from a living holder, too (the commit log fences that one).
 
         Raises:
             LeaseHeldError: Another process holds it.
@@ -129,7 +129,7 @@ class ControlDatabase:
                     )
                 connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
                 return _open_lease(connection, application, owner, pid, host, now, ttl_s)
-        except IntegrityError:  # somebody opened one between our look and our insert
+        except IntegrityError:  # somebody else inserted one after our look
             with self._reading() as connection:
                 holder = _open_instance(connection, application)
             if holder is None:
@@ -139,9 +139,9 @@ class ControlDatabase:
             raise LeaseHeldError(application, holder.owner, holder.host, holder.pid, holder.started_at_ms) from None
 
     def heartbeat(self, lease: Lease, *, state: str, generation: int | None = None) -> bool:
-        """Prolong the lease by its time to live; False when another driver has taken it.
+        """Extend the lease by its time to live; False if another driver has taken it.
 
-        A lease that the database has lost is written anew.
+        If the database has lost the lease, it is written again.
         """
         now = _now_ms()
         values = {"state": state, "heartbeat_at_ms": now, "lease_until_ms": now + round(lease.ttl_s * 1000)}
@@ -155,7 +155,7 @@ class ControlDatabase:
                 ).rowcount:
                     return True
                 if connection.execute(select(Instance.id).where(*mine)).first() is not None:
-                    return False  # ended by who took it over
+                    return False  # ended by whoever took it over
                 connection.execute(
                     plain_insert(Instance).values(
                         application=lease.application,
@@ -172,7 +172,7 @@ class ControlDatabase:
             return False
 
     def release(self, lease: Lease, *, state: str = "stopped", error: str | None = None) -> None:
-        """End the lease; ``state`` is stopped or failed. Harmless when it was taken meanwhile."""
+        """End the lease; ``state`` is stopped or failed. Harmless if somebody else has taken it."""
         with self._writing() as connection:
             connection.execute(
                 update(Instance)
@@ -181,7 +181,7 @@ class ControlDatabase:
             )
 
     def report_tasks(self, application: str, rows: Sequence[TaskStatusRow]) -> None:
-        """Replace the status rows of these tasks, in one statement."""
+        """Replace the status rows of these tasks in one statement."""
         if not rows:
             return
         now = _now_ms()
@@ -195,7 +195,7 @@ class ControlDatabase:
             connection.execute(statement, values)
 
     def report_readings(self, application: str, readings: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the application's readings, plain values that JSON can hold."""
+        """Replace the application's readings, which are plain JSON values."""
         values = {"application": application, "readings": list(readings), "at_ms": _now_ms()}
         statement: Any = self._upsert(Readings)
         statement = statement.on_conflict_do_update(
@@ -205,7 +205,7 @@ class ControlDatabase:
             connection.execute(statement, [values])
 
     def add_metric(self, application: str, row: MetricRow) -> None:
-        """Append a reading; readings older than an hour are dropped now and then."""
+        """Append a reading; from time to time, readings older than an hour are deleted."""
         now = _now_ms()
         with self._writing() as connection:
             connection.execute(plain_insert(Metric).values(**{"application": application, **asdict(row), "at_ms": now}))
@@ -221,7 +221,7 @@ class ControlDatabase:
         reason: str = "",
         arguments: Mapping[str, str] | None = None,
     ) -> int:
-        """Ask the application's driver for something; returns the request's id."""
+        """Send the application's driver a request; returns the request's id."""
         with self._writing() as connection:
             return int(
                 connection.execute(
@@ -241,7 +241,7 @@ class ControlDatabase:
             )
 
     def pending_requests(self, application: str) -> list[RequestRow]:
-        """Requests that nobody has answered, oldest first; cheap enough for every 100 ms."""
+        """Unanswered requests, oldest first; cheap enough to call every 100 ms."""
         with self._reading() as connection:
             found = connection.execute(
                 select(Request.__table__)
@@ -260,7 +260,7 @@ class ControlDatabase:
             )
 
     def wait_request(self, request_id: int, timeout_s: float) -> RequestRow:
-        """The request once it is answered, or as it stands (``pending``) when the time is over.
+        """The request once it is answered, or still ``pending`` after ``timeout_s``.
 
         Raises:
             ControlDatabaseError: There is no such request.
@@ -276,7 +276,7 @@ class ControlDatabase:
             time.sleep(_POLL_S)
 
     def latest_request(self, application: str, kind: RequestKind, by: str) -> RequestRow | None:
-        """The newest request of this kind that ``by`` made, answered or not."""
+        """The newest request of this kind by ``by``, answered or not."""
         with self._reading() as connection:
             row = (
                 connection.execute(
@@ -291,7 +291,7 @@ class ControlDatabase:
         return None if row is None else RequestRow(**row)
 
     def last_hour(self, application: str) -> list[MinuteRow]:
-        """The readings that are kept, a row a minute that has any, oldest first."""
+        """The readings of the last hour, one row per minute that has any, oldest first."""
         minute = (Metric.at_ms // 60_000).label("minute")
         with self._reading() as connection:
             found = connection.execute(
@@ -312,7 +312,7 @@ class ControlDatabase:
         ]
 
     def lags(self, application: str, *, until_ms: int, step_ms: int, steps: int) -> list[int]:
-        """The greatest lag, in records, of each step that has a reading, oldest first; the last one ends with
+        """The greatest lag, in records, of each step that has a reading, oldest first; the last step ends at
         ``until_ms``, in ms since 1970."""
         step = ((until_ms - Metric.at_ms) // step_ms).label("step")
         with self._reading() as connection:
@@ -336,9 +336,9 @@ class ControlDatabase:
     def application_status(
         self, application: str, host: str | None = None, *, of_driver: bool = False
     ) -> ApplicationStatus | None:
-        """The newest life of an application, or None when the database knows of none.
+        """The newest life of an application; None if the database knows of none.
 
-        ``of_driver`` passes over those that were ``AT_REST``: the newest driver's life, held lease or not.
+        ``of_driver`` skips lives that were ``AT_REST`` and gives the newest driver's, with or without the lease.
         """
         lives = select(Instance.__table__).where(Instance.application == application)
         if of_driver:
@@ -387,18 +387,18 @@ class ControlDatabase:
         )
 
     def applications(self) -> list[str]:
-        """The ids of all applications on record, sorted."""
+        """The ids of all known applications, sorted."""
         with self._reading() as connection:
             return sorted(connection.execute(select(Instance.application).distinct()).scalars())
 
     def forget(self, application: str) -> None:
-        """Delete all that is on record about an application."""
+        """Delete everything about an application."""
         with self._writing() as connection:
             for model in (Instance, TaskStatus, Readings, Request, Metric):
                 connection.execute(delete(model).where(model.application == application))
 
     def _upsert(self, model: type[Base]) -> Any:
-        """An insert of this database's dialect, which knows what to do about rows that are there."""
+        """An insert in this database's dialect, which can say what to do with rows that exist."""
         return (postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert)(model)
 
     @contextlib.contextmanager
@@ -428,7 +428,7 @@ class ControlDatabase:
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._engine.connect().execution_options(weir_writes=True) as connection, connection.begin():
-            if self._file is None:  # of two that make tables at once, PostgreSQL fails one, whatever it checks first
+            if self._file is None:  # when two create tables at once, PostgreSQL fails one, despite IF NOT EXISTS
                 connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
             Base.metadata.create_all(connection)
             version = connection.execute(select(Format.version)).scalar_one_or_none()
@@ -436,7 +436,7 @@ class ControlDatabase:
                 connection.execute(plain_insert(Format).values(version=FORMAT_VERSION))
             elif version != FORMAT_VERSION:
                 raise ControlDatabaseError(
-                    f"control database {self._shown_url} has format version {version}, this Weir reads "
+                    f"control database {self._shown_url} has format version {version}, but this Weir reads "
                     f"{FORMAT_VERSION}; point control_url at a new one, or drop its weir_ tables (history is lost)"
                 )
         self._tables_in = self._file.stat().st_ino if self._file is not None else 1
@@ -447,7 +447,7 @@ class ControlDatabase:
 
 
 def this_host() -> str:
-    """The name that leases of this machine carry."""
+    """The host name in leases of this machine."""
     return socket.gethostname()
 
 
@@ -501,14 +501,14 @@ def _now_ms() -> int:
 
 
 def _prepare_sqlite(busy_timeout_s: float, connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin below, as told, not as the driver guesses
+    connection.isolation_level = None  # transactions begin explicitly, below, not when the driver sees fit
     until = time.monotonic() + busy_timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:
-            # Of two that turn a new file to this journal at once SQLite fails one, without a wait.
+            # When two switch a new file to this journal at once, SQLite fails one of them without waiting.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                 raise
             time.sleep(_BUSY_POLL_S)
@@ -516,6 +516,6 @@ def _prepare_sqlite(busy_timeout_s: float, connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A writer that begins as a reader fails at once when another wrote in between; taken at the start, it waits.
+    # A writer that begins as a reader fails if another has written in between; one that begins as a writer waits.
     is_writing = connection.get_execution_options().get("weir_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

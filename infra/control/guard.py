@@ -1,8 +1,8 @@
-"""The driver's way into the control database: nothing here but a held lease ever stops or stalls the ingest.
+"""The driver's access to the control database: nothing here but a held lease ever stops or stalls the ingest.
 
-A call that fails is logged (at most every half minute) and skipped, and the database is left alone for a few
-seconds, so that one that is locked or away costs the driver a quarter of a second each time and not more. Answers
-to requests are kept and sent when it is back.
+A call that fails is logged (at most every half minute) and skipped, and the database is left alone for a few seconds,
+so that one that is locked or unreachable costs the driver no more than a quarter of a second each time. Answers to
+requests are kept and sent when it is back.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Answer = TypeVar("Answer")
 
 
 class DriverControl:
-    """One driver's lease, heartbeat, reports and requests. Not for several threads at once."""
+    """One driver's lease, heartbeat, reports and requests. Not to be used by several threads at once."""
 
     def __init__(self, url: str, application: str, *, owner: str, take_over: bool = False) -> None:
-        """Take the lease in the name of this process.
+        """Take the lease for this process.
 
         Raises:
             LeaseHeldError: A living driver holds it and ``take_over`` is false.
@@ -46,12 +46,12 @@ class DriverControl:
         try:
             self._database = ControlDatabase(url, busy_timeout_s=BUSY_TIMEOUT_S)
         except ControlDatabaseError as error:
-            log.warning("%s; the run goes on without it", error)
+            log.warning("%s; the run continues without it", error)
         self._acquire()
 
     def heartbeat(self, state: str, generation: int | None = None) -> None:
-        """Say that the driver lives, and how; call it as often as you like, it writes every two seconds and on
-        change."""
+        """Report that the driver is alive, and its state; call it as often as you like: it writes every two seconds and
+        on change."""
         if self._lease is None:
             self._acquire_quietly()
         lease, now = self._lease, time.monotonic()
@@ -62,12 +62,12 @@ class DriverControl:
         self._reported = (state, generation)
         if not is_mine:
             log.warning(
-                "another driver holds the lease of %s; the commit log decides which of the two goes on",
+                "another driver holds the lease of %s; the commit log decides which of the two continues",
                 self.application,
             )
 
     def requests(self) -> list[RequestRow]:
-        """Pending requests, oldest first, without those answered already; empty while the database is away."""
+        """Pending requests, oldest first, without those already answered; empty while the database is unreachable."""
         self._send_answers()
         answered = {request_id for request_id, _, _ in self._unsent}
         nothing: list[RequestRow] = []
@@ -87,7 +87,7 @@ class DriverControl:
         *,
         is_last: bool = False,
     ) -> None:
-        """Write the tasks' status and one reading, and every two seconds and at the last the metrics."""
+        """Write the tasks' status and one reading; every two seconds, and the last time, the metrics as well."""
 
         def write(database: ControlDatabase) -> None:
             database.report_tasks(self.application, tasks)
@@ -121,11 +121,11 @@ class DriverControl:
         self._beat_after = time.monotonic() + HEARTBEAT_EVERY_S
 
     def _acquire_quietly(self) -> None:
-        """The database was away at the start: take the lease now, unless somebody has it."""
+        """The database was unreachable at the start: take the lease now, unless somebody has it."""
         try:
             self._acquire()
         except LeaseHeldError as error:
-            log.warning("%s; the commit log decides which of the two goes on", error)
+            log.warning("%s; the commit log decides which of the two continues", error)
             self._rest_until = time.monotonic() + REST_S
 
     def _send_answers(self) -> None:
@@ -149,5 +149,5 @@ class DriverControl:
             self._rest_until = now + REST_S
             if now >= self._log_after:
                 self._log_after = now + LOG_EVERY_S
-                log.warning("%s; the run goes on without it", error)
+                log.warning("%s; the run continues without it", error)
             return default

@@ -36,7 +36,7 @@ class Instance(Base):
     host: Mapped[str]
     pid: Mapped[int]
     process_start: Mapped[int | None]
-    """Clock ticks after boot; with the pid it names a process for good."""
+    """In clock ticks since boot; identifies a process uniquely together with the pid."""
     started_at_ms: Mapped[int]
     heartbeat_at_ms: Mapped[int]
     lease_until_ms: Mapped[int]
@@ -55,7 +55,7 @@ class Instance(Base):
 
 
 class TaskStatus(Base):
-    """How one task stood when its driver reported last."""
+    """The status of one task as of its driver's last report."""
 
     __tablename__ = "weir_task_status"
     application: Mapped[str] = mapped_column(primary_key=True)
@@ -85,7 +85,7 @@ class Readings(Base):
 
 
 class Request(Base):
-    """Something a person or a sensor asked the driver for, kept with its answer."""
+    """What a person or a sensor asked of the driver, and the answer."""
 
     __tablename__ = "weir_requests"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -102,7 +102,7 @@ class Request(Base):
 
 
 class Metric(Base):
-    """One reading of a running application; the newest hour is kept."""
+    """One reading of a running application; the last hour is kept."""
 
     __tablename__ = "weir_metrics"
     id: Mapped[int] = mapped_column(primary_key=True)

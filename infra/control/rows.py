@@ -1,4 +1,4 @@
-"""What goes into the control database and comes out of it, as plain values."""
+"""What is written to and read from the control database, as plain values."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 RequestKind = Literal["commit", "restore", "pause", "resume", "snapshot", "swap", "stop"]
 AT_REST = "weir backfill"
-"""Owner of a lease that is held for one commit while no driver runs: such a life is no driver's."""
+"""The owner of a lease that is held for a single commit while no driver runs: such a life is not a driver's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The right to drive an application, as far as people and sensors go by it (PROTOCOL 2: never a guard)."""
+    """The right to drive an application, as far as people and sensors are concerned (PROTOCOL 2: never a guard)."""
 
     application: str
     owner: str
@@ -25,16 +25,16 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatusRow:
-    """How one task stands."""
+    """The status of one task."""
 
     task: str
     slot: int
     status: str
-    """running, restoring, paused."""
+    """running, restoring or paused."""
     state: str | None = None
     """The state id, ``generation.epoch``."""
     positions: Mapping[str, Any] = field(default_factory=dict)
-    """Topic to partition to next offset; JSON makes the partitions text."""
+    """Topic to partition to next offset; in JSON, partitions are text."""
     lag: int = 0
     stream_time_ms: int | None = None
     uncommitted_bytes: int = 0
@@ -73,7 +73,7 @@ class MetricRow:
     records_per_s: float
     lag: int
     commit_ms: float
-    """How long the newest commit took; the average and the longest are of the last minute, as the rate is."""
+    """How long the newest commit took; average, maximum and rate are over the last minute."""
     commit_ms_avg: float = 0.0
     commit_ms_max: float = 0.0
     commits_per_s: float = 0.0
@@ -83,18 +83,18 @@ class MetricRow:
 
 @dataclass(frozen=True, kw_only=True)
 class MinuteRow:
-    """The readings of one minute together."""
+    """A summary of one minute's readings."""
 
     at_ms: int
     """When the minute began."""
     epoch: int
-    """The newest one."""
+    """The newest."""
     records_per_s: float
-    """On average."""
+    """The average."""
     lag: int
-    """At most."""
+    """The maximum."""
     commit_ms: float
-    """At most."""
+    """The maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +103,15 @@ class ApplicationStatus:
 
     application: str
     state: str
-    """As reported: starting, running, waiting, paused, stopping, stopped, failed; ``dead`` where the lease was not
-    given back and its process is gone or its time is over, whether somebody has taken it since or not."""
+    """As reported: starting, running, waiting, paused, stopping, stopped, failed; ``dead`` if the lease was not given
+    back and its process is gone or its time is up, whether or not somebody has taken it since."""
     is_running: bool
     generation: int | None
     owner: str
     host: str
     pid: int
     has_process: bool
-    """Whether the driver's process lives on the host that asks, however long it has been silent."""
+    """Whether the driver's process is alive on the host that asks, however long it has not reported."""
     started_at_ms: int
     heartbeat_at_ms: int
     ended_at_ms: int | None
@@ -119,4 +119,4 @@ class ApplicationStatus:
     tasks: tuple[TaskStatusRow, ...]
     metric: MetricRow | None
     readings: tuple[Mapping[str, Any], ...] = ()
-    """Metrics by Kafka Streams' names, each with ``group``, ``name``, ``tags`` and ``value``."""
+    """Metrics under Kafka Streams' names, each with ``group``, ``name``, ``tags`` and ``value``."""

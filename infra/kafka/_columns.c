@@ -1,8 +1,8 @@
 /* Records of one topic partition as columns: a consume callback of librdkafka appends to them, and Arrow's C data
  * interface hands them over without a copy (arrow.apache.org/docs/format/CDataInterface.html).
  *
- * Plain C without Python.h: infra/kafka/columns.py calls it by ctypes, which lets go of the interpreter's lock meanwhile,
- * and gives it librdkafka's functions, so that nothing is linked. Not for use from several threads.
+ * Plain C without Python.h: infra/kafka/columns.py calls it through ctypes, which releases the interpreter's lock, and
+ * passes it librdkafka's functions, so that nothing is linked. Not to be used by several threads.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,14 +35,14 @@ struct bytes_column { /* Arrow's large binary */
 
 struct columns {
     /* Set by the caller; columns.py declares the fields down to error_text. */
-    int64_t end;       /* stop with the record before this offset, */
-    int64_t until_ms;  /* with the first one later than this time, */
-    int64_t max_bytes; /* and once keys and values pass this many bytes */
-    /* What came. */
+    int64_t end;       /* stop after the last record before this offset, */
+    int64_t until_ms;  /* after the first one later than this time, */
+    int64_t max_bytes; /* or once keys and values reach this many bytes */
+    /* What was found. */
     int64_t rows, bytes, next_offset;
-    int32_t is_complete; /* one of the three bounds was met */
+    int32_t is_complete; /* one of the three bounds was reached */
     int32_t is_out_of_memory;
-    int32_t error; /* met behind the rows; the columns stop there too, but for PARTITION_EOF */
+    int32_t error; /* met after the rows; the columns stop there, too, except for PARTITION_EOF */
     int64_t error_offset;
     char error_text[ERROR_TEXT];
 
@@ -115,7 +115,7 @@ struct columns *columns_new(void *timestamp_of, void *yield, void *client)
     return columns;
 }
 
-/* Forget all rows, and read on at `start`. */
+/* Discard all rows, and continue at `start`. */
 void columns_clear(struct columns *columns, int64_t start)
 {
     release(&columns->offsets);
@@ -133,8 +133,8 @@ void columns_free(struct columns *columns)
     free(columns);
 }
 
-/* The callback for rd_kafka_consume_callback. Yielding leaves what is behind this record in librdkafka's queue. Each time
- * the consumer meets the partition's end an error is queued; records behind it say that the end is elsewhere by now. */
+/* The callback for rd_kafka_consume_callback. After yielding, later records stay in librdkafka's queue. Whenever the
+ * consumer reaches the partition's end, an error is queued; if records follow it, the end has moved on. */
 void columns_take(const struct message *message, void *opaque)
 {
     struct columns *columns = opaque;
@@ -203,7 +203,7 @@ static const void *move(struct buffer *buffer)
     return at;
 }
 
-/* Move column `which` (0 key, 1 value, 2 timestamp, 3 offset) out to Arrow structures; false without memory for them. */
+/* Move column `which` (0 key, 1 value, 2 timestamp, 3 offset) to Arrow structures; 0 if there is no memory for them. */
 int32_t columns_export(struct columns *columns, int32_t which, struct ArrowSchema *schema, struct ArrowArray *array)
 {
     const void **buffers = calloc(BUFFERS, sizeof *buffers);

@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster and the creation of topics: one kept client, a time limit on every call, few errors.
+"""Queries to a Kafka cluster and the creation of topics: one kept client, a time limit on every call, few errors.
 
 Reading records belongs to ``weir.infra.kafka.reader``, the embedded broker to ``weir.infra.kafka.broker``.
 """
@@ -62,7 +62,7 @@ class BrokerUnreachableError(KafkaAdminError):
 
 
 class LoginRefusedError(KafkaAdminError):
-    """The brokers do not accept the client's login, or speak another security protocol."""
+    """The brokers do not accept the client's login, or use another security protocol."""
 
     def __init__(self, bootstrap_servers: str, reason: str) -> None:
         super().__init__(bootstrap_servers, reason)
@@ -91,15 +91,15 @@ class UnknownTopicError(KafkaAdminError):
 
 
 class KafkaAdmin:
-    """A kept admin client. Not for use across a fork; threads may share it."""
+    """A kept admin client. Not to be used across a fork; threads may share it."""
 
     def __init__(
         self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
-        """``properties`` are librdkafka's, as ``Settings.kafka``.
+        """``properties`` are librdkafka's, like ``Settings.kafka``.
 
         Raises:
-            KafkaAdminError: A client property is unknown or has a value that cannot be used.
+            KafkaAdminError: A client property is unknown or has an invalid value.
         """
         self.bootstrap_servers, self.time_limit_s = bootstrap_servers, time_limit_s
         self._refused_login = ""
@@ -131,7 +131,7 @@ class KafkaAdmin:
             raise self._translated(error) from None
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each existing topic of ``topics`` has; those that do not exist are left out.
+        """The number of partitions of each of ``topics`` that exists; those that do not exist are left out.
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
@@ -145,7 +145,7 @@ class KafkaAdmin:
         }
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """The number of partitions of a topic.
 
         Raises:
             UnknownTopicError: It does not exist.
@@ -157,11 +157,11 @@ class KafkaAdmin:
         return count
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
-        """Create a topic with the cluster's default replication and wait until its partitions can be read;
-        False when it exists already.
+        """Create a topic with the cluster's default replication and wait until its partitions can be read; False if it
+        exists already.
 
         Raises:
-            KafkaAdminError: The cluster refused (its words are in the text).
+            KafkaAdminError: The cluster refused (the text includes its words).
             BrokerUnreachableError: No broker answered in time.
         """
         new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
@@ -182,7 +182,7 @@ class KafkaAdmin:
     ) -> dict[tuple[str, int], int]:
         """The offset after the last record of each (topic, partition), in one round of requests.
 
-        With ``is_committed`` the last stable offset: what ``read_committed`` consumers may read up to.
+        With ``is_committed``, the last stable offset: what ``read_committed`` consumers may read up to.
 
         Raises:
             UnknownTopicError: A topic or partition does not exist.
@@ -191,17 +191,17 @@ class KafkaAdmin:
         return self._offsets(partitions, OffsetSpec.latest(), is_committed)
 
     def beginning_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """The oldest offset still kept of each (topic, partition); errors as ``end_offsets``."""
+        """The oldest offset still kept of each (topic, partition); errors as for ``end_offsets``."""
         return self._offsets(partitions, OffsetSpec.earliest(), False)
 
     def offsets_at(self, partitions: Sequence[tuple[str, int]], time_ms: int) -> dict[tuple[str, int], int | None]:
-        """The first offset of each (topic, partition) whose record has a timestamp of ``time_ms`` or later; None where
-        there is none; errors as ``end_offsets``."""
+        """The first offset of each (topic, partition) whose record has a timestamp of ``time_ms`` or later, None if
+        there is none; errors as for ``end_offsets``."""
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms), False)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """The next offset to read of each (topic, partition) that a consumer group has committed; empty for none.
+        """The next offset to read of each (topic, partition) that a consumer group has committed; empty if none.
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
@@ -215,7 +215,7 @@ class KafkaAdmin:
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit ``offsets``, next ones to read, for a consumer group without members; makes the group if need be.
+        """Commit ``offsets``, the next ones to read, for a consumer group without members; creates the group if needed.
 
         Raises:
             KafkaAdminError: The group has members, or a topic does not exist.
@@ -228,7 +228,7 @@ class KafkaAdmin:
         )
 
     def group_members(self, group: str) -> int:
-        """How many consumers a group has now; 0 for one that does not exist.
+        """The number of consumers in a group; 0 if it does not exist.
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
@@ -242,7 +242,7 @@ class KafkaAdmin:
             raise self._translated(error) from None
 
     def _ask_coordinator(self, ask: Callable[[], Future[ConsumerGroupTopicPartitions]]) -> list[TopicPartition]:
-        """What a group's coordinator answers by partition; one that still loads its groups is asked again."""
+        """The answer of a group's coordinator by partition; one that is still loading its groups is asked again."""
         until = time.monotonic() + self.time_limit_s
         while True:
             try:
@@ -289,12 +289,12 @@ class KafkaAdmin:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
                     raise self._leaderless(partitions) from None
                 if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
-                    self.partition_counts([partition.topic])  # else the client asks the leader it remembers again
+                    self.partition_counts([partition.topic])  # else the client keeps asking the leader it remembers
                 raise self._translated(error, partition.topic, partition.partition) from None
         return found
 
     def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:
-        """librdkafka's answer when none of the partitions has a leader: it does not exist, or is being elected."""
+        """For librdkafka's answer when no partition has a leader: one does not exist, or is electing its leader."""
         counts = self.partition_counts(topic for topic, _ in partitions)
         for topic, partition in partitions:
             if topic not in counts:
@@ -304,7 +304,7 @@ class KafkaAdmin:
         return BrokerUnreachableError(self.bootstrap_servers, "no partition has a leader yet")
 
     def _hear(self, error: KafkaError) -> None:
-        """librdkafka tells of a refused login here only, and goes on trying; calls just run out of time."""
+        """librdkafka reports a refused login only here, and keeps trying; calls just time out."""
         if error.code() == KafkaError._AUTHENTICATION:
             self._refused_login = error.str()
 

@@ -1,6 +1,6 @@
 """The embedded broker: a real Apache Kafka (KRaft, one node, loopback) that belongs to a folder.
 
-Commands hold a shared lock on a file of the folder while they use the broker; the kernel lets go of it even under
+Commands hold a shared lock on a file in the folder while they use the broker; the kernel releases it even after
 ``kill -9``. A supervisor process (``weir.infra.kafka.supervisor``) owns the Java process and ends it once nobody holds
 the lock and no ``kafka start`` keeps it up. This module is the users' side: starting, using, keeping, stopping.
 """
@@ -28,7 +28,7 @@ _STARTS = 2
 
 
 class BrokerStartError(Exception):
-    """The embedded broker did not come up; the text holds the reason and where its log lies."""
+    """The embedded broker did not start; the text says why and where its log is."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(folder, reason)
@@ -40,13 +40,13 @@ class BrokerStartError(Exception):
 
 @contextlib.contextmanager
 def broker_for(settings: Settings) -> Iterator[str]:
-    """Bootstrap servers to use inside the block: your own, or else the folder's embedded broker, started when needed.
+    """Bootstrap servers to use within the block: your own, or else the folder's embedded broker, started if needed.
 
-    The embedded broker keeps its address over restarts (unless another program took the port meanwhile) and ends
-    about two seconds after the last user left, ``kafka start`` aside.
+    The embedded broker keeps its address over restarts (unless another program has taken the port) and ends about two
+    seconds after its last user, unless ``kafka start`` keeps it up.
 
     Raises:
-        BrokerStartError: It did not come up within a minute.
+        BrokerStartError: It did not start within a minute.
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
     if settings.bootstrap_servers is not None:
@@ -65,30 +65,30 @@ class EmbeddedBroker:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[str]:
-        """Hold the broker up for the block; yields its bootstrap servers."""
+        """Keep the broker up during the block; yields its bootstrap servers."""
         self.files.folder.mkdir(parents=True, exist_ok=True)
         with open(self.files.users, "a") as users:
             fcntl.flock(users, fcntl.LOCK_SH)
             yield self.ensure_running()
 
     def ensure_running(self) -> str:
-        """Start the broker unless it runs, and wait until it answers; returns its bootstrap servers.
+        """Start the broker unless it is running, and wait until it answers; returns its bootstrap servers.
 
-        Call it with the broker in use; a driver that lost its broker calls it again.
+        Call it while holding the broker in use; a driver that has lost its broker calls it again.
         """
         with open(self.files.starters, "a") as starters:
             fcntl.flock(starters, fcntl.LOCK_EX)
             return self._wait_until_ready()
 
     def keep(self) -> str:
-        """``kafka start``: start the broker and leave it up when its users are gone."""
+        """``kafka start``: start the broker and leave it up after its users are gone."""
         with self.used() as bootstrap_servers:
             self.files.keep.touch()
             return bootstrap_servers
 
     def stop(self) -> bool:
-        """``kafka stop``: keep the broker up no longer. True once it has ended (or did not run); False while
-        other commands still use it, with the last of which it ends."""
+        """``kafka stop``: no longer keep the broker up. True once it has ended (or was not running); False while other
+        commands use it: it ends with the last of them."""
         self.files.keep.unlink(missing_ok=True)
         until = time.monotonic() + STOP_LIMIT_S
         while self.is_supervised():
@@ -98,12 +98,12 @@ class EmbeddedBroker:
         return True
 
     def is_supervised(self) -> bool:
-        """Whether a supervisor lives in the folder (the broker runs, starts or ends)."""
+        """Whether the folder has a live supervisor (the broker is running, starting or ending)."""
         return not can_lock(self.files.supervisor)
 
     def is_used(self) -> bool:
-        """Whether a command holds the broker now."""
-        for _ in range(_PROBES):  # the supervisor probes too, for an instant
+        """Whether a command is using the broker."""
+        for _ in range(_PROBES):  # the supervisor probes the lock, too, for an instant
             if self.files.read_status().get("state") == "ending" or can_lock(self.files.users):
                 return False
             time.sleep(_POLL_S)
@@ -115,7 +115,7 @@ class EmbeddedBroker:
         self.files.status.unlink(missing_ok=True)
         with open(self.files.log, "ab") as log:
             # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker. The
-            # process that is started here has a child go on in its place, so that nobody has to wait for that one.
+            # process started here forks a child that continues in its place, so that nobody has to wait for it.
             code = subprocess.run(
                 [sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""Records of one topic partition as columns, filled by a callback in C (``_columns.c``) and taken over by polars.
+"""Records of one topic partition as columns, filled by a callback in C (``_columns.c``) and handed to polars.
 
-What goes over is not copied: polars takes the columns by Arrow's C data interface (the PyCapsule protocol).
+The data is not copied: polars imports the columns through Arrow's C data interface (the PyCapsule protocol).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import polars as pl
 
 RECORD_SCHEMA = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "timestamp_ms": pl.Int64(), "offset": pl.Int64()})
-"""Undecoded records of one topic partition; what a record lacks is null."""
+"""Undecoded records of one topic partition; null where a record has no key or value."""
 ERROR_BYTES = 512
 
 
 class _Fields(ctypes.Structure):
-    """What ``_columns.c`` lets callers see of ``struct columns``."""
+    """The part of ``struct columns`` in ``_columns.c`` that callers see."""
 
     _fields_ = (
         ("end", ctypes.c_int64),
@@ -84,10 +84,10 @@ class _Column:
 
 
 class RecordColumns:
-    """Columns that grow by ``take``, librdkafka's consume callback, up to a bound; then ``frame`` hands them out.
+    """Columns filled by ``take``, librdkafka's consume callback, up to a bound; then ``frame`` hands them out.
 
-    ``timestamp_of`` and ``stop`` are the addresses of ``rd_kafka_message_timestamp`` and ``rd_kafka_yield``, ``client``
-    what the latter is called with.
+    ``timestamp_of`` and ``stop`` are the addresses of ``rd_kafka_message_timestamp`` and ``rd_kafka_yield``; ``client``
+    is the latter's argument.
 
     Raises:
         ImportError: ``_columns.c`` is not compiled; the text names the command.
@@ -102,11 +102,11 @@ class RecordColumns:
 
     @property
     def found(self) -> Any:
-        """The fields of ``struct columns``: bounds to set, and what came."""
+        """The fields of ``struct columns``: bounds to set, and what was found."""
         return self.pointer.contents
 
     def begin_at(self, offset: int) -> None:
-        """Forget all rows, and pass over what comes from before ``offset``."""
+        """Discard all rows, and skip records before ``offset``."""
         _library().columns_clear(self.pointer, offset)
 
     def frame(self) -> pl.DataFrame:
@@ -120,18 +120,18 @@ class RecordColumns:
         return frame
 
     def close(self) -> None:
-        """Once; nothing may be called afterwards."""
+        """Call it once; nothing may be called afterwards."""
         _library().columns_free(self.pointer)
 
 
 def declare(loaded: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> None:
-    """Give a function of a library the types of its declaration."""
+    """Set the result and argument types of a library's function."""
     function = getattr(loaded, name)
     function.restype, function.argtypes = result, arguments
 
 
 def address_of(function: Any) -> int | None:
-    """Where a function of a library lies."""
+    """The address of a library's function."""
     return ctypes.cast(function, ctypes.c_void_p).value
 
 

@@ -1,8 +1,8 @@
-"""librdkafka's consumer of one topic partition, read by columns.
+"""librdkafka's consumer of one topic partition, read as columns.
 
-confluent-kafka brings the library, and makes a Python object of every record, which cost more than all else of an epoch
-(docs/adr/0007). Here its C API (rdkafka.h) is called by ctypes. The consumer is the "simple" one: it has no group, and
-offsets are the caller's.
+confluent-kafka ships the library, but makes a Python object of every record, which cost more than the rest of an epoch
+(docs/adr/0007). Here its C API (rdkafka.h) is called through ctypes. The consumer is the "simple" one: it has no group,
+and offsets are up to the caller.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _OK = 0
 
 
 class PartitionConsumer:
-    """Fetches one topic partition from an offset on, in the background. Not for use from several threads.
+    """Fetches one topic partition from an offset on, in the background. Not to be used by several threads.
 
-    Errors of single brokers and connections are librdkafka's to log and to mend: another broker may serve all the same.
+    Errors of single brokers and connections are left to librdkafka, which logs and repairs them: another broker may
+    still serve.
 
-    It is never collected before ``close``: its threads go on.
+    It is never garbage-collected before ``close``: its threads keep running.
 
     Raises:
-        KafkaException: A property or the topic's name is none, or cannot be used.
+        KafkaException: A property or the topic's name is invalid or cannot be used.
     """
 
     def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
@@ -61,7 +62,7 @@ class PartitionConsumer:
         )
 
     def start(self, offset: int) -> None:
-        """Fetch from ``offset`` on; what was fetched before is forgotten."""
+        """Fetch from ``offset`` on; what was fetched before is discarded."""
         self._stop()
         if _rdkafka().rd_kafka_consume_start(self._topic, self._partition, offset) != _OK:
             raise KafkaException(KafkaError(_rdkafka().rd_kafka_last_error()))
@@ -69,10 +70,10 @@ class PartitionConsumer:
         self._columns.begin_at(offset)
 
     def consume(self, timeout_s: float, *, end: int, until_ms: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> bool:
-        """Take over what was fetched, waiting ``timeout_s`` for a first record; ``take`` hands it out.
+        """Collect what was fetched, waiting ``timeout_s`` for a first record; ``take`` hands it out.
 
-        True when it stopped at a bound: with the last record before ``end``, with the first one later than
-        ``until_ms``, or with the one at which all that was taken over reaches ``max_bytes``.
+        True if it stopped at a bound: after the last record before ``end``, after the first one later than
+        ``until_ms``, or after the one with which everything collected reaches ``max_bytes``.
         """
         found = self._columns.found
         found.end, found.until_ms, found.max_bytes = end, until_ms, max_bytes
@@ -87,29 +88,29 @@ class PartitionConsumer:
 
     @property
     def next_offset(self) -> int:
-        """Behind the last record that was taken over."""
+        """The offset after the last record that was collected."""
         return int(self._columns.found.next_offset)
 
     @property
     def at_end(self) -> int | None:
-        """The offset at which the last call met the partition's end, with nothing behind it."""
+        """The offset at which the last call met the partition's end, if no record followed."""
         found = self._columns.found
         return int(found.error_offset) if found.error == KafkaError._PARTITION_EOF else None
 
     @property
     def error(self) -> KafkaError | None:
-        """What the last call met of errors of the partition."""
+        """The partition's error that the last call met, if any."""
         found = self._columns.found
         if found.error in (_OK, KafkaError._PARTITION_EOF):
             return None
         return KafkaError(found.error, found.error_text.decode(errors="replace"))
 
     def take(self) -> pl.DataFrame:
-        """The records taken over since the last call, as ``RECORD_SCHEMA``."""
+        """The records collected since the last call, as ``RECORD_SCHEMA``."""
         return self._columns.frame()
 
     def connect(self, timeout_s: float) -> None:
-        """Meet the brokers and ask them for the topic; those that are away are met later."""
+        """Connect to the brokers and ask them for the topic; those that are unreachable are connected to later."""
         metadata = ctypes.c_void_p()
         if (
             _rdkafka().rd_kafka_metadata(self._client, 0, self._topic, ctypes.byref(metadata), round(timeout_s * 1000))
@@ -118,7 +119,7 @@ class PartitionConsumer:
             _rdkafka().rd_kafka_metadata_destroy(metadata)
 
     def close(self) -> None:
-        """Once; nothing may be called afterwards."""
+        """Call it once; nothing may be called afterwards."""
         self._stop()
         _rdkafka().rd_kafka_topic_destroy(self._topic)
         _rdkafka().rd_kafka_destroy(self._client)
@@ -132,7 +133,7 @@ class PartitionConsumer:
 
 @cache
 def _rdkafka() -> ctypes.CDLL:
-    """librdkafka as confluent-kafka has it, found among what its module is linked with."""
+    """The librdkafka of confluent-kafka, found among the libraries that its module is linked with."""
     kafka = ctypes.CDLL(cimpl.__file__)
     pointer, text, number, partition = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int32
     declare(kafka, "rd_kafka_conf_new", pointer)

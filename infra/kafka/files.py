@@ -1,4 +1,4 @@
-"""The files of an embedded broker's folder, which its users and its supervisor speak through."""
+"""The files of an embedded broker's folder, through which its users and its supervisor communicate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class BrokerFiles:
-    """Paths below one broker folder, and the status that the supervisor publishes there."""
+    """Paths in one broker's folder, and the status that the supervisor publishes there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -19,12 +19,12 @@ class BrokerFiles:
         """Kafka's own log folder."""
         self.properties = folder / "server.properties"
         self.ports = folder / "ports.json"
-        """The ports picked at the first start, kept for the next."""
+        """The ports picked at the first start, kept for later ones."""
         self.log = folder / "broker.log"
         self.keep = folder / "keep"
         """Present after ``kafka start``."""
         self.users = folder / "users.lock"
-        """Held shared by each command that uses the broker; exclusively by the supervisor while it ends it."""
+        """Shared by each command that uses the broker; held exclusively by the supervisor while it ends the broker."""
         self.starters = folder / "starters.lock"
         """Held by the one command that starts the broker."""
         self.supervisor = folder / "supervisor.lock"
@@ -32,7 +32,7 @@ class BrokerFiles:
         self.status = folder / "status.json"
 
     def read_status(self) -> dict[str, Any]:
-        """``state`` (starting, ready, ending, failed), ``bootstrap_servers``, ``reason``; empty when there is none."""
+        """``state`` (starting, ready, ending, failed), ``bootstrap_servers``, ``reason``; empty if there is none."""
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads(self.status.read_text(encoding="utf-8")))
         return {}
@@ -42,14 +42,14 @@ class BrokerFiles:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a JSON file in one step."""
+    """Replace a JSON file atomically."""
     fresh = path.with_suffix(".fresh")
     fresh.write_text(json.dumps(content), encoding="utf-8")
     os.replace(fresh, path)
 
 
 def can_lock(path: Path) -> bool:
-    """Whether nobody holds the lock file now, shared or not."""
+    """Whether nobody holds the lock file, shared or exclusive."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

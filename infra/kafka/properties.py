@@ -1,4 +1,4 @@
-"""The ``server.properties`` of the embedded broker: one node, loopback, fit for replayed history."""
+"""The ``server.properties`` of the embedded broker: one node, loopback, suited to replayed history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def broker_properties(data: Path, port: int, controller_port: int) -> str:
-    """Broker and controller in one process; nothing is deleted by age, topics are created on purpose only."""
+    """Broker and controller in one process; nothing is deleted by age, and topics are only created explicitly."""
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -18,11 +18,11 @@ def broker_properties(data: Path, port: int, controller_port: int) -> str:
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
-        # Replayed history carries old timestamps, and a record dated far ahead is the reader's business.
+        # Replayed history has old timestamps, and a record dated far ahead is the reader's business.
         "log.retention.ms": "-1",
         "log.message.timestamp.after.max.ms": str(2**63 - 1),
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
-        # One node cannot replicate; few partitions keep the start quick.
+        # One node cannot replicate; few partitions make for a quick start.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -33,7 +33,7 @@ def broker_properties(data: Path, port: int, controller_port: int) -> str:
         "group.initial.rebalance.delay.ms": "0",
         "num.network.threads": "2",
         "num.io.threads": "4",
-        # After a kill -9 the controller takes the broker back once the old session is over (9 s by default).
+        # After a kill -9 the controller readmits the broker once its old session has expired (9 s by default).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
     }

@@ -1,9 +1,9 @@
-"""Reading one topic partition by offsets: a cached consumer that seeks when it is not where the caller is.
+"""Reading one topic partition by offsets: a cached consumer that seeks if it is not where the caller is.
 
-A range ends at the first record at or past its end, at the partition's end, or after a time without
-progress; the position in the answer is the truth (PROTOCOL 9). What was fetched beyond a cut is kept for the
-next call, so that bounding a read costs no second fetch; losing it costs one. Decoding belongs to
-``weir.pipelines.serdes``; which offsets to read is the driver's decision.
+A read ends at the first record at or past its end offset, at the partition's end, or after some time without progress;
+the position in the answer is the truth (PROTOCOL 9). Records fetched beyond the cut are kept for the next call, so that
+bounding a read costs no second fetch; losing them costs one. Decoding belongs to ``weir.pipelines.serdes``; which
+offsets to read is the driver's decision.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FETCH_PROPERTIES: Mapping[str, object] = {
 CONSUME_TIMEOUT_S = 0.05
 """How long one call waits for a first record."""
 PATIENCE_S = 1.0
-"""How long a read without any progress waits. Fetching goes on behind it, so a short wait loses nothing, and a stop
-is not held up by one wait after another for each partition of brokers that are away."""
+"""How long a read waits without any progress. Fetching continues in the background, so a short wait loses nothing, and
+a stop is not held up by one wait after another for each partition of unreachable brokers."""
 CONNECT_LIMIT_S = 2.0
 PASSING_ERRORS = frozenset(
     {
@@ -44,14 +44,14 @@ PASSING_ERRORS = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-"""A broker that is behind does not know a new partition yet."""
+"""A lagging broker may not know a new partition yet."""
 KEPT_SHARE = 8
-"""A rest smaller than this part of what was fetched is copied."""
+"""If what remains is less than this fraction of what was fetched, it is copied."""
 _NOWHERE = -1
 
 
 class OffsetGoneError(Exception):
-    """The topic no longer holds the offset that comes next: retention passed it before it was read."""
+    """The topic no longer holds the next offset: retention removed it before it was read."""
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         super().__init__(topic, partition, offset)
@@ -59,8 +59,8 @@ class OffsetGoneError(Exception):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is not in the log any more "
-            "(retention or a new topic of the same name); raise the topic's retention, or reset the application"
+            f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is no longer in the log (removed "
+            "by retention, or the topic was re-created); raise the topic's retention, or reset the application"
         )
 
 
@@ -73,21 +73,21 @@ class RawRecords:
     frame: pl.DataFrame
     """As ``RECORD_SCHEMA``."""
     next_offset: int
-    """Where to read on: past the records here and past the offsets that hold none."""
+    """Where the next read starts: after the records here and after offsets that hold none."""
 
 
 class PartitionReader:
-    """Reads one topic partition; keep it between epochs, and close it. Not for use from several threads.
+    """Reads one topic partition; keep it between epochs, and close it. Not to be used by several threads.
 
     Raises:
-        KafkaException: A property is unknown or cannot be used.
+        KafkaException: A property is unknown or invalid.
     """
 
     def __init__(self, properties: Mapping[str, object], topic: str, partition: int) -> None:
         self.topic, self.partition = topic, partition
         self._consumer = PartitionConsumer({**FETCH_PROPERTIES, **properties}, topic, partition)
         self._fetched = RECORD_SCHEMA.to_frame()
-        """Records fetched and not handed out yet."""
+        """Records fetched but not handed out yet."""
         self._handed_out = _NOWHERE
 
     def read(
@@ -99,18 +99,18 @@ class PartitionReader:
         max_bytes: int = 64 << 20,
         patience_s: float = PATIENCE_S,
     ) -> RawRecords:
-        """Records of ``[start, end)``, cut at the first one beyond ``until_time_ms`` (at least one record).
+        """Records of ``[start, end)``, cut at the first one later than ``until_time_ms`` (but at least one record).
 
-        Reading stops early once keys and values pass ``max_bytes``, and after ``patience_s`` without any
-        progress (a broker that is away): what there is comes back.
+        Reading stops early once keys and values exceed ``max_bytes``, and after ``patience_s`` without any progress
+        (for example if a broker is unreachable), with what there is.
 
         Raises:
             OffsetGoneError: The log begins after ``start``.
-            KafkaException: The broker refuses (authorization, unknown topic); errors of connections are waited out.
+            KafkaException: The broker refuses (authorization, unknown topic); connection errors are waited out.
         """
         if self._handed_out != start:
             self._seek(start)
-        self._handed_out = _NOWHERE  # an error on the way loses what was fetched: the next read seeks
+        self._handed_out = _NOWHERE  # an error below loses what was fetched: the next read seeks
         next_offset = self._collect(
             start, end, NO_LIMIT if until_time_ms is None else until_time_ms, max_bytes, patience_s
         )
@@ -125,17 +125,17 @@ class PartitionReader:
         next_offset = max(start, min(next_offset, end))
         kept = fetched[count:]
         if 0 < kept.height < fetched.height // KEPT_SHARE:
-            kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # lets go of the buffers of all
+            kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # releases the buffers of all records
         self._fetched, self._handed_out = kept, next_offset
         return RawRecords(self.topic, self.partition, fetched[:count], next_offset)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
-        """Keep the last read's records from ``offset`` on for the next one, which goes on there."""
+        """Keep the last read's records from ``offset`` on for the next read, which starts there."""
         kept = records.frame[records.frame["offset"].search_sorted(offset) :]
         self._fetched, self._handed_out = pl.concat([kept, self._fetched]), offset
 
     def connect(self) -> None:
-        """Meet the brokers ahead of the first read; brokers that are away are met later."""
+        """Connect to the brokers ahead of the first read; unreachable ones are connected to later."""
         self._consumer.connect(CONNECT_LIMIT_S)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class PartitionReader:
         self._consumer.start(offset)
 
     def _collect(self, start: int, end: int, until_ms: int, max_bytes: int, patience_s: float) -> int:
-        """Fetch until the range, the bytes or the time is covered; gives the offset reached."""
+        """Fetch until the range, the bytes or the time is exhausted; returns the offset reached."""
         kept, consumer = self._fetched, self._consumer
         reached = max(start, consumer.next_offset)
         if kept.height:
@@ -170,7 +170,7 @@ class PartitionReader:
         return reached
 
     def _raise_if_final(self, error: KafkaError, reached: int) -> None:
-        """Transport errors mend themselves; raises what waiting cannot mend."""
+        """Transport errors resolve themselves; raises what waiting cannot resolve."""
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise OffsetGoneError(self.topic, self.partition, reached)
         if error.code() not in PASSING_ERRORS:

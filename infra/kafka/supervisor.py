@@ -1,8 +1,8 @@
 """The process that owns an embedded broker's Java process (``python -m weir.infra.kafka.supervisor FOLDER``).
 
-It formats the folder at the first start, starts Kafka, starts it again should it die, and ends it when no command has
-held the folder's users lock for a moment and no keep mark is set, or when the folder is gone. Killed itself, the
-kernel ends Kafka with it. What the broker prints goes to its log, which this process inherits as its own output.
+It formats the folder at the first start, starts Kafka, restarts it if it dies, and ends it once no command has held the
+folder's users lock for a moment and there is no keep mark, or the folder is gone. If the supervisor itself is killed,
+the kernel ends Kafka with it. The broker's output goes to its log, which this process inherits as its own output.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Supervisor:
         self.is_asked_to_end = False
 
     def run(self) -> int:
-        """Own the broker until nobody needs it; 0 after a clean end, 1 when it could not start."""
+        """Own the broker until nobody needs it; returns 0 after a clean end, 1 if it could not start."""
         signal.signal(signal.SIGTERM, self._end)
         with open(self.files.supervisor, "a") as mine:
             try:
@@ -61,7 +61,7 @@ class Supervisor:
             except BlockingIOError:
                 return 0  # another supervisor has the folder
             if os.fork():
-                os._exit(0)  # whoever started this goes on; the lock and the work are the child's
+                os._exit(0)  # the process that was started returns; the lock and the work are the child's
             with open(self.files.users, "a") as users:
                 try:
                     self._start()
@@ -83,8 +83,8 @@ class Supervisor:
             if self.kafka is not None and self.kafka.poll() is not None:
                 restarts += 1
                 if restarts > _RESTARTS:
-                    raise _StartError(f"it ended {restarts} times, with code {self.kafka.returncode} at last")
-                print(f"supervisor: Kafka ended with code {self.kafka.returncode}; starting it again", flush=True)
+                    raise _StartError(f"it ended {restarts} times, the last time with code {self.kafka.returncode}")
+                print(f"supervisor: Kafka ended with code {self.kafka.returncode}; restarting it", flush=True)
                 self._start()
             if self.files.keep.exists() or not _lock(users):
                 idle_since = time.monotonic()
@@ -163,7 +163,7 @@ class Supervisor:
             kept = json.loads(self.files.ports.read_text(encoding="utf-8"))
             if _is_free(kept["port"]) and _is_free(kept["controller_port"]):
                 return kept["port"], kept["controller_port"]
-            print("supervisor: another program took the broker's port; picking new ones", flush=True)
+            print("supervisor: another program has taken the broker's port; picking new ones", flush=True)
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
             second.bind(("127.0.0.1", 0))

@@ -1,8 +1,8 @@
 """Spark: a context whose slots run epochs, and a session that reads Delta tables by SQL.
 
-Both are local, speak over loopback only, write nothing outside the folder of the settings but a short-lived folder
-for sockets (Unix socket paths are limited to 108 bytes), print nothing, and end with the Python process that began
-them, ``kill -9`` included: the Java process reads the end of its standard input, its workers the end of theirs.
+Both are local, use only the loopback, write nothing outside the settings' folder except a short-lived folder for
+sockets (paths of Unix sockets are limited to 108 bytes), print nothing, and end with the Python process that started
+them, even after ``kill -9``: the Java process notices the end of its standard input, its workers the end of theirs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from weir.infra.jars import jars
 from weir.infra.java import java_executable, shared_classes
 from weir.infra.settings import Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "700m"
 TASK_TRIES = 4
@@ -36,15 +33,15 @@ JAVA_END_LIMIT_S = 10.0
 _SOCKETS_PREFIX = "weir-sockets-"
 _LOCK = "owner.lock"
 _LONGEST_BASE_BYTES = 40
-"""A socket's path ends at 107 bytes; the folder's own name and PySpark's for the socket take the rest."""
+"""A socket's path has at most 107 bytes; the folder's own name and PySpark's name for the socket need the rest."""
 _QUICK_JAVA = ("-XX:TieredStopAtLevel=1",)
 _SMALL_JAVA = (*_QUICK_JAVA, "-Xmn64m")
-"""For a Java process that schedules and computes nothing: the second compiler would take 5 s of the slots' cores after
-every start (12.6 against 6.8 s of CPU over a run), and a large young generation 80 MB."""
+"""For a Java process that schedules but computes nothing: after every start the second compiler would take 5 s of the
+slots' cores (12.6 instead of 6.8 s of CPU over a run), and a large young generation 80 MB."""
 _SHORT_JAVA = (*_QUICK_JAVA, "-XX:+UseSerialGC", "-XX:-UsePerfData")
-"""For the one that only composes the command of the other: 0.25 s in place of 0.43."""
+"""For the Java process that only composes the other's command line: 0.25 s instead of 0.43."""
 _STEADY_MALLOC = {
-    # Arenas of many threads, and what allocators keep for later, would hold on to what the largest epoch needed.
+    # Arenas of many threads, and memory that allocators keep for later, would hold on to what the largest epoch needed.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
@@ -69,12 +66,12 @@ rootLogger.appenderRef.file.ref = file
 
 
 def slot_context(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkContext:
-    """The context that runs an application's epochs: a thread a slot, each task tried four times.
+    """The context that runs an application's epochs: one thread per slot; each task is tried four times.
 
-    As many threads more are for restores and snapshots, which run beside the epochs in FAIR pools of their own and
-    never take a slot's place (PROTOCOL 27). The Java process takes about a second and a half
-    to come up; there is one a Python process, so stop it (``stop_context``) before the next. Nothing of Spark SQL is
-    loaded, which takes Java another second at the start and one at the end.
+    As many threads again are for restores and snapshots, which run beside the epochs in FAIR pools of their own and
+    never take a slot's place (PROTOCOL 27). The Java process takes about a second and a half to start; each Python
+    process has one, so stop it (``stop_context``) before starting the next. Nothing of Spark SQL is loaded in Java,
+    which would take it another second at the start and one at the end.
 
     Raises:
         MissingJavaError: No Java.
@@ -86,7 +83,7 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
             "spark.master": f"local[{2 * settings.slots},{TASK_TRIES}]",
             "spark.scheduler.mode": "FAIR",
             "spark.speculation": "false",
-            # Half the floor of an epoch: 32 ms in place of 76 ms.
+            # Halves the minimum duration of an epoch: 32 ms instead of 76 ms.
             "spark.python.unix.domain.socket.enabled": "true",
             # A cancelled task must not live on beside its successor (PROTOCOL 6).
             "spark.python.task.killTimeout": "0",
@@ -99,13 +96,11 @@ def slot_context(settings: Settings, application_id: str, *, java_options: Seque
 
 
 def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence[str] = ()) -> SparkSession:
-    """A session with Delta's jars and extensions, for reading tables by SQL: queries that take seconds, not minutes.
+    """A session with Delta's jars and extensions, for reading tables by SQL: for queries of seconds, not minutes.
 
     Raises:
         JarsError, MissingJavaError: Set-up is incomplete; the text names the command.
     """
-    from pyspark.sql import SparkSession
-
     return SparkSession(
         _context(
             settings,
@@ -115,7 +110,7 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
                 "spark.jars": ",".join(str(jar) for jar in jars("delta")),
                 "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
                 "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-                # The default of 50 costs 15 s a query on a laptop.
+                # The default of 50 costs 15 s per query on a laptop.
                 "spark.databricks.delta.snapshotPartitions": "2",
                 "spark.sql.shuffle.partitions": str(settings.slots),
             },
@@ -125,13 +120,13 @@ def sql_session(settings: Settings, name: str = "sql", *, java_options: Sequence
 
 
 def stop_context(context: SparkContext) -> None:
-    """Stop a context with its Java process and Python workers, so that another may be started."""
+    """Stop a context with its Java process and Python workers, so that another can be started."""
     context.stop()
     _end_java()
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop a session with its context, as ``stop_context`` does."""
+    """Stop a session with its context, like ``stop_context``."""
     session.stop()
     _end_java()
 
@@ -155,7 +150,7 @@ def _context(
     settings: Settings, name: str, properties: Mapping[str, str], java_options: Sequence[str] = ()
 ) -> SparkContext:
     if SparkContext._active_spark_context is not None:
-        raise RuntimeError("a Spark context runs in this process already; stop it before starting another")
+        raise RuntimeError("this process already has a Spark context; stop it before starting another")
     _end_java()
     java_executable()
     for folder in (settings.tmp, settings.logs, settings.dir / "spark"):
@@ -209,26 +204,26 @@ def _context(
         )
     )
     with open(settings.logs / "spark.out", "ab") as output:
-        # A session of its own: Ctrl-C in a terminal is the driver's to answer, in its own time.
+        # In a session of its own: a Ctrl-C in the terminal is for the driver to handle, in its own time.
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=conf)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)  # PySpark puts one of its own there, which cancels the epoch at hand
+        signal.signal(signal.SIGINT, interrupt)  # PySpark installs its own, which cancels the running epoch
     return context
 
 
 def _worker_path() -> str:
-    """What the driver can import beyond the environment's own packages, the workers can too: the folder it runs in."""
+    """What the driver can import beyond the environment's packages, so can the workers: the folder it runs in."""
     own = tuple({os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
     entries = (os.path.abspath(entry or os.getcwd()) for entry in ("", *sys.path))
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))
 
 
 def _sockets_folder() -> Path:
-    """A fresh folder in the system's temporary folder, removed at exit; those of killed processes are removed too.
+    """A fresh folder in the system's temporary folder, removed at exit; those of killed processes are removed, too.
 
-    The lock's file stays open for the life of the process; the kernel lets go of it whatever ends the process.
+    The lock file stays open for the life of the process; the kernel releases it however the process ends.
     """
     base = Path(tempfile.gettempdir())
     if len(os.fsencode(base)) > _LONGEST_BASE_BYTES:

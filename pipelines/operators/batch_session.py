@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.views import overlaid
 
@@ -24,7 +24,7 @@ class BatchSession:
         self._held: dict[str, OrderedRows[bytes | None]] = {store: OrderedRows() for store in stores}
 
     @property
-    def before(self) -> StateReader:
+    def before(self) -> StateView:
         """The kept stores as they were when the batch began."""
         return _Before(self._session, self._held)
 
@@ -64,7 +64,7 @@ class BatchSession:
 
 
 class _Before:
-    """A ``StateReader`` that puts what was kept over what is there now."""
+    """A ``StateView`` that puts what was kept over what is there now."""
 
     def __init__(self, session: StateSession, held: dict[str, OrderedRows[bytes | None]]) -> None:
         self._session, self._held = session, held

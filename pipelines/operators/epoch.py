@@ -10,7 +10,7 @@ from typing import Protocol
 import polars as pl
 
 from weir.pipelines.operators.batch_session import BatchSession
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Epoch:
     """Late records by the node that they go to, with the bounds of the window that they are late for."""
 
     @property
-    def before(self) -> StateReader:
+    def before(self) -> StateView:
         """What stores that other operators look into held when the batch began."""
         return self.session.before if isinstance(self.session, BatchSession) else self.session
 

@@ -14,7 +14,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.joiner import Joiner, renamed
 from weir.pipelines.operators.mapping import SelectKey
 from weir.pipelines.operators.stream_table_join import has_value
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
@@ -27,7 +27,7 @@ class GlobalTableJoin:
     """
 
     store: StoreSpec
-    rows: StateReader
+    rows: StateView
     selector: SelectKey
     joiner: Joiner
     is_left: bool

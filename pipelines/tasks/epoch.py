@@ -32,7 +32,7 @@ from weir.pipelines.topology import SubTopology, Topology
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.engine.cache import TaskStoreCache
-from weir.state.engine.contract import Settlement, StateReader, StateSession
+from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.instances import set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
@@ -489,7 +489,7 @@ def _partition_times(
     return found
 
 
-def load_task_row(view: StateReader, key: bytes, kind):
+def load_task_row(view: StateView, key: bytes, kind):
     """A task's positions or stream times as ``TASK_STORE`` has them; empty before its first epoch."""
     (stored,) = view.get_many(TASK_STORE, [key])
     try:

@@ -31,7 +31,7 @@ class ReadRecords(RawRecords, Protocol):
 
 
 class GlobalTables:
-    """Fits ``weir.state.engine.contract.StateReader`` as far as looking up keys needs it."""
+    """Fits ``weir.state.engine.contract.StateView`` as far as looking up keys needs it."""
 
     def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
         self._nodes = {node.source.topic: node for node in topology.global_tables}

@@ -33,7 +33,7 @@ from weir.pipelines.topology.nodes import (
 )
 from weir.pipelines.topology.silence import followed_in_silence, idle_after_ms
 from weir.pipelines.topology.sub_topology import SubTopology
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -44,7 +44,7 @@ from weir.state.types import StoreClock, StoreKind
 class TaskProcessor:
     """The operators of one sub-topology. Holds no state between epochs: that is in the session and the clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: StateReader | None = None) -> None:
+    def __init__(self, sub_topology: SubTopology, global_tables: StateView | None = None) -> None:
         self._sub_topology = sub_topology
         self._operators = {node: operator_of(node) for node in sub_topology.nodes if len(node.parents) < 2}
         self._operators |= {

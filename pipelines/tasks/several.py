@@ -31,7 +31,7 @@ from weir.pipelines.topology.joins import (
 )
 from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, MergeNode, Node, TableNode
 from weir.pipelines.topology.table_groups import ChangeSelectNode
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.types import StoreKind, StoreSpec
 
 Operators = Callable[[Node], Operator | None]
@@ -74,7 +74,7 @@ def cogroup_of(node: CogroupNode) -> Cogroup:
     return Cogroup(columns=node.columns, by_arrival=tuple(parents_by_arrival(node)))
 
 
-def global_join_of(node: GlobalJoinNode, rows: StateReader | None) -> GlobalTableJoin:
+def global_join_of(node: GlobalJoinNode, rows: StateView | None) -> GlobalTableJoin:
     """The operator that looks rows up in a global table; ``rows`` are those of all global tables."""
     assert rows is not None
     record = node.parent.record

@@ -22,7 +22,7 @@ from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.log import COMMITS, commits_above, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import file_actions, version_text
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.engine.copies import committed_copy
 from weir.state.engine.instances import current_instance
 from weir.state.engine.task_store import LONG_KEYS, TASK_STORE
@@ -117,7 +117,7 @@ def _commit_of(warehouse: Path, application: str, task: str, state: StateId, ins
     raise StateDifferenceError(task, "-", "state id", wanted, str(state))
 
 
-def _compare_task_rows(task: str, wanted_rows: Iterable[tuple[bytes, bytes]], reader: StateReader) -> None:
+def _compare_task_rows(task: str, wanted_rows: Iterable[tuple[bytes, bytes]], reader: StateView) -> None:
     """Whatever the store does not have it takes from the commit log; whatever it has must equal the log."""
     wanted, found = _entries(wanted_rows), _entries(reader.scan(TASK_STORE))
     _compare_maps(task, TASK_STORE, "entry", {name: wanted.get(name, NOTHING) for name in found}, found)
@@ -157,7 +157,7 @@ def _compare_stores(
     specs: Sequence[StoreSpec],
     record: CommitRecord,
     state: StateId,
-    reader: StateReader,
+    reader: StateView,
 ) -> int:
     count, long_keys = 0, dict[bytes, bytes]()
     for spec in specs:
@@ -187,7 +187,7 @@ def _compare_stores(
 
 
 def _compare_part(
-    task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[tuple[bytes, bytes]], reader: StateReader
+    task: str, spec: StoreSpec, part: EncodedRows, held: Iterator[tuple[bytes, bytes]], reader: StateView
 ) -> None:
     found = list(islice(held, len(part.keys)))
     wanted = list(zip(part.keys, part.values, strict=True))
@@ -209,7 +209,7 @@ def _compare_part(
     )
 
 
-def _shown_key(spec: StoreSpec, key: bytes, reader: StateReader, long_keys: Mapping[bytes, bytes]) -> str:
+def _shown_key(spec: StoreSpec, key: bytes, reader: StateView, long_keys: Mapping[bytes, bytes]) -> str:
     try:
         known = whole([key], partial(reader.get_many, LONG_KEYS), lambda hashes: list(map(long_keys.get, hashes)))
         row = KeyCodec(spec.key, spec.kind).decode(known).row(0, named=True)

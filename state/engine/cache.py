@@ -1,6 +1,6 @@
-"""Open task stores by folder, one cache a process: LMDB environments are opened after Spark's fork.
+"""Open task stores by folder, one cache per process: LMDB environments are opened after Spark's fork.
 
-A cached store is safe to lose; it is used only while its folder still holds the files it was opened on.
+Losing a cached store is harmless; it is used only while its folder still holds the files it was opened from.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TaskStoreCache:
 
     @classmethod
     def opened(cls, folder: Path) -> TaskStore | None:
-        """The store of a folder if this process has it open; LMDB must not be opened twice by one process."""
+        """A folder's store if this process has it open; a process must not open an LMDB environment twice."""
         cached = cls._open.get(folder) if cls._pid == os.getpid() else None
         return None if cached is None else cached[0]
 
@@ -54,7 +54,7 @@ class TaskStoreCache:
 
     @classmethod
     def close_all(cls, *, clean: bool = False) -> None:
-        """Close every store of this process; ``clean`` as in ``TaskStore.close``."""
+        """Close every store of this process; ``clean`` as for ``TaskStore.close``."""
         for store, _ in cls._open.values():
             store.close(clean=clean)
         cls._open = {}

@@ -1,7 +1,7 @@
-"""A compact copy of an instance at its last commit, made while its task may go on writing.
+"""A compact copy of an instance at its last commit, made while its task may keep writing.
 
-The copy is one snapshot of LMDB's; what was uncommitted in it is rolled back in the copy. Comparing copies is
-``weir.state.changelog.verify``, publishing them ``weir.state.changelog.snapshot``.
+The copy is taken from one LMDB snapshot, and what is uncommitted is rolled back in the copy. Copies are compared by
+``weir.state.changelog.verify`` and published by ``weir.state.changelog.snapshot``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PREFIX = ".copy-"
 
 @contextmanager
 def committed_copy(folder: Path, task_id: str) -> Iterator[TaskStore]:
-    """A copy of the instance in ``folder``, open, with no undo log; it is removed at the end of the block.
+    """An open copy of the instance in ``folder``, without an undo log; it is removed at the end of the block.
 
-    Its state is the last commit that the task has heard of, None before the first. It lies beside the instance for
-    as long as it is needed; copies of processes that have died are removed first.
+    Its state is the last commit that the task knows of, None before the first. The copy's folder is next to the
+    instance's; copies left by dead processes are removed first.
 
     Raises:
-        TaskCorruptedError: The instance cannot be read through, or its counts are wrong.
+        TaskCorruptedError: The instance cannot be read in full, or its row counts are wrong.
     """
     for left in folder.parent.glob(f"{_PREFIX}*"):
         if not Path("/proc", left.name.removeprefix(_PREFIX).partition("-")[0]).exists():

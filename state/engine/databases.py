@@ -1,7 +1,7 @@
 """A task's LMDB environment as its store uses it: named databases, the meta record, transactions, a map that grows.
 
-What an epoch writes there, and when it counts, is ``weir.state.engine.task_store``; making, trusting and releasing the
-files is ``weir.state.engine.environment``.
+``weir.state.engine.task_store`` decides what an epoch writes here and when it counts; ``weir.state.engine.environment``
+creates, vets and releases the files.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from weir.state.errors import MapFullError, TaskCorruptedError
 
 
 class Databases:
-    """The databases of one open environment; nothing about their contents is remembered between calls."""
+    """The databases of one open environment; nothing about their contents is cached between calls."""
 
     def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
         self.folder, self.task_id, self.environment = folder, task_id, environment
         self._meta_db = environment.open_db(b"_meta")
         self.undo = environment.open_db(b"_undo")
         self.of_stores: dict[str, lmdb._Database] = {}
-        """By store name, those that ``open_stores`` or ``add_stores`` has opened."""
+        """By store name; only those that ``open_stores`` or ``add_stores`` has opened."""
         self._open_reads = 0
 
     @property
     def used_bytes(self) -> int:
-        """How much of the data file is in use; what lies behind is room to grow."""
+        """How much of the data file is in use; the rest is room to grow."""
         return (self.environment.info()["last_pgno"] + 1) * PAGE_BYTES
 
     def snapshot(self) -> tuple[lmdb.Transaction[bytes], Callable[[], None]]:
-        """A read transaction, and what ends it, to be called once; ``reading`` does both."""
+        """A read transaction and the function that ends it, to be called once; ``reading`` does both."""
         txn = begin(self.environment)
         self._open_reads += 1
 
@@ -47,7 +47,7 @@ class Databases:
 
     @contextmanager
     def reading(self) -> Iterator[lmdb.Transaction[bytes]]:
-        """A read transaction; errors as ``translating``."""
+        """A read transaction; errors as in ``translating``."""
         with self.translating():
             txn, end = self.snapshot()
             try:
@@ -57,17 +57,17 @@ class Databases:
 
     @contextmanager
     def changing(self) -> Iterator[lmdb.Transaction[bytes]]:
-        """A write transaction, which an error undoes; errors as ``translating``."""
+        """A write transaction, aborted on error; errors as in ``translating``."""
         with self.translating(), begin(self.environment, write=True) as txn:
             yield txn
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """LMDB's errors as the project's.
+        """Turn LMDB's errors into Weir's.
 
         Raises:
             MapFullError: The map is too small for what a transaction wrote.
-            TaskCorruptedError: Whatever else LMDB trips over.
+            TaskCorruptedError: Any other error of LMDB.
         """
         try:
             yield
@@ -92,12 +92,12 @@ class Databases:
         txn.put(META_KEY, encode_meta(meta), db=self._meta_db)
 
     def open_stores(self) -> None:
-        """Open what the instance has and this handle has not; never inside a transaction, whose end would close it."""
+        """Open the stores that this handle lacks; never within a transaction, whose end would close them."""
         for store in self.meta().stores.keys() - self.of_stores.keys():
             self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
 
     def add_stores(self, stores: Sequence[str]) -> None:
-        """Make those that are missing, empty."""
+        """Create the missing ones, empty."""
         missing = [store for store in dict.fromkeys(stores) if store not in self.of_stores]
         if not missing:
             return
@@ -118,29 +118,29 @@ class Databases:
                 found, wanted = txn.stat(database)["entries"], meta.rows.get(store, 0)
                 if found != wanted:
                     raise TaskCorruptedError(
-                        self.task_id, str(self.folder), f"store {store!r} holds {found} rows, and {wanted} were written"
+                        self.task_id, str(self.folder), f"store {store!r} holds {found} rows, but {wanted} were written"
                     )
             found = txn.stat(self.undo)["entries"]
             if found != meta.uncommitted.records:
                 raise TaskCorruptedError(
                     self.task_id,
                     str(self.folder),
-                    f"the undo log holds {found} entries, and {meta.uncommitted.records} were written",
+                    f"the undo log holds {found} entries, but {meta.uncommitted.records} were written",
                 )
 
     def require_free_disk(self, records: int) -> None:
-        """Raise ``DiskFullError`` where so many records may not fit."""
+        """Raise ``DiskFullError`` if ``records`` records might not fit on the disk."""
         require_free_disk(self.folder, self.task_id, self.environment, records)
 
     def grow(self) -> None:
-        """Double the map. No read transaction of this process may be open (PROTOCOL 18)."""
+        """Double the size of the map. No read transaction of this process may be open (PROTOCOL 18)."""
         if self._open_reads:
             raise RuntimeError("a store cannot grow while one of its sessions or readers is open")
         self.environment.set_mapsize(0)
         self.environment.set_mapsize(2 * self.environment.info()["map_size"])
 
     def grow_if_half_full(self) -> None:
-        """Between epochs, so that few of them meet a full map."""
+        """To be called between epochs, so that few of them run into a full map."""
         info = self.environment.info()
         if not self._open_reads and info["last_pgno"] * PAGE_BYTES * 2 > info["map_size"]:
             self.grow()

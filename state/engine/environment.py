@@ -1,8 +1,8 @@
-"""An instance folder and the LMDB environment in it: may the files be trusted, and how they are opened.
+"""An instance folder and its LMDB environment: whether the files can be trusted, and how they are opened.
 
-The rules of trust are PROTOCOL 19: a crash of a process loses nothing, a restart of the machine may,
-unless a clean stop left a synced mark. What lies inside the environment belongs to
-``weir.state.engine.task_store``, the names of folders to ``weir.state.engine.instances``.
+The rules are PROTOCOL 19: the crash of a process loses nothing; a restart of the machine may, unless a clean stop left
+a synced mark. The environment's contents belong to ``weir.state.engine.task_store``, the names of folders to
+``weir.state.engine.instances``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MAGIC = 0xBEEFC0DE
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Where and since when an instance has been written, kept beside its environment."""
+    """The format of an instance, and the boot and device it was written on; kept beside its environment."""
 
     format_version: int
     boot_id: str
@@ -64,7 +64,7 @@ class Identity:
 
 
 def boot_id() -> str:
-    """The kernel's id of this start of the machine."""
+    """The kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -84,7 +84,7 @@ def refuse_network_file_system(folder: Path) -> None:
 
 
 def create_environment(folder: Path) -> lmdb.Environment:
-    """Make a new instance folder, which must not exist, with an empty environment."""
+    """Create an instance folder, which must not exist yet, with an empty environment."""
     refuse_network_file_system(folder)
     folder.mkdir(parents=True)
     write_identity(folder, clean_txn=None)
@@ -93,14 +93,14 @@ def create_environment(folder: Path) -> lmdb.Environment:
 
 @contextmanager
 def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment]:
-    """Open an existing instance for writing; the caller checks its contents inside the ``with``.
+    """Open an existing instance for writing; the caller checks its contents inside the ``with`` block.
 
-    LMDB has no checksums on its pages, and some damage makes it end the process. So an open instance carries a
-    mark of the process until ``prove_sound``: when three in a row have died before, it counts as corrupted. On
-    any error the environment is closed again.
+    LMDB has no checksums on its pages, and some damage makes it kill the process. So the process marks an instance
+    that it opens until ``prove_sound``; once three processes have died before that, the instance counts as corrupted.
+    On any error the environment is closed again.
 
     Raises:
-        TaskCorruptedError: By the rules of PROTOCOL 19, or LMDB refuses the files.
+        TaskCorruptedError: By the rules of PROTOCOL 19, or because LMDB refuses the files.
         NetworkFileSystemError: Another host may be writing here.
     """
 
@@ -113,14 +113,14 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
     identity = _read_identity(folder, task_id)
     if identity.clean_txn is None:
         if identity.boot_id != boot_id():
-            raise corrupted("the machine has restarted since it was written, without a clean stop")
+            raise corrupted("the machine has restarted since it was written, and it was not closed cleanly")
         if identity.device != os.stat(folder).st_dev:
             raise corrupted("it was moved from another device")
     if reason := _damage(folder / _DATA):
         raise corrupted(reason)
     died = [mark for mark in folder.glob(f"{_UNPROVEN}.*") if not Path("/proc", mark.suffix[1:]).exists()]
     if len(died) >= MAX_DEATHS:
-        raise corrupted(f"{len(died)} processes died over it before they had finished one epoch")
+        raise corrupted(f"{len(died)} processes died with it open, before they finished an epoch")
     mark = _mark(folder)
     mark.touch()
     environment = None
@@ -146,19 +146,19 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
 
 
 def prove_sound(folder: Path) -> None:
-    """An epoch was carried out on the instance: deaths before it, and a death of this process, count no more."""
+    """An epoch was carried out on the instance: neither earlier deaths nor one of this process count from now on."""
     for mark in folder.glob(f"{_UNPROVEN}.*"):
         if mark == _mark(folder) or not Path("/proc", mark.suffix[1:]).exists():
             mark.unlink(missing_ok=True)
 
 
 def release(folder: Path) -> None:
-    """This process closes the instance: it has not died over it."""
+    """This process has closed the instance, so it has not died with it open."""
     _mark(folder).unlink(missing_ok=True)
 
 
 def write_identity(folder: Path, *, clean_txn: int | None) -> None:
-    """Put the instance's identity down, synced, by an atomic replace."""
+    """Write the instance's identity, synced, by an atomic replace."""
     identity = Identity(
         format_version=FORMAT_VERSION, boot_id=boot_id(), device=os.stat(folder).st_dev, clean_txn=clean_txn
     )
@@ -166,7 +166,7 @@ def write_identity(folder: Path, *, clean_txn: int | None) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a small file so that readers and crashes see the old or the new content, never a part."""
+    """Replace a small file so that readers, even after a crash, see the old or the new content, never part of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with part.open("wb") as file:
         file.write(content)
@@ -186,10 +186,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment, records: int) -> None:
-    """A full disk under a write map ends the process (SIGBUS), so room for the worst case is asked for first.
+    """Check that the disk has room for the worst case: when it fills up under a write map, the process dies (SIGBUS).
 
     Raises:
-        DiskFullError: There is none.
+        DiskFullError: There may not be enough.
     """
     data = os.stat(folder / _DATA)
     room = max(0, environment.info()["map_size"] - data.st_blocks * 512)
@@ -201,7 +201,7 @@ def require_free_disk(folder: Path, task_id: str, environment: lmdb.Environment,
 
 
 def begin(environment: lmdb.Environment, *, write: bool = False) -> lmdb.Transaction[bytes]:
-    """Begin a transaction, following the map when another process has grown it (PROTOCOL 18)."""
+    """Begin a transaction; follows the map if another process has grown it (PROTOCOL 18)."""
     try:
         return environment.begin(write=write)
     except lmdb.MapResizedError:
@@ -222,13 +222,13 @@ def _read_identity(folder: Path, task_id: str) -> Identity:
         raise TaskCorruptedError(
             task_id,
             str(folder),
-            f"it has format version {identity.format_version}, and this Weir reads {FORMAT_VERSION}",
+            f"it has format version {identity.format_version}, but this Weir reads {FORMAT_VERSION}",
         )
     return identity
 
 
 def _damage(data: Path) -> str:
-    """What is wrong with the data file before LMDB maps it, which would end the process; empty if nothing."""
+    """What is wrong with the data file, empty if nothing; mapping a damaged file could kill the process."""
     size = data.stat().st_size
     with data.open("rb") as file:
         pages = [file.read(PAGE_BYTES) for _ in range(2)]
@@ -238,5 +238,5 @@ def _damage(data: Path) -> str:
         return f"{data.name} has no LMDB header"
     last_page = max(metas, key=lambda meta: meta[4])[3]
     if size < (last_page + 1) * PAGE_BYTES:
-        return f"{data.name} has {size} bytes, and {(last_page + 1) * PAGE_BYTES} were written"
+        return f"{data.name} has {size} bytes, but {(last_page + 1) * PAGE_BYTES} were written"
     return ""

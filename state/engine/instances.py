@@ -1,7 +1,7 @@
 """The folders of a task's local state: ``<state_dir>/<application>/<task>/<instance>/`` (PROTOCOL 20).
 
-A restore builds a new instance beside the old; plans name the instance, and the small ``CURRENT`` file
-tells queries which one it is. Instances that cannot be trusted move to ``quarantine``, never to nothing.
+A restore builds a new instance beside the old one; plans name the instance, and the small ``CURRENT`` file tells
+queries which one to read. Instances that cannot be trusted are moved to ``quarantine``, never deleted.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _REASON = "reason.txt"
 
 
 def task_folder(state_dir: Path, application: str, task_id: str) -> Path:
-    """Where the instances of a task lie."""
+    """The folder of a task's instances."""
     return state_dir / application / task_id
 
 
 def new_instance() -> str:
-    """A name that no instance has had."""
+    """A name that no instance has had yet."""
     return uuid.uuid4().hex[:12]
 
 
 def set_current(task: Path, instance: str) -> None:
-    """Name the instance that serves queries; readers see the old name or the new."""
+    """Name the instance that serves queries; readers see either the old name or the new one."""
     task.mkdir(parents=True, exist_ok=True)
     replace_file(task / _CURRENT, instance.encode())
 
 
 def current_instance(task: Path) -> Path | None:
-    """The folder of the instance that serves queries, or None before there is one."""
+    """The folder of the instance that serves queries; None before there is one."""
     try:
         return task / (task / _CURRENT).read_text()
     except FileNotFoundError:
@@ -41,9 +41,9 @@ def current_instance(task: Path) -> Path | None:
 
 
 def quarantine(folder: Path, reason: str) -> Path | None:
-    """Move an instance that cannot be trusted aside, with the reason in ``reason.txt``.
+    """Move an instance that cannot be trusted aside, and write the reason to its ``reason.txt``.
 
-    Returns its new place, or None when there is no such folder. Nothing is deleted, ever.
+    Returns its new path, or None if there is no such folder. Nothing is ever deleted.
     """
     if not folder.exists():
         return None

@@ -1,11 +1,11 @@
-"""A task's stores in memory, under the contract of those on disk: for tests of topologies, gone with the process."""
+"""A task's stores in memory, with the contract of those on disk: for tests of topologies, gone with the process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from weir.state.engine.contract import Settlement, StateReader
+from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.ranges import Row
@@ -18,7 +18,7 @@ Rows = dict[str, OrderedRows[bytes]]
 
 
 class MemoryStore:
-    """Fits ``weir.state.engine.contract.TransactionalStore``; see there for what the methods promise."""
+    """Behaves like ``weir.state.engine.task_store.TaskStore``, whose docstrings say what each method promises."""
 
     def __init__(self, task_id: str, stores: Sequence[str]) -> None:
         self.task_id = task_id
@@ -30,7 +30,7 @@ class MemoryStore:
         self._undo: dict[tuple[str, bytes], bytes | None] = {}
         self._receipt = ("", b"")
         self._open = 0
-        """Sessions and readers that hold ``_rows``: while there are any, changes are made to a copy."""
+        """Sessions and readers that use ``_rows``: while there are any, changes are made to a copy."""
 
     def stored_receipt(self, plan_hash: str) -> bytes | None:
         return self._receipt[1] if plan_hash and self._receipt[0] == plan_hash else None
@@ -55,7 +55,7 @@ class MemoryStore:
             self._open -= 1
 
         self._open += 1
-        session = EpochSession(_MemoryReader(self._rows), self.current, end)
+        session = EpochSession(_MemoryView(self._rows), self.current, end)
         try:
             yield session
         finally:
@@ -89,11 +89,11 @@ class MemoryStore:
         return receipt
 
     @contextmanager
-    def reader(self, isolation: IsolationLevel) -> Iterator[StateReader]:
+    def reader(self, isolation: IsolationLevel) -> Iterator[StateView]:
         rows = self._rows if isolation is IsolationLevel.READ_UNCOMMITTED else self._committed_rows()
         self._open += 1
         try:
-            yield _MemoryReader(rows)
+            yield _MemoryView(rows)
         finally:
             self._open -= 1
 
@@ -101,7 +101,7 @@ class MemoryStore:
         """There is nothing to close."""
 
     def _changeable(self, changes: Mapping[str, object]) -> Rows:
-        """The rows, those of the stores to change copied if anybody is reading them."""
+        """All rows; those of the stores to change are copied while anybody is reading them."""
         return {store: rows.copy() if self._open and store in changes else rows for store, rows in self._rows.items()}
 
     def _committed_rows(self) -> Rows:
@@ -114,8 +114,8 @@ class MemoryStore:
         return rows
 
 
-class _MemoryReader:
-    """A ``StateReader`` of rows that stay as they are."""
+class _MemoryView:
+    """A ``StateView`` of rows that do not change."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -143,7 +143,7 @@ class _MemoryReader:
 
 
 def _change(rows: OrderedRows[bytes], values: Mapping[bytes, bytes | None]) -> None:
-    """Put values down; None deletes."""
+    """Write values; None deletes."""
     puts = {key: value for key, value in values.items() if value is not None}
     rows.put_many(list(puts), list(puts.values()))
     for key, value in values.items():

@@ -1,7 +1,6 @@
 """The meta record of a task's store: which state it holds, who settled it, and the last receipt.
 
-One checksummed value, rewritten in every transaction that changes the store, so it is always as new
-as the rows beside it.
+It is one checksummed value, rewritten in every transaction that changes the store, so it is always as new as the rows.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ class Uncommitted:
     bytes: int = 0
     """Keys and values written since the last commit, repeats counted."""
     records: int = 0
-    """Distinct keys touched since the last commit: entries of the undo log."""
+    """Distinct keys written since the last commit: the entries of the undo log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """What is known about the rows in an environment."""
+    """The meta record."""
 
     stores: dict[str, int]
-    """Store ids by name, fixed for the instance's life: undo keys begin with them."""
+    """Store ids by name, fixed for the life of the instance: keys of the undo log begin with them."""
     generation: int = 0
-    """The newest generation that settled here; older ones are refused."""
+    """The newest generation that has settled the store; older ones are refused."""
     current: StateId | None = None
     base: StateId | None = None
-    """What rolling back leads to; equal to ``current`` when nothing is uncommitted."""
+    """The state that a rollback returns to; equal to ``current`` when nothing is uncommitted."""
     plan_hash: str = ""
     receipt: bytes = b""
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
@@ -54,7 +53,7 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_meta(data: bytes | None) -> Meta | None:
-    """The record, or None when it is absent or its checksum does not fit."""
+    """The record, or None if it is absent or its checksum does not match."""
     if data is None or _checksum(data[_CHECKSUM_BYTES:]) != data[:_CHECKSUM_BYTES]:
         return None
     return msgspec.msgpack.decode(data[_CHECKSUM_BYTES:], type=Meta)

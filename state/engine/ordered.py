@@ -1,7 +1,7 @@
-"""Rows in memory by key that can be read by range: an epoch's own writes, and stores kept in memory.
+"""Rows in memory, by key, that can be read by range: an epoch's own writes, and stores kept in memory.
 
-Reading by key is a dictionary's; the keys are brought into order when a range is first asked for, and kept in it
-while few are added at a time.
+Reading by key is a dictionary lookup; the keys are sorted when a range is first read, and kept sorted while few are
+added at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 _FEW = 64
-"""So many new keys are put into their places one by one; more are sorted at the next range."""
+"""Up to this many new keys are inserted in place one by one; with more, all are sorted at the next range."""
 
 
 class OrderedRows(Generic[V]):
@@ -23,13 +23,13 @@ class OrderedRows(Generic[V]):
         self.rows: dict[bytes, V] = rows if rows is not None else {}
         self._order: list[bytes] | None = None
         self._is_in_order = False
-        """Whether ``rows`` themselves are in key order."""
+        """Whether ``rows`` itself is in key order."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[V]) -> None:
-        """The last value of a key stands."""
+        """Set values by key; the last value of a key wins."""
         if self._order is not None:
             new = {key for key in keys if key not in self.rows}
             if len(new) > _FEW:
@@ -41,14 +41,14 @@ class OrderedRows(Generic[V]):
         self._is_in_order = False
 
     def remove(self, key: bytes) -> None:
-        """An absent key is harmless."""
+        """Remove a key; an absent one is harmless."""
         if key in self.rows:
             del self.rows[key]
             if self._order is not None:
                 del self._order[bisect_left(self._order, key)]
 
     def between(self, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[tuple[bytes, V]]:
-        """Rows with ``lower <= key < upper`` in key order or against it. No write may come before the last row."""
+        """Rows with ``lower <= key < upper``, in key order or reversed. Write nothing until it is exhausted."""
         order, rows = self._sorted(), self.rows
         start = bisect_left(order, lower)
         stop = len(order) if upper is None else bisect_left(order, upper)
@@ -59,7 +59,7 @@ class OrderedRows(Generic[V]):
         return OrderedRows(dict(self.rows))
 
     def in_order(self) -> dict[bytes, V]:
-        """All rows by key, in key order. Not to be changed, and good until the next write."""
+        """All rows in key order. Do not change the result; it is valid until the next write."""
         if not self._is_in_order:
             order = self._sorted()
             self.rows, self._is_in_order = dict(zip(order, map(self.rows.__getitem__, order), strict=True)), True

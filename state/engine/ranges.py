@@ -12,7 +12,7 @@ Row = tuple[bytes, bytes]
 def rows_between(
     txn: lmdb.Transaction[bytes], database: lmdb._Database, lower: bytes, upper: bytes | None, reverse: bool
 ) -> Iterator[Row]:
-    """Rows with ``lower <= key < upper``, in key order or against it."""
+    """Rows with ``lower <= key < upper``, in key order or reversed."""
     with txn.cursor(database) as cursor:
         if not reverse:
             if cursor.set_range(lower) if lower else cursor.first():

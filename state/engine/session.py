@@ -1,6 +1,6 @@
 """One epoch's view of a task's stores: a snapshot, under the epoch's own writes in memory (PROTOCOL 6).
 
-Nothing here writes to a store; ``TransactionalStore.apply`` does, once the epoch's files are written.
+Nothing here writes to a store; ``TaskStore.apply`` does, once the epoch's files are written.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.engine.ordered import OrderedRows
 from weir.state.engine.ranges import Row
 from weir.state.engine.views import overlaid
@@ -19,13 +19,13 @@ from weir.state.types import StateId
 class EpochSession:
     """A ``StateSession`` over the snapshot of a store.
 
-    What was read stays in memory until the session ends: it is the before-image of what is written.
+    What was read stays in memory until the session ends: it gives the before-images of what is written.
     """
 
-    def __init__(self, snapshot: StateReader, state: StateId | None, end: Callable[[], None]) -> None:
+    def __init__(self, snapshot: StateView, state: StateId | None, end: Callable[[], None]) -> None:
         self.state = state
         """The state id of the snapshot."""
-        self._snapshot: StateReader | None = snapshot
+        self._snapshot: StateView | None = snapshot
         self._end = end
         self._read: dict[str, dict[bytes, bytes | None]] = defaultdict(dict)
         self._written: dict[str, OrderedRows[bytes | None]] = {}
@@ -40,7 +40,7 @@ class EpochSession:
     def scan(
         self, store: str, lower: bytes = b"", upper: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Row]:
-        """As ``StateReader.scan``; writes made while the scan runs do not show in it."""
+        """Like ``StateView.scan``; writes made while the scan runs do not show in it."""
         below = self._scan_snapshot(store, lower, upper, reverse)
         if store not in self._written:
             return below
@@ -80,29 +80,29 @@ class EpochSession:
         return sorted(store for store, written in self._written.items() if len(written))
 
     def before_images(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values that the snapshot holds, aligned with ``keys``."""
+        """Values in the snapshot, aligned with ``keys``."""
         return list(map(self._before(store, keys).__getitem__, keys))
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """Keys and values that the epoch has written so far and not deleted again (KIP-892)."""
+        """Bytes of the keys and values that the epoch has written so far and not deleted again (KIP-892)."""
         return sum(
             len(key) + len(value or b"") for written in self._written.values() for key, value in written.rows.items()
         )
 
     def close(self) -> None:
-        """End the snapshot; the written values stay."""
+        """Release the snapshot; the written values stay."""
         if self._snapshot is not None:
             self._snapshot = None
             self._end()
 
     def _of(self, store: str) -> OrderedRows[bytes | None]:
         if store not in self._written:
-            self._open().count(store)  # raises for a store that is not there
+            self._open().count(store)  # raises for an unknown store
             self._written[store] = OrderedRows()
         return self._written[store]
 
     def _before(self, store: str, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
-        """Everything read of the store so far, ``keys`` included."""
+        """Everything read from the store so far, including ``keys``."""
         read = self._read[store]
         missing = sorted(set(keys).difference(read) if read else keys)
         if missing:
@@ -115,7 +115,7 @@ class EpochSession:
             read[key] = value
             yield key, value
 
-    def _open(self) -> StateReader:
+    def _open(self) -> StateView:
         if self._snapshot is None:
             raise TransactionClosedError()
         return self._snapshot

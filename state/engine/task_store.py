@@ -15,37 +15,37 @@ from pathlib import Path
 
 import lmdb
 
-from weir.state.engine.contract import Settlement, StateReader
+from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.databases import Databases
 from weir.state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
 from weir.state.engine.meta import Meta, Uncommitted
 from weir.state.engine.session import EpochSession
 from weir.state.engine.undo import keep_images, put_images_back
-from weir.state.engine.views import NewestReader, view
+from weir.state.engine.views import NewestView, view
 from weir.state.errors import FencedStoreError, MapFullError
 from weir.state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
-"""The reserved store of a task's positions and stream times, which roll back with everything else."""
+"""The reserved store of a task's positions and stream times; they roll back with everything else."""
 LONG_KEYS = "_long_keys"
 """The reserved store of the whole keys behind shortened ones (``weir.state.stores.long_keys``)."""
 EXPIRIES = "_expiries"
-"""The reserved store that finds rows by when they expire (``weir.state.stores.expiry``)."""
+"""The reserved store that indexes rows by when they expire (``weir.state.stores.expiry``)."""
 RESERVED_STORES = (TASK_STORE, LONG_KEYS, EXPIRIES)
 MAX_KEY_BYTES = 509
-"""LMDB's 511, less the store id that undo keys begin with."""
+"""LMDB's 511, less the two-byte store id that keys of the undo log begin with."""
 
 Batch = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys, sorted, and their values."""
 Changes = tuple[Sequence[bytes], Sequence[bytes | None]]
-"""Keys, and their newest values, None where a key was deleted."""
+"""Keys and their newest values; None where a key was deleted."""
 
 
 class TaskStore:
     """The stores of one task instance, opened for writing.
 
-    Several processes may hold one open (LMDB lets one write at a time); a process opens it once. Nothing
-    about the state is remembered between calls: every transaction reads the meta record anew.
+    Several processes may have one open (LMDB lets one write at a time); a process opens it once. Nothing about the
+    state is cached between calls: every transaction reads the meta record again.
     """
 
     def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
@@ -56,10 +56,10 @@ class TaskStore:
 
     @classmethod
     def create(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
-        """Make a new instance in ``folder``, which must not exist yet: no rows, state None.
+        """Create an instance in ``folder``, which must not exist yet: no rows, state None.
 
         Raises:
-            FileExistsError: The folder is there already.
+            FileExistsError: The folder exists.
             NetworkFileSystemError: The folder is not on a local disk.
         """
         store = cls(folder, task_id, create_environment(folder))
@@ -70,11 +70,11 @@ class TaskStore:
 
     @classmethod
     def open(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
-        """Open an existing instance; stores that it lacks are added empty.
+        """Open an existing instance; stores that it lacks are created empty.
 
         Raises:
-            TaskCorruptedError: The folder is missing, of another format version, was written before a restart
-                of the machine or on another device without a clean stop, or its contents fail their checks.
+            TaskCorruptedError: The folder is missing or of another format version, was not closed cleanly before the
+                machine restarted or it moved to another device, or its contents fail their checks.
             NetworkFileSystemError: The folder is not on a local disk.
         """
         with trusted_environment(folder, task_id) as environment:
@@ -86,10 +86,10 @@ class TaskStore:
 
     @classmethod
     def adopt(cls, folder: Path, task_id: str) -> TaskStore:
-        """Open a copy of an instance's data file that lies in a folder of its own, which becomes an instance.
+        """Turn a folder that holds just a copy of an instance's data file into an instance, and open it.
 
         Raises:
-            TaskCorruptedError: As ``open``.
+            TaskCorruptedError: See ``open``.
         """
         write_identity(folder, clean_txn=None)
         return cls.open(folder, task_id, [])
@@ -101,7 +101,7 @@ class TaskStore:
 
     @property
     def base(self) -> StateId | None:
-        """The state that rolling back leads to: the last commit that the store knows of."""
+        """The state that a rollback returns to: the last commit that the store knows of."""
         return self._databases.meta().base
 
     @property
@@ -121,7 +121,7 @@ class TaskStore:
 
     @property
     def used_bytes(self) -> int:
-        """How much of the data file is in use; what lies behind is room to grow."""
+        """How much of the data file is in use; the rest is room to grow."""
         return self._databases.used_bytes
 
     def has_stores(self, stores: Sequence[str]) -> bool:
@@ -131,21 +131,21 @@ class TaskStore:
     def stored_receipt(self, plan_hash: str) -> bytes | None:
         """The receipt of the epoch that led to the current state, if its plan was this one (PROTOCOL 7).
 
-        Ask this before settling: a plan that is already carried out does not settle again.
+        Ask this before settling: a plan that was carried out already does not settle again.
         """
         meta = self._databases.meta()
         return meta.receipt if meta.plan_hash == plan_hash and plan_hash else None
 
     def settle(self, *, generation: int, expected: StateId | None, committed: StateId | None) -> Settlement:
-        """Bring the store to ``expected``, or say that it cannot be (PROTOCOL 5).
+        """Bring the store to ``expected``, or report that this needs a restore (PROTOCOL 5).
 
-        Holding ``expected``, it goes on, and drops the undo log when that is the committed state. Holding more
-        than the committed state when the committed state is expected, it rolls back. In all other cases rows
-        stay as they are. The generation is written first, so that older ones are refused from now on.
+        A store that holds ``expected`` is ready; if that is the committed state, its undo log is dropped. A store with
+        uncommitted epochs rolls back if the committed state is expected. In all other cases its rows stay as they are.
+        The generation is written first, so that older ones are refused from now on.
 
         Raises:
-            FencedStoreError: A newer generation has settled the store; nothing is changed.
-            DiskFullError: Nothing is changed; the disk must be given room first.
+            FencedStoreError: A newer generation has settled the store; nothing was changed.
+            DiskFullError: Nothing was changed; free some space on the disk first.
         """
         self._databases.require_free_disk(0)
         self._databases.open_stores()
@@ -159,7 +159,7 @@ class TaskStore:
 
     @contextmanager
     def session(self) -> Iterator[EpochSession]:
-        """One epoch's view of the store; its snapshot ends with the ``with``, or at ``apply``."""
+        """One epoch's view of the store; its snapshot ends with the ``with`` block, or with ``apply``."""
         with self._databases.translating():
             txn, end = self._databases.snapshot()
             try:
@@ -167,7 +167,7 @@ class TaskStore:
             except BaseException:
                 end()
                 raise
-            session = EpochSession(NewestReader(txn, self._databases.of_stores, meta), meta.current, end)
+            session = EpochSession(NewestView(txn, self._databases.of_stores, meta), meta.current, end)
             try:
                 yield session
             finally:
@@ -183,18 +183,17 @@ class TaskStore:
         plan_hash: str,
         make_receipt: Callable[[Uncommitted], bytes],
     ) -> bytes | None:
-        """Put an epoch's writes and its receipt down in one transaction, and return the receipt (PROTOCOL 6).
+        """Write an epoch's changes and its receipt in one transaction, and return the receipt (PROTOCOL 6).
 
-        ``make_receipt`` gets what is uncommitted after this epoch and is called once, inside the transaction.
-        Ends the session's snapshot; what the session wrote stays in it, so ``apply`` may be called again after
-        an error.
+        ``make_receipt`` is called once, inside the transaction, with what is uncommitted after this epoch. The
+        session's snapshot ends; its writes stay in the session, so ``apply`` may be called again after an error.
 
         Returns:
-            None when the store does not hold ``expected``, or a newer generation has settled it: no effect.
+            None, without any effect, if the store does not hold ``expected`` or a newer generation has settled it.
 
         Raises:
             MapFullError: No effect; call ``grow`` and apply again.
-            DiskFullError: No effect; the disk must be given room first.
+            DiskFullError: No effect; free some space on the disk first.
         """
         changes = {store: session.changes(store) for store in session.changed_stores()}
         before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
@@ -231,27 +230,27 @@ class TaskStore:
         return receipt
 
     def grow(self) -> None:
-        """Double the map. No session or reader of this process may be open (PROTOCOL 18)."""
+        """Double the size of the map. No session or reader of this process may be open (PROTOCOL 18)."""
         self._databases.grow()
 
     @contextmanager
-    def reader(self, isolation: IsolationLevel) -> Iterator[StateReader]:
-        """A snapshot for queries from this process. Hold it for less than a second: it stops page reuse."""
+    def reader(self, isolation: IsolationLevel) -> Iterator[StateView]:
+        """A snapshot for queries from this process. Hold it for under a second: it keeps LMDB from reusing pages."""
         with self._databases.reading() as txn:
             yield view(txn, self._databases.of_stores, self._databases.read_meta(txn), self._databases.undo, isolation)
 
     def bulk_load(self, rows: Mapping[str, Iterable[Batch]], *, state: StateId | None, generation: int) -> None:
-        """Fill a new instance with the rows of each store, sorted by key; they count as committed at ``state``.
+        """Fill a new instance with each store's rows, sorted by key; they count as committed at ``state``.
 
-        A batch is one write transaction: keys, and as many values.
+        Each batch of keys and values is one write transaction.
 
         Raises:
-            ValueError: The instance holds rows or a state already, or rows are out of order.
-            DiskFullError: The disk must be given room first; the instance is of no use.
+            ValueError: The instance already holds rows or a state, or rows are out of order.
+            DiskFullError: Free some space on the disk first; the instance is useless.
         """
         meta = self._databases.meta()
         if meta.current is not None or any(meta.rows.values()):
-            raise ValueError(f"task {self.task_id}: rows are loaded in bulk into a new instance only")
+            raise ValueError(f"task {self.task_id}: rows can be bulk-loaded into a new instance only")
         self._databases.add_stores(list(rows))
         for store, batches in rows.items():
             for keys, values in batches:
@@ -259,16 +258,16 @@ class TaskStore:
         self._stand_at(state, generation)
 
     def catch_up(self, changes: Mapping[str, Iterable[Changes]], *, state: StateId | None, generation: int) -> None:
-        """Bring an older committed state, with nothing uncommitted, up to ``state``: newest value by key.
+        """Bring an older committed state up to ``state``, given the newest value of each changed key.
 
-        A batch is one write transaction. An instance whose catching up was cut short is of no use.
+        Each batch is one write transaction. If this is interrupted, the instance is useless.
 
         Raises:
             ValueError: The instance holds uncommitted rows.
-            DiskFullError: The disk must be given room first; the instance is of no use.
+            DiskFullError: Free some space on the disk first; the instance is useless.
         """
         if self.base != self.current:
-            raise ValueError(f"task {self.task_id}: only a store with nothing uncommitted catches up")
+            raise ValueError(f"task {self.task_id}: only a store without uncommitted rows can catch up")
         self._databases.add_stores(list(changes))
         for store, batches in changes.items():
             for keys, values in batches:
@@ -276,11 +275,11 @@ class TaskStore:
         self._stand_at(state, generation)
 
     def copy_to(self, folder: Path) -> None:
-        """Copy the environment as it is now into an empty folder, without its unused pages."""
+        """Copy the environment's current state into an empty folder, without unused pages."""
         self._databases.environment.copy(str(folder), compact=True)
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the environment; ``clean`` syncs it first and marks it good beyond a restart of the machine."""
+        """Close the environment; ``clean`` syncs it first, so that it is trusted even after the machine restarts."""
         if clean:
             self._databases.environment.sync(True)
             write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
@@ -325,7 +324,7 @@ class TaskStore:
                 with self._databases.changing() as txn, txn.cursor(self._databases.of_stores[store]) as cursor:
                     _, added = cursor.putmulti(zip(keys, values, strict=True), append=True)
                     if added != len(keys):
-                        raise ValueError(f"store {store!r}: rows to load in bulk must be sorted by key, each key once")
+                        raise ValueError(f"store {store!r}: bulk-loaded rows must be sorted by key, each key once")
                     return
             except MapFullError:
                 self.grow()
@@ -341,7 +340,7 @@ class TaskStore:
                 self.grow()
 
     def _stand_at(self, state: StateId | None, generation: int) -> None:
-        """All rows count as committed at ``state`` from now on."""
+        """Mark all rows as committed at ``state``."""
         self._databases.grow_if_half_full()
         with self._databases.changing() as txn:
             counts = {name: txn.stat(store)["entries"] for name, store in self._databases.of_stores.items()}
@@ -362,7 +361,7 @@ class TaskStore:
 
 
 def _write_rows(txn: lmdb.Transaction[bytes], database: lmdb._Database, written: Mapping[bytes, bytes | None]) -> int:
-    """Put and delete; returns the bytes of keys and values."""
+    """Put and delete; returns the total size of keys and values in bytes."""
     puts = [(key, value) for key, value in written.items() if value is not None]
     with txn.cursor(database) as cursor:
         cursor.putmulti(puts)

@@ -14,11 +14,11 @@ from weir.state.engine.ranges import rows_between
 
 ABSENT = b"\x00"
 PRESENT = b"\x01"
-"""An entry is ``ABSENT``, or ``PRESENT`` and the value before the first uncommitted write."""
+"""An entry is ``ABSENT``, or ``PRESENT`` followed by the value before the first uncommitted write."""
 
 
 def undo_prefix(store_id: int) -> bytes:
-    """What the undo keys of a store begin with."""
+    """The prefix of a store's keys in the undo log."""
     return store_id.to_bytes(2, "big")
 
 
@@ -29,7 +29,7 @@ def keep_images(
     keys: Iterable[bytes],
     before: Sequence[bytes | None],
 ) -> None:
-    """Enter what ``keys`` held before; what is there already is older, and stays."""
+    """Record what ``keys`` held before; an entry that exists already is older, and stays."""
     prefix = undo_prefix(store_id)
     with txn.cursor(undo_db) as cursor:
         cursor.putmulti(
@@ -44,7 +44,7 @@ def keep_images(
 def put_images_back(
     txn: lmdb.Transaction[bytes], undo_db: lmdb._Database, databases: Mapping[int, lmdb._Database]
 ) -> None:
-    """Roll the stores, by their ids, back to the images, and empty the log."""
+    """Roll the stores (given by id) back to their images, and empty the log."""
     for store_id, database in databases.items():
         prefix, restored = undo_prefix(store_id), []
         for key, image in rows_between(txn, undo_db, prefix, undo_prefix(store_id + 1), False):

@@ -1,6 +1,6 @@
-"""Reading rows: the newest values, and the committed values under an undo log, from this process or another.
+"""Reading rows: the newest values, or the committed values by way of the undo log, from this process or another.
 
-Buffered writes of an epoch are ``weir.state.engine.session``; writing and undoing is ``weir.state.engine.task_store``.
+An epoch's buffered writes are ``weir.state.engine.session``; writing and undoing is ``weir.state.engine.task_store``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lmdb
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.engine.environment import MAX_DATABASES, begin
 from weir.state.engine.meta import META_KEY, Meta, decode_meta
 from weir.state.engine.ranges import Row, rows_between
@@ -21,7 +21,7 @@ from weir.state.types import IsolationLevel
 
 
 def overlaid(below: Iterable[Row], above: Iterable[tuple[bytes, bytes | None]], reverse: bool) -> Iterator[Row]:
-    """Merge two ordered sequences of rows: ``above`` wins, and its None hides a row ``below``."""
+    """Merge two ordered sequences of rows: ``above`` wins, and a None there hides the row ``below``."""
     under, over = iter(below), iter(above)
     row, cover = next(under, None), next(over, None)
     while row is not None or cover is not None:
@@ -36,7 +36,7 @@ def overlaid(below: Iterable[Row], above: Iterable[tuple[bytes, bytes | None]], 
         cover = next(over, None)
 
 
-class NewestReader:
+class NewestView:
     """The newest applied values: READ_UNCOMMITTED."""
 
     def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta) -> None:
@@ -68,8 +68,8 @@ class NewestReader:
             raise UnknownStoreError(store, tuple(sorted(self._databases))) from None
 
 
-class CommittedReader(NewestReader):
-    """The values of the last commit that the store knows of: the undo log first, then the newest values."""
+class CommittedView(NewestView):
+    """The values of the last commit that the store knows of: from the undo log, else the newest ones."""
 
     def __init__(
         self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta, undo: lmdb._Database
@@ -114,17 +114,17 @@ def view(
     meta: Meta,
     undo_db: lmdb._Database,
     isolation: IsolationLevel,
-) -> StateReader:
+) -> StateView:
     if isolation is IsolationLevel.READ_COMMITTED:
-        return CommittedReader(txn, databases, meta, undo_db)
-    return NewestReader(txn, databases, meta)
+        return CommittedView(txn, databases, meta, undo_db)
+    return NewestView(txn, databases, meta)
 
 
 @contextmanager
-def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateReader]:
-    """A snapshot of an instance that another process may be writing; it never blocks the writer.
+def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateView]:
+    """A snapshot of an instance that another process may be writing to; it never blocks the writer.
 
-    Hold it for less than a second: an open snapshot stops page reuse (PROTOCOL 18).
+    Hold it for less than a second: an open snapshot keeps LMDB from reusing pages (PROTOCOL 18).
 
     Raises:
         TaskCorruptedError: The folder holds no readable instance.

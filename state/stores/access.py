@@ -1,7 +1,7 @@
-"""What the kinds of store share: keys and rows as Python values, scans, and the time by which rows grow old.
+"""What all kinds of store share: keys and rows as Python values, scans, and the time by which rows expire.
 
-A key or row of one column is that column's value, one of several a dictionary by column. Each kind has a file beside
-this; access by whole batches of columns, which the operators use, is ``weir.state.stores.typed``.
+A key or row of one column is that column's value; one of several columns is a dictionary by column. Each kind has its
+own file next to this one; access by whole batches of columns, as operators use it, is ``weir.state.stores.typed``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.stores.long_keys import HASH_BYTES
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
@@ -26,31 +26,31 @@ HeldRow = tuple[bytes, bytes]
 """A key as the store holds it, and its value."""
 E = TypeVar("E")
 
-BEHIND_TIMES = b"\xff"
-"""Sorts behind every time in a key, and before the escape of a zero byte."""
+AFTER_TIMES = b"\xff"
+"""Sorts after every time in a key, and before the escape of a zero byte."""
 _BOUND_BYTES = MAX_KEY_BYTES - HASH_BYTES
 """Longer bounds would be compared with hashes."""
 
 
 @dataclass
 class StoreTime:
-    """What the stores of a task go by."""
+    """The clocks that the stores of a task use."""
 
     clocks: MutableMapping[str, int] = field(default_factory=dict)
-    """Stream time in ms by store, kept with the task's state; puts move it."""
+    """Stream time in ms by store, kept with the task's state; puts advance it."""
     now_ms: int = 0
     """The wall clock of the epoch or query."""
 
 
 class ValueAndTimestamp(NamedTuple):
-    """A row and the event time of what it was made of; the time is None where none was given."""
+    """A row and its event time; the time is None if none was given."""
 
     value: Row
     timestamp_ms: int | None
 
 
 class Scan(Generic[E]):
-    """The rows of a range, in the store's order: iterate for Python values, or take them as a frame, once."""
+    """The rows of a range, in the store's order: iterate over it for Python values, or take it as a frame, once."""
 
     def __init__(self, store: Store, rows: Iterator[HeldRow], entry: Callable[[bytes, bytes], E]) -> None:
         self._store, self._rows, self._entry = store, rows, entry
@@ -59,14 +59,14 @@ class Scan(Generic[E]):
         return (self._entry(key, value) for key, value in self._rows)
 
     def frame(self) -> pl.DataFrame:
-        """Key columns, value columns and ``_ts`` (Int64, ms), in one go."""
+        """Key columns, value columns and ``_ts`` (Int64, ms)."""
         return self._store.frame_of(list(self._rows))
 
 
 class Store:
-    """One store over a reader, or over a session, which writes need. For one epoch or query."""
+    """One store over a view, or over a session, which writes need; valid for one epoch or query."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         self.spec, self.time = spec, time or StoreTime()
         self.columns = TypedStore(spec, view)
         self.expired_puts = 0
@@ -78,11 +78,11 @@ class Store:
 
     @property
     def stream_time_ms(self) -> int | None:
-        """The greatest time that a put has brought; None before the first."""
+        """The greatest time of any put; None before the first."""
         return self.time.clocks.get(self.spec.name)
 
     def approximate_num_entries(self) -> int:
-        """Rows held, expired ones that are not deleted yet included."""
+        """How many rows there are, including expired ones that are not deleted yet."""
         return self.columns.count()
 
     def frame_of(self, rows: Sequence[HeldRow]) -> pl.DataFrame:
@@ -95,7 +95,7 @@ class Store:
     # time
 
     def _oldest_live_ms(self) -> int | None:
-        """Rows with times below this have expired; None while none can have."""
+        """Rows with earlier times have expired; None while none can have."""
         if self.spec.retention_ms is None:
             return None
         by_wall_clock = self.spec.expires_by is StoreClock.WALL_CLOCK
@@ -103,7 +103,7 @@ class Store:
         return None if now_ms is None else now_ms - self.spec.retention_ms + 1
 
     def _from(self, bound_ms: int | None) -> int:
-        """A lower bound of times, expired rows left out."""
+        """The lower bound ``bound_ms`` for times, raised so that expired rows are left out."""
         bounds = (bound for bound in (bound_ms, self._oldest_live_ms()) if bound is not None)
         return max(bounds, default=-(1 << 62))
 
@@ -111,7 +111,7 @@ class Store:
         self.time.clocks[self.spec.name] = max(time_ms, self.time.clocks.get(self.spec.name, time_ms))
 
     def _admit(self, times_ms: pl.Series) -> pl.Series:
-        """Which rows are in time, each at its own turn; moves stream time and counts the others."""
+        """Which rows are in time, each judged at its own turn; advances stream time and counts the others."""
         stream_time = self._move(times_ms)
         if self.spec.retention_ms is None:
             return times_ms.is_not_null()
@@ -120,7 +120,7 @@ class Store:
         return in_time
 
     def _move(self, times_ms: pl.Series) -> pl.Series:
-        """Stream time at each row's own turn, after the row has moved it."""
+        """Stream time at each row's own turn, after that row has advanced it."""
         stream_time = times_ms.cum_max()
         if (clock := self.stream_time_ms) is not None:
             stream_time = stream_time.clip(lower_bound=clock)
@@ -131,7 +131,7 @@ class Store:
     # bytes
 
     def _body(self, key: Key) -> bytes:
-        """The key's bytes without times; raises ``ValueError`` for a null key."""
+        """The key's bytes, without times; raises ``ValueError`` for a null key."""
         values = self._values_of(key)
         if all(value is None for value in values):
             raise ValueError(
@@ -146,7 +146,7 @@ class Store:
         if isinstance(key, Mapping):
             if key.keys() != set(names):
                 raise TypeError(
-                    f"a key of store {self.spec.name!r} has the columns {', '.join(names)}, and got "
+                    f"a key of store {self.spec.name!r} has the columns {', '.join(names)}, but got "
                     + (", ".join(map(str, key)) or "none")
                 )
             return [key[name] for name in names]
@@ -154,12 +154,12 @@ class Store:
             return [key]
         if not isinstance(key, tuple) or len(key) != len(names):
             raise TypeError(
-                f"a key of store {self.spec.name!r} is a dictionary or tuple of {', '.join(names)}, and got {key!r}"
+                f"a key of store {self.spec.name!r} is a dictionary or tuple of {', '.join(names)}, but got {key!r}"
             )
         return key
 
     def _key_of(self, key: bytes) -> tuple[Key, tuple[int, ...]]:
-        """A whole key's Python value, and its times as the bytes have them."""
+        """The Python value of a whole key, and its times in the order of the bytes."""
         values, times = self._keys.decode(key)
         return (values[0] if len(values) == 1 else dict(zip(self._keys.columns, values, strict=True))), times
 
@@ -167,7 +167,7 @@ class Store:
         if not isinstance(row, Mapping):
             if len(self._shown) != 1:
                 raise TypeError(
-                    f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, and got {row!r}"
+                    f"a row of store {self.spec.name!r} is a dictionary of {', '.join(self._shown)}, but got {row!r}"
                 )
             row = {self._shown[0]: row}
         return self._rows.encode({**row, **bookkeeping}, timestamp_ms)
@@ -184,7 +184,7 @@ class Store:
         return held, self._view.get_many(self.spec.name, [held])[0]
 
     def _held_rows(self, held: Sequence[bytes]) -> list[HeldRow]:
-        """The rows of keys as the store holds them, absent ones left out."""
+        """The rows of keys as the store holds them, without absent ones."""
         return [
             (key, value)
             for key, value in zip(held, self._view.get_many(self.spec.name, held), strict=True)
@@ -197,8 +197,8 @@ class Store:
     def _range(self, lower: bytes, upper: bytes | None, reverse: bool = False) -> Iterator[HeldRow]:
         """Rows with whole keys in ``[lower, upper)``.
 
-        Exact however long the keys are; rows whose keys are shortened and agree in what is kept of them are in
-        their keys' order only if the bounds are as long.
+        Exact for keys of any length. Rows whose keys are shortened and equal in the bytes that are kept are sorted by
+        their whole keys only if the bounds are as long.
         """
         if len(lower) <= _BOUND_BYTES and (upper is None or len(upper) <= _BOUND_BYTES):
             return self._view.scan(self.spec.name, lower, upper, reverse=reverse)
@@ -223,6 +223,6 @@ class Store:
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """The smallest key behind all that begin with ``prefix``; None when there is none."""
+    """The smallest key after all that begin with ``prefix``; None if there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

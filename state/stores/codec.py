@@ -1,8 +1,8 @@
 """Rows as bytes: order-preserving keys, and values packed a whole batch at a time.
 
-Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a
-flag (null or present) and its bytes: eight big-endian bytes for numbers and times, the text itself for
-strings. Which keys a store reads and writes is ``weir.state.stores.typed``, keys too long for LMDB ``long_keys``.
+Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a flag (null or
+present) and its bytes: eight big-endian bytes for numbers and times, the text itself for strings. Which keys a store
+reads and writes is decided by ``weir.state.stores.typed``; keys too long for LMDB are ``weir.state.stores.long_keys``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from weir.state.errors import RowFormatError
 from weir.state.types import StoreKind
 
 NULL, PRESENT = b"\x01", b"\x02"
-BEHIND_FLAGS = b"\x03"
-"""Greater than what a component begins with, and less than the escape of a zero byte."""
+AFTER_FLAGS = b"\x03"
+"""Greater than the first byte of any component, and less than the escape of a zero byte."""
 END, ESCAPED = b"\x00", b"\x00\xff"
-"""Text that something follows ends with a zero byte. Beside other columns, a zero byte inside text is followed
-by 0xff; a key of one text column is the text as it is."""
+"""Text followed by another component ends with a zero byte. Next to other columns, a zero byte within text is followed
+by 0xff; a key of a single text column is the plain text."""
 _SIGN = np.uint64(1 << 63)
 TIME_BYTES = 8
 
@@ -35,7 +35,7 @@ TIMES_AROUND: dict[StoreKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     StoreKind.SESSION: ((), ("window_end", "window_start")),
     StoreKind.VERSIONED: ((), ("valid_from",)),
 }
-"""The times before and behind the other components of a key, eight bytes each and never null."""
+"""The times before and after the other components of a key; eight bytes each, never null."""
 
 
 class KeyCodec:
@@ -43,14 +43,14 @@ class KeyCodec:
 
     def __init__(self, schema: pl.Schema, kind: StoreKind = StoreKind.KEY_VALUE) -> None:
         self.schema = schema
-        self._before, self._behind = TIMES_AROUND[kind]
-        times = (*self._before, *self._behind)
+        self._before, self._after = TIMES_AROUND[kind]
+        times = (*self._before, *self._after)
         columns = list(schema.items())
         self._columns = columns[: -len(times)] if times else columns
         for name, dtype in self._columns:
             if not (is_text(dtype) or is_fixed(dtype)):
                 raise TypeError(
-                    f"key column {name!r} has type {dtype}, and keys are made of strings, binaries, "
+                    f"key column {name!r} has type {dtype}, but keys are made of strings, binaries, "
                     "numbers, booleans, dates and times; convert the column first"
                 )
         last = len(self._columns) - 1
@@ -62,12 +62,12 @@ class KeyCodec:
         if frame.is_empty():
             return []
         return _joined(
-            self._times(frame, self._before) + self._parts(frame, len(self._columns)) + self._times(frame, self._behind)
+            self._times(frame, self._before) + self._parts(frame, len(self._columns)) + self._times(frame, self._after)
         ).to_list()
 
     def prefixes(self, frame: pl.DataFrame) -> list[bytes]:
-        """What all keys begin with whose first columns, not all of them, are those of ``frame``; key-value stores
-        only."""
+        """For each row, the common prefix of all keys whose first columns (not all of them) equal those of ``frame``;
+        key-value stores only."""
         return [] if frame.is_empty() else _joined(self._parts(frame, frame.width)).to_list()
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
@@ -79,18 +79,18 @@ class KeyCodec:
         for name in self._before:
             columns[name] = _numbers(body.bin.slice(0, TIME_BYTES), self.schema[name])
             body = body.bin.slice(TIME_BYTES)
-        for name in reversed(self._behind):
+        for name in reversed(self._after):
             columns[name] = _numbers(body.bin.tail(TIME_BYTES), self.schema[name])
             body = _middle(body, 0, TIME_BYTES)
         columns |= self._decode_body(body)
         return pl.DataFrame([columns[name].alias(name) for name in self.schema])
 
     def window_upper(self, start_ms: int) -> bytes:
-        """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
+        """The exclusive upper bound of all keys with ``window_start < start_ms`` (window stores only)."""
         return time_bytes(start_ms)
 
     def _parts(self, frame: pl.DataFrame, count: int) -> list[pl.Series | np.ndarray]:
-        """The components of the first ``count`` columns beside the times."""
+        """The components of the first ``count`` columns, without the times."""
         parts: list[pl.Series | np.ndarray] = []
         for (name, dtype), has_end in zip(self._columns[:count], self._has_end, strict=False):
             column = frame[name].cast(dtype)
@@ -101,7 +101,7 @@ class KeyCodec:
         return [_number_bytes(frame[name].cast(self.schema[name])) for name in names]
 
     def _decode_body(self, body: pl.Series) -> dict[str, pl.Series]:
-        """Cut columns of known width off both ends; what is left in the middle is text, or is parsed by row."""
+        """Cut columns of fixed width off both ends; what is left in the middle is text, or is parsed row by row."""
         columns: dict[str, pl.Series] = {}
         left, first, last = 0, 0, len(self._columns)
         while first < last and is_fixed(self._columns[first][1]):
@@ -162,7 +162,7 @@ class RowCodec:
 
     def __init__(self, schema: pl.Schema) -> None:
         self.schema = pl.Schema({"_ts": pl.Int64(), **schema})
-        self._row: np.dtype | None = None
+        self._row: np.dtype[Any] | None = None
         if all(is_fixed(dtype) for dtype in schema.values()):
             bitmap = (len(self.schema) + 7) // 8
             self._row = np.dtype(
@@ -176,7 +176,7 @@ class RowCodec:
             self._absent = msgspec.msgpack.encode([None] * len(self.schema))
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
-        """One value a row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
+        """One value per row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
         if frame.is_empty():
             return []
         columns = [frame[name].cast(dtype).to_physical() for name, dtype in self.schema.items()]
@@ -190,10 +190,11 @@ class RowCodec:
                 rows["_nulls"][:, index // 8] |= column.is_null().to_numpy().astype(np.uint8) << (index % 8)
                 column = column.fill_null(False if column.dtype == pl.Boolean else 0)
             rows[f"c{index}"] = column.to_numpy()
-        return rows.view(f"V{self._row.itemsize}").tolist()
+        packed: list[bytes] = rows.view(f"V{self._row.itemsize}").tolist()
+        return packed
 
     def decode(self, values: Sequence[bytes | None]) -> pl.DataFrame:
-        """Value columns, then ``_ts``; a row for None is null in all of them.
+        """Value columns, then ``_ts``; the row for a None is null in all of them.
 
         Raises:
             RowFormatError: The bytes were written under another schema.
@@ -207,7 +208,7 @@ class RowCodec:
             else self._unpack_numbers(packed, len(values), self._row)
         )
 
-    def _unpack_numbers(self, packed: bytes, count: int, row: np.dtype) -> pl.DataFrame:
+    def _unpack_numbers(self, packed: bytes, count: int, row: np.dtype[Any]) -> pl.DataFrame:
         if len(packed) != count * row.itemsize:
             raise self._format_error(f"{count} rows take {len(packed)} bytes, not {count * row.itemsize}")
         rows = np.frombuffer(packed, row)
@@ -237,7 +238,7 @@ class RowCodec:
 
 
 def time_bytes(time_ms: int) -> bytes:
-    """A time as it stands in keys; sorts as the number does."""
+    """A time as written in keys; sorts as the number does."""
     return (time_ms + (1 << 63)).to_bytes(TIME_BYTES, "big")
 
 
@@ -250,7 +251,7 @@ def is_fixed(dtype: pl.DataType) -> bool:
 
 
 def width(dtype: pl.DataType) -> int:
-    """Bytes of a fixed component in a key, its flag aside."""
+    """The size of a fixed-width component of a key in bytes, without its flag."""
     return 1 if dtype == pl.Boolean else 8
 
 
@@ -260,12 +261,13 @@ def _physical(dtype: pl.DataType) -> pl.DataType:
 
 
 @cache
-def numpy_type(dtype: pl.DataType) -> np.dtype:
-    return pl.Series([], dtype=dtype).to_physical().to_numpy().dtype.newbyteorder("<")
+def numpy_type(dtype: pl.DataType) -> np.dtype[Any]:
+    numpy: np.dtype[Any] = pl.Series([], dtype=dtype).to_physical().to_numpy().dtype
+    return numpy.newbyteorder("<")
 
 
 def _joined(parts: list[pl.Series | np.ndarray]) -> pl.Series:
-    """Concatenate the components of each row; neighbours of fixed width first, by numpy."""
+    """Concatenate the components of each row, adjacent ones of fixed width first, by numpy."""
     merged: list[pl.Series | np.ndarray] = []
     for part in parts:
         if merged and isinstance(part, np.ndarray) and isinstance(merged[-1], np.ndarray):
@@ -274,7 +276,7 @@ def _joined(parts: list[pl.Series | np.ndarray]) -> pl.Series:
             merged.append(part)
     columns = [part if isinstance(part, pl.Series) else _binary(part) for part in merged]
     if not columns:
-        raise ValueError("a key needs one column at least")
+        raise ValueError("a key needs at least one column")
     keys = columns[0]
     for column in columns[1:]:
         keys = keys + column
@@ -321,7 +323,7 @@ def _number_bytes(column: pl.Series) -> np.ndarray:
     if values.dtype == pl.Boolean:
         return values.fill_null(False).to_numpy().astype(np.uint8)[:, None]
     if values.dtype.is_float():
-        floats = values.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # one zero, and below one NaN
+        floats = values.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # one zero; the next line makes one NaN
         bits = np.where(np.isnan(floats), np.nan, floats).view(np.uint64)
         bits = np.where(bits & _SIGN, ~bits, bits | _SIGN)
     elif values.dtype == pl.UInt64:
@@ -345,7 +347,7 @@ def _numbers(part: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _middle(body: pl.Series, left: int | pl.Series, right: int) -> pl.Series:
-    """What is left of each value without its first ``left`` and its last ``right`` bytes."""
+    """Each value without its first ``left`` and its last ``right`` bytes."""
     frame = pl.DataFrame({"body": body})
     start = pl.lit(left)
     return frame.select(pl.col("body").bin.slice(start, pl.col("body").bin.size() - start - right)).to_series()

@@ -1,8 +1,8 @@
-"""Stores of the user's own, and who remembers the offsets that their data stands for (KIP-892).
+"""User-defined stores, and who remembers the offsets that their data corresponds to (KIP-892).
 
-A store that manages its offsets puts them down with its data. For one that does not, a position file is kept beside
-it, written after each of its commits, as Kafka Streams keeps ``.checkpoint``: after a crash it may be behind the
-data, never ahead of it.
+A store that manages its offsets saves them with its data. For one that does not, an offsets file is kept, written after
+each of its commits, like Kafka Streams' ``.checkpoint``: after a crash it may be behind the data, but never ahead of
+it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from weir.state.stores.positions_file import TopicPartition, read_offsets, write
 
 
 class StateStore(Protocol):
-    """What a store of the user's own promises. Reading and writing are its own affair."""
+    """What a user-defined store promises. How it is read and written is its own affair."""
 
     name: str
 
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Make everything written so far durable, if possible together with ``offsets``: the next ones, by topic and
-        partition."""
+        """Make everything written so far durable, if possible together with ``offsets``: the next offset to read, by
+        topic and partition."""
         ...
 
     def committed_offset(self, topic: str, partition: int) -> int | None:
-        """The offset of the newest commit; None where none is known, or the store manages no offsets."""
+        """The offset at the newest commit; None if it is unknown, or if the store manages no offsets."""
         ...
 
     def manages_offsets(self) -> bool:
-        """Whether ``committed_offset`` knows, even after the store was closed and opened again."""
+        """Whether ``committed_offset`` is kept even when the store is closed and reopened."""
         ...
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """About how much the next commit makes durable; 0 for a store without transactions."""
+        """Roughly how many bytes the next commit makes durable; 0 for a store without transactions."""
         ...
 
 
 class FollowingStore(StateStore, Protocol):
-    """A store that takes over the rows of another."""
+    """A store that copies the rows of another."""
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Take rows over: key columns, value columns, ``_ts``, and ``_deleted``, true where the key is gone.
+        """Store rows: key columns, value columns, ``_ts``, and ``_deleted``, which is true if the key was deleted.
 
-        A key may come again; its last row stands.
+        A key may occur more than once; its last row wins.
         """
         ...
 
 
 class OffsetKeeper:
-    """One user's store with its offsets kept, by itself or in ``<name>.checkpoint`` in ``folder``."""
+    """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``."""
 
     def __init__(self, store: StateStore, folder: Path) -> None:
-        """A file that is there already, from before the store managed its offsets, is taken over and removed.
+        """A file left from before the store managed its offsets is handed over to the store and removed.
 
         Raises:
             PositionsFileError: The file cannot be read.
@@ -72,7 +72,7 @@ class OffsetKeeper:
             self._path.unlink()
 
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Commit the store, then put the offsets down if it does not; those not named stay as they are."""
+        """Commit the store, then save the offsets if it does not; offsets not named here stay as they are."""
         self.store.commit(offsets)
         if not self.store.manages_offsets():
             self._kept |= {
@@ -83,7 +83,7 @@ class OffsetKeeper:
             write_offsets(self._path, self._kept)
 
     def committed_offset(self, topic: str, partition: int) -> int | None:
-        """The offset of the newest commit; None before the first."""
+        """The offset at the newest commit; None before the first."""
         if self.store.manages_offsets():
             return self.store.committed_offset(topic, partition)
         return self._kept.get((topic, partition))

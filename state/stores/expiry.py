@@ -1,8 +1,8 @@
-"""Which rows of a store expire when: an index by time, kept beside the rows, so that expiring is one range.
+"""Which rows of a store expire when: an index by time beside the rows, so that expiring reads a single range.
 
-The index of all stores of a task is the reserved store ``_expiries``: a mark of the store, the time, and a hash of
-the row's key, to the key as the store holds it. It rolls back with the rows and is no part of a changelog, for it
-follows from the rows: a restore makes it anew. Window stores need none, their keys begin with the time.
+The index of all stores of a task is the reserved store ``_expiries``. It maps a mark of the store, the time, and a hash
+of the row's key to the key as the store holds it. It rolls back with the rows, but is not part of a changelog, since it
+follows from the rows: a restore rebuilds it. Window stores need none: their keys begin with the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import cast
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.engine.task_store import EXPIRIES
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.specs import GONE, SINCE, WRITTEN
@@ -25,9 +25,9 @@ _HASH_BYTES = 16
 
 
 class ExpiryIndex:
-    """The part of the index that belongs to one store; writes need a session."""
+    """One store's part of the index; writes need a session."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView) -> None:
         self._store, self._view = spec.name, view
 
     def put(self, entries: Iterable[tuple[bytes, int]]) -> None:
@@ -36,31 +36,31 @@ class ExpiryIndex:
         cast(StateSession, self._view).put_many(EXPIRIES, list(rows), list(rows.values()))
 
     def remove(self, entries: Iterable[tuple[bytes, int]]) -> None:
-        """Take out keys with the times that they were put with; absent ones are harmless."""
+        """Remove keys, given with the times they were put with; absent ones are harmless."""
         cast(StateSession, self._view).delete_many(EXPIRIES, [_entry(self._store, *entry) for entry in entries])
 
     def oldest_ms(self) -> int | None:
-        """The earliest time; None while there is no entry."""
+        """The earliest time; None if there is no entry."""
         mark = _mark(self._store)
         found = self._view.first(EXPIRIES, mark, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES))
         return None if found is None else _time_of(found[0])
 
     def take(self, through_ms: int) -> list[bytes]:
-        """Take out the keys with times up to ``through_ms``, by time."""
+        """Remove and return the keys with times up to ``through_ms``, by time."""
         mark = _mark(self._store)
         entries = dict(self._view.scan(EXPIRIES, mark, mark + time_bytes(through_ms + 1)))
         cast(StateSession, self._view).delete_many(EXPIRIES, list(entries))
         return list(entries.values())
 
     def in_order(self, from_ms: int | None = None) -> Iterator[tuple[bytes, int]]:
-        """Keys with their times, by time, read as they are taken."""
+        """Keys with their times, by time, read lazily."""
         mark = _mark(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
         for entry, key in self._view.scan(EXPIRIES, lower, mark + b"\xff" * (TIME_BYTES + _HASH_BYTES)):
             yield key, _time_of(entry)
 
     def between(self, from_ms: int | None, through_ms: int) -> list[tuple[bytes, int]]:
-        """Keys with their times, both bounds included, by time."""
+        """Keys with their times, by time; both bounds are inclusive."""
         mark = _mark(self._store)
         lower = mark if from_ms is None else mark + time_bytes(from_ms)
         return [
@@ -69,7 +69,7 @@ class ExpiryIndex:
 
 
 def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> dict[bytes, bytes]:
-    """The rows of ``_expiries`` for keys as the store holds them, and the times that ``expiry_times`` gives."""
+    """The rows of ``_expiries`` for keys as the store holds them, with the times that ``expiry_times`` gives."""
     if times_ms.null_count() == len(times_ms):
         return {}
     return {
@@ -80,7 +80,7 @@ def index_rows(spec: StoreSpec, keys: Sequence[bytes], times_ms: pl.Series) -> d
 
 
 def expiry_times(spec: StoreSpec, rows: pl.DataFrame) -> pl.Series:
-    """When each row begins to grow old, in ms; null where it does not. ``rows`` are all of a task's store."""
+    """The time that each row's retention counts from, in ms; null if it never expires. Needs all of a store's rows."""
     if SINCE in spec.value:
         return rows.get_column(SINCE).dt.timestamp("ms")
     if spec.retention_ms is None or spec.kind is StoreKind.WINDOW:

@@ -1,4 +1,4 @@
-"""Key-value stores: one row a key, ranges in key order, and rows that expire some time after their last write."""
+"""Key-value stores: one row per key, ranges in key order, and rows that expire some time after their last write."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.access import HeldRow, Key, Row, Scan, Store, StoreTime, ValueAndTimestamp, successor
-from weir.state.stores.codec import BEHIND_FLAGS
+from weir.state.stores.codec import AFTER_FLAGS
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import TIME, WRITTEN
 from weir.state.types import StoreClock, StoreSpec
@@ -22,23 +22,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _KeyValueRows(Store, Generic[V]):
-    """What both key-value stores do; they differ in what they show of a row."""
+    """What both key-value stores share; they differ in how they show a row."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 
     def get(self, key: Key) -> V | None:
-        """The row of ``key``; None where there is none or it has expired."""
+        """The row of ``key``; None if there is none or it has expired."""
         _, value = self._live(key)
         return None if value is None else self._show(value)
 
     def put(self, key: Key, row: Row | None, timestamp_ms: int | None = None) -> None:
-        """Set the row of ``key``; None deletes it. A row that has expired already is dropped and counted.
+        """Set the row of ``key``; None deletes it. A row that has already expired is dropped and counted.
 
         Raises:
             ValueError: The key is null, or the store expires by stream time and no timestamp is given.
-            TypeError: Key or row are not of the store's columns.
+            TypeError: The key or row does not have the store's columns.
         """
         if row is None:
             self._delete(key)
@@ -63,29 +63,29 @@ class _KeyValueRows(Store, Generic[V]):
         self.columns.write_bytes([held], [value])
 
     def put_if_absent(self, key: Key, row: Row | None, timestamp_ms: int | None = None) -> V | None:
-        """The row that is there already; else None, and ``row`` is put."""
+        """Return the existing row, or else put ``row`` and return None."""
         found = self.get(key)
         if found is None:
             self.put(key, row, timestamp_ms)
         return found
 
     def put_all(self, entries: Iterable[tuple[Key, Row | None]], timestamp_ms: int | None = None) -> None:
-        """Put rows in order, all with one timestamp."""
+        """Put rows in order, all with the same timestamp."""
         for key, row in entries:
             self.put(key, row, timestamp_ms)
 
     def delete(self, key: Key) -> V | None:
-        """Delete the row of ``key``, and give what it was."""
+        """Delete the row of ``key`` and return it."""
         found = self.get(key)
         self._delete(key)
         return found
 
     def range(self, lower: Key | None = None, upper: Key | None = None) -> Scan[Entry[V]]:
-        """Keys from ``lower`` through ``upper``, both included, in order of their bytes; None is no bound."""
+        """Rows with keys from ``lower`` through ``upper``, both inclusive, in key order; None means no bound."""
         return self._between(lower, upper, False)
 
     def reverse_range(self, lower: Key | None = None, upper: Key | None = None) -> Scan[Entry[V]]:
-        """As ``range``, the greatest key first."""
+        """Like ``range``, greatest key first."""
         return self._between(lower, upper, True)
 
     def all(self) -> Scan[Entry[V]]:
@@ -93,13 +93,13 @@ class _KeyValueRows(Store, Generic[V]):
         return self._between(None, None, False)
 
     def reverse_all(self) -> Scan[Entry[V]]:
-        """All rows, the greatest key first."""
+        """All rows, greatest key first."""
         return self._between(None, None, True)
 
     def prefix_scan(self, prefix: Key) -> Scan[Entry[V]]:
-        """Rows whose key begins with ``prefix``: values of the first key columns, a tuple where several.
+        """Rows whose key begins with ``prefix``: values of the first key columns, as a tuple if there are several.
 
-        The last of them, if text, is a beginning of its column; the others are whole.
+        The last of them, if it is text, may be a prefix of its column's value; the others must match in full.
         """
         start = self._keys.prefix(prefix if isinstance(prefix, tuple) else (prefix,))
         return self._scan(self._range(start, successor(start)))
@@ -117,26 +117,26 @@ class _KeyValueRows(Store, Generic[V]):
         )
 
     def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
-        """Rows with keys from each of ``lower`` to that of ``upper`` beside it, which is left out.
+        """Rows with keys from each of ``lower`` up to, but without, the one of ``upper`` beside it.
 
-        Key columns, value columns, ``_ts``; those that have expired too, as long as they are there.
+        Key columns, value columns, ``_ts``; includes expired rows that are not deleted yet.
         """
         bounds = zip(self.columns.whole_keys(lower), self.columns.whole_keys(upper), strict=True)
         return self.frame_of([row for first, end in bounds for row in self._range(first, end)])
 
     def get_prefixed(self, prefixes: pl.DataFrame) -> pl.DataFrame:
-        """Rows whose first key columns, not all of them, are those of a row of ``prefixes``.
+        """Rows whose first key columns (not all of them) equal those of a row of ``prefixes``.
 
-        Key columns, value columns, ``_ts``, for each prefix in key order; those that have expired too, as long as they
-        are there.
+        Key columns, value columns, ``_ts``, in key order for each prefix; includes expired rows that are not deleted
+        yet.
         """
         starts = self.columns.prefixes(prefixes)
-        return self.frame_of([row for start in starts for row in self._range(start, start + BEHIND_FLAGS)])
+        return self.frame_of([row for start in starts for row in self._range(start, start + AFTER_FLAGS)])
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Put rows in order, the last of a key stands: key columns, value columns, ``_ts`` (Int64, ms).
+        """Put rows in order; the last row of a key wins. Columns: key columns, value columns, ``_ts`` (Int64, ms).
 
-        With a column ``_deleted``, rows where it is true delete their key; they too move stream time.
+        If there is a column ``_deleted``, rows where it is true delete their key; they advance stream time, too.
         """
         if "_deleted" not in rows.columns:
             rows = rows.with_columns(_deleted=pl.lit(False))
@@ -162,9 +162,9 @@ class _KeyValueRows(Store, Generic[V]):
         self.columns.delete(held)
 
     def expire(self) -> pl.DataFrame:
-        """Delete the rows that have expired and give them, oldest first: key columns, value columns, ``_ts``.
+        """Delete the rows that have expired and return them, oldest first: key columns, value columns, ``_ts``.
 
-        The deletes are part of the epoch, so they reach the changelog with its commit. To be called once an epoch.
+        The deletes are part of the epoch, so its commit brings them to the changelog. To be called once per epoch.
         """
         oldest_ms = self._oldest_live_ms()
         due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
@@ -179,7 +179,7 @@ class _KeyValueRows(Store, Generic[V]):
         return expired
 
     def next_expiry_ms(self) -> int | None:
-        """When, by the store's clock, a row expires next; None while none can."""
+        """When, by the store's clock, the next row expires; None while none can."""
         if self.spec.retention_ms is None or (oldest_ms := self._index.oldest_ms()) is None:
             return None
         return oldest_ms + self.spec.retention_ms
@@ -221,10 +221,11 @@ class _KeyValueRows(Store, Generic[V]):
         self._index.remove(zip([key for key, _ in old], times.to_list(), strict=True))
 
     def _time_of(self, value: bytes) -> int:
-        """The time by which a row of a store that expires grows old, in ms."""
+        """The time that the retention of a row counts from, in ms."""
         columns, ts = self._rows.decode(value)
         if self.spec.expires_by is StoreClock.WALL_CLOCK:
-            return (columns[WRITTEN] - _EPOCH) // timedelta(milliseconds=1)
+            written: datetime = columns[WRITTEN]
+            return (written - _EPOCH) // timedelta(milliseconds=1)
         assert ts is not None  # put refuses others
         return ts
 
@@ -235,14 +236,14 @@ class _KeyValueRows(Store, Generic[V]):
 
 
 class KeyValueStore(_KeyValueRows[Row]):
-    """One row a key."""
+    """One row per key."""
 
     def _show(self, value: bytes) -> Row:
         return self._unpack(value).value
 
 
 class TimestampedKeyValueStore(_KeyValueRows[ValueAndTimestamp]):
-    """One row a key, shown with the timestamp it was put with."""
+    """One row per key, shown with the timestamp that it was put with."""
 
     def _show(self, value: bytes) -> ValueAndTimestamp:
         return self._unpack(value)

@@ -1,8 +1,8 @@
-"""The store that fits a spec, for those who meet stores of every kind."""
+"""The store that fits a spec, for code that handles stores of every kind."""
 
 from __future__ import annotations
 
-from weir.state.engine.contract import StateReader
+from weir.state.engine.contract import StateView
 from weir.state.stores.access import StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.session import SessionStore
@@ -20,6 +20,6 @@ _STORES: dict[StoreKind, type[AnyStore]] = {
 }
 
 
-def store_of(spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> AnyStore:
-    """A store of the kind that ``spec`` names, over a session or reader."""
+def store_of(spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> AnyStore:
+    """A store of the kind that ``spec`` names, over a session or view."""
     return _STORES[spec.kind](spec, view, time)

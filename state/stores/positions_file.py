@@ -1,7 +1,7 @@
 """Small files of offsets in the format of Kafka Streams' ``.checkpoint`` and ``.position``.
 
-A line with the version (0), one with the number of entries, then an entry a line: ``topic partition offset``. What the
-offsets mean, the next record or the last one, is their owner's to know.
+The first line is the version (0), the second the number of entries; then follows one entry per line: ``topic partition
+offset``. Whether an offset is that of the next record or of the last one is the owner's business.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _UNKNOWN = -4
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file at once: readers and crashes see the old or the new content. Synced."""
+    """Replace the file atomically and synced: readers, even after a crash, see the old or the new content."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     replace_file(path, "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode())
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """The entries of a file as they stand.
+    """The entries of a file, unchanged.
 
     Raises:
-        PositionsFileError: Another version, a wrong count, a line that is no entry, or a negative offset; it names
-            file and line.
+        PositionsFileError: Another version, a wrong count, a line that is not an entry, or a negative offset; the
+            error names file and line.
         FileNotFoundError: There is no such file.
     """
 
@@ -38,7 +38,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise broken(1, f"is not text: {error.reason} at byte {error.start}") from None
+        raise broken(1, f"the file is not UTF-8 text: {error.reason} at byte {error.start}") from None
     heads: list[int] = []
     for number, what in ((1, "the version"), (2, "the number of entries")):
         if len(lines) < number:
@@ -49,7 +49,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         heads.append(head)
     version, count = heads
     if version != VERSION:
-        raise broken(1, f"has version {version}, and version {VERSION} can be read")
+        raise broken(1, f"the file has version {version}, but only version {VERSION} can be read")
     offsets: dict[TopicPartition, int] = {}
     for number, line in enumerate(lines[2:], start=3):
         parts = line.split()
@@ -57,17 +57,17 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
             raise broken(number, f"{line!r} is not `topic partition offset`")
         topic, partition, offset = parts[0], _integer(parts[1]), _integer(parts[2])
         if partition is None or partition < 0:
-            raise broken(number, f"{parts[1]!r} is not the number of a partition")
+            raise broken(number, f"{parts[1]!r} is not a partition number")
         if offset is None:
             raise broken(number, f"{parts[2]!r} is not an offset")
         if offset < 0:
-            known = ", Kafka Streams' mark for a store of unknown offset" if offset == _UNKNOWN else ""
+            known = ", which Kafka Streams writes for a store of unknown offset" if offset == _UNKNOWN else ""
             raise broken(number, f"the offset {offset} is negative{known}")
         if (topic, partition) in offsets:
-            raise broken(number, f"names partition {partition} of {topic!r} a second time")
+            raise broken(number, f"partition {partition} of {topic!r} is listed a second time")
         offsets[topic, partition] = offset
     if len(offsets) != count:
-        raise broken(2, f"promises {count} entries, and the file holds {len(offsets)}")
+        raise broken(2, f"the number of entries is given as {count}, but the file holds {len(offsets)}")
     return offsets
 
 

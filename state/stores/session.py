@@ -1,7 +1,7 @@
-"""Session stores: one row a key and session ``[start, end]``, both ends included, expired by stream time.
+"""Session stores: one row per key and session ``[start, end]``, both ends inclusive, expired by stream time.
 
-Keys are ordered by key, then the session's end, then its start, so that the sessions of a key that end late enough
-are one range; what has ended by a time is found by the index of ``expiry`` beside this. Merging sessions belongs to
+Keys are ordered by key, then the session's end, then its start, so that a key's sessions that end late enough are one
+range; what has ended by a given time is found through ``weir.state.stores.expiry``. Merging sessions belongs to
 ``weir.pipelines.operators``; bounds are those of Kafka Streams.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
-from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
+from weir.state.engine.contract import StateView
+from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Scan, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.window import WindowKey
@@ -22,9 +22,9 @@ Entry = tuple[WindowKey, Row]
 
 
 class SessionStore(Store):
-    """One row a key and session. A session has expired once its end is ``retention_ms`` behind stream time."""
+    """One row per key and session. A session has expired once its end is ``retention_ms`` before stream time."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 
@@ -33,7 +33,7 @@ class SessionStore(Store):
 
         Raises:
             ValueError: The key is null, or the session ends before it starts.
-            TypeError: Key or row are not of the store's columns.
+            TypeError: The key or row does not have the store's columns.
         """
         if end_ms < start_ms:
             raise ValueError(f"store {self.spec.name!r}: a session from {start_ms} cannot end at {end_ms}")
@@ -53,7 +53,7 @@ class SessionStore(Store):
         self._drop([(held, end_ms)])
 
     def fetch_session(self, key: Key, start_ms: int, end_ms: int) -> Row | None:
-        """The row of one session; None where there is none."""
+        """The row of one session; None if there is none."""
         _, value = self._get(self._session(key, start_ms, end_ms))
         return None if value is None or end_ms < self._from(None) else self._unpack(value).value
 
@@ -66,34 +66,34 @@ class SessionStore(Store):
         return self.backward_find_sessions(key, None, None)
 
     def fetch_keys(self, lower: Key | None, upper: Key | None) -> Scan[Entry]:
-        """All sessions of the keys from ``lower`` through ``upper``, by key, end, start; None is no bound."""
+        """All sessions of the keys from ``lower`` through ``upper``, by key, end, start; None means no bound."""
         return self.find_sessions_of_keys(lower, upper, None, None)
 
     def backward_fetch_keys(self, lower: Key | None, upper: Key | None) -> Scan[Entry]:
-        """As ``fetch_keys``, greatest key first."""
+        """Like ``fetch_keys``, greatest key first."""
         return self.backward_find_sessions_of_keys(lower, upper, None, None)
 
     def find_sessions(self, key: Key, earliest_end_ms: int | None, latest_start_ms: int | None) -> Scan[Entry]:
         """The key's sessions that end at ``earliest_end_ms`` or later and start at ``latest_start_ms`` or earlier.
 
-        By end, then start. None is no bound.
+        Ordered by end, then start. None means no bound.
         """
         return self._scan(self._of_key(self._body(key), earliest_end_ms, False), earliest_end_ms, latest_start_ms)
 
     def backward_find_sessions(self, key: Key, earliest_end_ms: int | None, latest_start_ms: int | None) -> Scan[Entry]:
-        """As ``find_sessions``, the one that ends last first."""
+        """Like ``find_sessions``, the one that ends last first."""
         return self._scan(self._of_key(self._body(key), earliest_end_ms, True), earliest_end_ms, latest_start_ms)
 
     def find_sessions_of_keys(
         self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None, latest_start_ms: int | None
     ) -> Scan[Entry]:
-        """``find_sessions`` over the keys from ``lower`` through ``upper``, by key, end, start; None is no bound."""
+        """``find_sessions`` for the keys from ``lower`` through ``upper``, by key, end, start; None means no bound."""
         return self._scan(self._of_keys(lower, upper, False), earliest_end_ms, latest_start_ms)
 
     def backward_find_sessions_of_keys(
         self, lower: Key | None, upper: Key | None, earliest_end_ms: int | None, latest_start_ms: int | None
     ) -> Scan[Entry]:
-        """As ``find_sessions_of_keys``, greatest key first."""
+        """Like ``find_sessions_of_keys``, greatest key first."""
         return self._scan(self._of_keys(lower, upper, True), earliest_end_ms, latest_start_ms)
 
     def find_ended(self, earliest_end_ms: int | None, latest_end_ms: int) -> Scan[Entry]:
@@ -104,8 +104,8 @@ class SessionStore(Store):
     def find_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
         """``find_sessions`` for many keys at once: key columns, ``earliest_end_ms`` and ``latest_start_ms`` (Int64).
 
-        All columns of the sessions found, and ``_asked`` (UInt32), the place in ``keys`` of the row that asked, in
-        the order of ``keys``, then by end and start.
+        All columns of the sessions found, and ``_asked`` (UInt32), the index in ``keys`` of the row that asked; in the
+        order of ``keys``, then by end and start.
         """
         bounds = keys.with_columns(
             window_end=pl.col("earliest_end_ms").clip(self._from(None)), window_start=pl.lit(-(1 << 62))
@@ -114,18 +114,18 @@ class SessionStore(Store):
         asked, rows = [], []
         for place, (lower, latest_start_ms) in enumerate(zip(lowers, keys["latest_start_ms"].to_list(), strict=True)):
             body = lower[: -2 * TIME_BYTES]
-            for row in self._started(self._range(lower, body + BEHIND_TIMES), latest_start_ms):
+            for row in self._started(self._range(lower, body + AFTER_TIMES), latest_start_ms):
                 asked.append(place)
                 rows.append(row)
         return self.frame_of(rows).with_columns(pl.Series("_asked", asked, dtype=pl.UInt32))
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Put sessions in order, the last of a key and session stands: key columns, value columns, ``_ts``."""
+        """Put sessions in order; the last row of a key and session wins: key columns, value columns, ``_ts``."""
         ends = rows.get_column("window_end").dt.timestamp("ms")
         self.write_rows(rows.filter(self._admit(ends)).unique(self.spec.key.names(), keep="last", maintain_order=True))
 
     def write_rows(self, rows: pl.DataFrame) -> None:
-        """Put different sessions whether they have expired or not; stream time stays. Columns as for ``put_rows``."""
+        """Put distinct sessions, expired or not, without advancing stream time. Columns as for ``put_rows``."""
         keys = self.columns.encode(rows)
         self._index.put(zip(keys, rows.get_column("window_end").dt.timestamp("ms").to_list(), strict=True))
         self.columns.write(keys, rows)
@@ -139,7 +139,7 @@ class SessionStore(Store):
         )
 
     def expire(self) -> pl.DataFrame:
-        """Delete the sessions that have expired and give them, by end. To be called once an epoch."""
+        """Delete the sessions that have expired and return them, by end. To be called once per epoch."""
         oldest_ms = self._oldest_live_ms()
         due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
         expired = self.frame_of(self._held_rows([key for key, _ in due]))
@@ -147,7 +147,7 @@ class SessionStore(Store):
         return expired
 
     def forget_expired(self) -> None:
-        """As ``expire``, for those who do not want to know what went."""
+        """Like ``expire``, for callers that do not need the rows."""
         if (oldest_ms := self._oldest_live_ms()) is not None:
             self.columns.delete(self._index.take(oldest_ms - 1))
 
@@ -163,11 +163,11 @@ class SessionStore(Store):
         return WindowKey(key, start_ms, end_ms), self._unpack(value).value
 
     def _of_key(self, body: bytes, earliest_end_ms: int | None, reverse: bool) -> Iterator[HeldRow]:
-        return self._range(body + time_bytes(self._from(earliest_end_ms)), body + BEHIND_TIMES, reverse)
+        return self._range(body + time_bytes(self._from(earliest_end_ms)), body + AFTER_TIMES, reverse)
 
     def _of_keys(self, lower: Key | None, upper: Key | None, reverse: bool) -> Iterator[HeldRow]:
         first = b"" if lower is None else self._body(lower)
-        return self._range(first, None if upper is None else self._body(upper) + BEHIND_TIMES, reverse)
+        return self._range(first, None if upper is None else self._body(upper) + AFTER_TIMES, reverse)
 
     def _scan(self, rows: Iterator[HeldRow], earliest_end_ms: int | None, latest_start_ms: int | None) -> Scan[Entry]:
         earliest_ms = self._from(earliest_end_ms)
@@ -178,7 +178,7 @@ class SessionStore(Store):
         return (row for row in rows if latest_start_ms is None or self._times_of(row[0])[1] <= latest_start_ms)
 
     def _times_of(self, held: bytes) -> tuple[int, int]:
-        """End and start of a session, from its key."""
+        """A session's end and start, from its key."""
         times = self._whole(held)[-2 * TIME_BYTES :]
         sign = 1 << 63
         return (int.from_bytes(times[:TIME_BYTES], "big") - sign, int.from_bytes(times[TIME_BYTES:], "big") - sign)

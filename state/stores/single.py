@@ -1,6 +1,6 @@
-"""One row at a time as bytes: the same bytes as ``weir.state.stores.codec`` gives for columns, without making columns.
+"""One row at a time as bytes: the same bytes as ``weir.state.stores.codec`` produces, without building columns.
 
-Numbers, strings, booleans and UTC times are packed by Python alone; other types go through a polars series of one.
+Numbers, strings, booleans and UTC times are packed in plain Python; other types go through a polars series of one.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _FORMATS = {
 
 
 class SingleKeyCodec:
-    """The values of key columns, in order, to bytes and back; times around the key are given apart, in ms."""
+    """The values of key columns, in order, to bytes and back; the times around the key are separate, in ms."""
 
     def __init__(self, schema: pl.Schema, kind: StoreKind) -> None:
-        before, behind = TIMES_AROUND[kind]
-        times = len(before) + len(behind)
+        before, after = TIMES_AROUND[kind]
+        times = len(before) + len(after)
         columns = list(schema.items())
         self.columns = pl.Schema(columns[:-times] if times else columns)
-        self._left, self._right = TIME_BYTES * len(before), TIME_BYTES * len(behind)
+        self._left, self._right = TIME_BYTES * len(before), TIME_BYTES * len(after)
         self._is_escaped = bool(times) or len(self.columns) > 1
         last = len(self.columns) - 1
         self._parts = [
@@ -71,12 +71,12 @@ class SingleKeyCodec:
         """The components between the times.
 
         Raises:
-            TypeError: A value is not of its column's type.
+            TypeError: A value does not have its column's type.
         """
         return b"".join([self._component(value, *part[:4]) for value, part in zip(values, self._parts, strict=True)])
 
     def prefix(self, values: Sequence[Any]) -> bytes:
-        """What all bodies begin with whose first columns are ``values``; the last, if text, begins so itself."""
+        """The prefix of all bodies whose first columns are ``values``; the last, if text, may be a prefix itself."""
         parts = [self._component(value, *part[:4]) for value, part in zip(values, self._parts, strict=False)]
         _, last_is_text, has_end, *_ = self._parts[len(parts) - 1]
         if parts and last_is_text and has_end:
@@ -84,7 +84,7 @@ class SingleKeyCodec:
         return b"".join(parts)
 
     def decode(self, key: bytes) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        """Values of the key columns, and the times in the order in which the bytes have them."""
+        """The values of the key columns, and the times in the order of the bytes."""
         body = key[self._left : len(key) - self._right]
         around = key[: self._left] + key[len(key) - self._right :]
         times = tuple(_time(around[at : at + TIME_BYTES]) for at in range(0, len(around), TIME_BYTES))
@@ -129,9 +129,9 @@ class SingleRowCodec:
             self._blanks = [0, *(False if dtype == pl.Boolean else 0 for dtype in schema.values())]
 
     def encode(self, row: Mapping[str, Any], ts: int | None) -> bytes:
-        """Raises ``TypeError`` when the row has other columns, or a value that is not of its column's type."""
+        """Raises ``TypeError`` if the row has other columns, or a value does not have its column's type."""
         if row.keys() != self._convert.keys():
-            raise TypeError(f"a row has the columns {', '.join(self._convert)}, and got {', '.join(row) or 'none'}")
+            raise TypeError(f"a row has the columns {', '.join(self._convert)}, but got {', '.join(row) or 'none'}")
         values = [
             ts,
             *(None if row[name] is None else physical(row[name]) for name, (physical, _) in self._convert.items()),
@@ -148,7 +148,7 @@ class SingleRowCodec:
             raise TypeError(f"{dict(row)} does not fit the columns {dict(self.schema)}: {error}") from None
 
     def decode(self, data: bytes) -> tuple[dict[str, Any], int | None]:
-        """Raises ``RowFormatError`` when the bytes were written under another schema."""
+        """Raises ``RowFormatError`` if the bytes were written under another schema."""
         try:
             if self._struct is None:
                 ts, *values = msgspec.msgpack.decode(data)
@@ -165,7 +165,7 @@ class SingleRowCodec:
 
 
 def to_physical(dtype: pl.DataType) -> Convert:
-    """A Python value that is not None to what is stored of it; the conversion raises ``TypeError`` for other types."""
+    """A function from a Python value (not None) to its stored form; it raises ``TypeError`` for other types."""
     if dtype.is_integer():
         return operator.index
     if dtype.is_float():
@@ -205,7 +205,7 @@ def _number_bytes(value: Any, dtype: pl.DataType) -> bytes:
         return b"\x01" if value else b"\x00"
     if dtype.is_float():
         number = math.nan if math.isnan(value) else value + 0.0
-        bits = struct.unpack(">Q", struct.pack(">d", number))[0]
+        bits: int = struct.unpack(">Q", struct.pack(">d", number))[0]
         return (bits ^ (_SIGN * 2 - 1) if bits & _SIGN else bits | _SIGN).to_bytes(8, "big")
     try:
         return value.to_bytes(8, "big") if dtype == pl.UInt64 else time_bytes(value)

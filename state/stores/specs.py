@@ -1,4 +1,4 @@
-"""Specs of stores by kind, with the key and value columns that each kind needs beside the user's.
+"""Store specs by kind, with the key and value columns that each kind needs in addition to the user's.
 
 The stores' own methods do not show these columns.
 """
@@ -11,13 +11,13 @@ from weir.state.types import StoreClock, StoreKind, StoreSpec
 
 TIME = pl.Datetime("ms", "UTC")
 WRITTEN = "_written"
-"""When a row was written by the wall clock; a value column of stores that expire by it."""
+"""When a row was written by the wall clock; a value column of stores whose rows expire by it."""
 GONE = "_gone"
-"""Whether a version says that its key was deleted; a value column of versioned stores."""
+"""Whether a version marks its key as deleted; a value column of versioned stores."""
 VALID_FROM = "valid_from"
-"""The time from which a version holds; the last key column of versioned stores."""
+"""The time from which a version is valid; the last key column of versioned stores."""
 SINCE = "_since"
-"""The place of a row in a suppression's buffer, a time; a value column of such stores."""
+"""A row's position in a suppression's buffer, as a time; a value column of such stores."""
 BOOKKEEPING = (WRITTEN, GONE, SINCE)
 
 
@@ -29,7 +29,7 @@ def key_value_spec(
     ttl_ms: int | None = None,
     expires_by: StoreClock = StoreClock.STREAM_TIME,
 ) -> StoreSpec:
-    """One row a key. With ``ttl_ms`` a row lives that long after its last write, by either clock."""
+    """One row per key. With ``ttl_ms`` a row lives that long after its last write, by either clock."""
     if ttl_ms is not None and expires_by is StoreClock.WALL_CLOCK:
         value = pl.Schema({**value, WRITTEN: TIME})
     return StoreSpec(
@@ -38,15 +38,15 @@ def key_value_spec(
 
 
 def window_spec(name: str, key: pl.Schema, value: pl.Schema, *, size_ms: int, retention_ms: int) -> StoreSpec:
-    """One row a key and window of ``size_ms``; a window lives for ``retention_ms`` of stream time from its start.
+    """One row per key and window of ``size_ms``; a window lives for ``retention_ms`` of stream time from its start.
 
     Raises:
-        ValueError: The retention is shorter than the windows are.
+        ValueError: The retention is shorter than the windows.
     """
     if retention_ms < size_ms:
         raise ValueError(
-            f"store {name!r} keeps windows for {retention_ms} ms, and they are {size_ms} ms long; "
-            "keep them for that long at least"
+            f"store {name!r} keeps windows for {retention_ms} ms, but they are {size_ms} ms long; "
+            "keep them for at least that long"
         )
     return StoreSpec(
         name=name,
@@ -59,7 +59,7 @@ def window_spec(name: str, key: pl.Schema, value: pl.Schema, *, size_ms: int, re
 
 
 def session_spec(name: str, key: pl.Schema, value: pl.Schema, *, retention_ms: int) -> StoreSpec:
-    """One row a key and session; a session lives for ``retention_ms`` of stream time from its end."""
+    """One row per key and session; a session lives for ``retention_ms`` of stream time from its end."""
     return StoreSpec(
         name=name,
         key=pl.Schema({**key, "window_start": TIME, "window_end": TIME}),
@@ -70,8 +70,8 @@ def session_spec(name: str, key: pl.Schema, value: pl.Schema, *, retention_ms: i
 
 
 def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: int) -> StoreSpec:
-    """One row a key and version; versions older than ``history_ms`` of stream time are neither kept nor taken,
-    but the newest of a key stays."""
+    """One row per key and version; versions that were replaced more than ``history_ms`` of stream time ago are dropped,
+    and puts older than that are refused. The newest version of a key stays."""
     return StoreSpec(
         name=name,
         key=pl.Schema({**key, VALID_FROM: TIME}),
@@ -82,7 +82,7 @@ def versioned_spec(name: str, key: pl.Schema, value: pl.Schema, *, history_ms: i
 
 
 def buffer_spec(name: str, key: pl.Schema, value: pl.Schema) -> StoreSpec:
-    """A suppression's buffer: one row a key, found by key and in the order of their places; tombstones are rows."""
+    """A suppression's buffer: one row per key, found by key and in the order of position; tombstones are rows, too."""
     return StoreSpec(name=name, key=key, value=pl.Schema({**value, SINCE: TIME, GONE: pl.Boolean()}))
 
 

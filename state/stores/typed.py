@@ -1,4 +1,4 @@
-"""A store's typed rows over the bytes of a session or reader: gather keys, fetch, compute on columns, write.
+"""A store's typed rows over the bytes of a session or view: gather keys, fetch, compute on columns, write.
 
 Bytes and their order are ``weir.state.stores.codec``; transactions are ``weir.state.engine``.
 """
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader, StateSession
+from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, long_key_hashes, shortened, whole
 from weir.state.types import StoreSpec
@@ -20,7 +20,7 @@ from weir.state.types import StoreSpec
 class TypedStore:
     """One store as columns. Rows are the value columns and ``_ts`` (Int64, ms)."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView) -> None:
         self.spec = spec
         self.rows = RowCodec(spec.value)
         self._codec = KeyCodec(spec.key, spec.kind)
@@ -28,33 +28,33 @@ class TypedStore:
         self._long: dict[bytes, bytes] = {}
 
     def encode(self, frame: pl.DataFrame) -> list[bytes]:
-        """The store's keys for the key columns of ``frame``, in the order of its rows; shortened where too long."""
+        """The store's keys for the key columns of ``frame``, in the order of its rows; shortened if too long."""
         return self.hold(self.whole_keys(frame))
 
     def whole_keys(self, frame: pl.DataFrame) -> list[bytes]:
-        """The keys of ``frame`` at their full length, to compute bounds from."""
+        """The keys of ``frame`` in full length, to compute bounds from."""
         return self._codec.encode(frame)
 
     def prefixes(self, frame: pl.DataFrame) -> list[bytes]:
-        """What the whole keys begin with whose first columns are those of ``frame`` (key-value stores only)."""
+        """For each row of ``frame``, the prefix of all whole keys with its first columns (key-value stores only)."""
         return self._codec.prefixes(frame)
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
-        """The key columns of keys that the store holds, in order."""
+        """The key columns of keys as the store holds them, in order."""
         return self._codec.decode(self.whole(keys))
 
     def hold(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Whole keys as the store holds them; those that are shortened are written with their rows."""
+        """Whole keys as the store holds them; the whole forms of shortened ones are written with their rows."""
         held, long = shortened(self.spec.name, keys)
         self._long |= long
         return held
 
     def whole(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The inverse of ``hold``, for keys that the store holds."""
+        """The inverse of ``hold``, for keys that are in the store."""
         return whole(keys, partial(self._view.get_many, LONG_KEYS))
 
     def window_upper(self, start_ms: int) -> bytes:
-        """The bound below which lie all keys with ``window_start < start_ms`` (window stores only)."""
+        """The exclusive upper bound of all keys with ``window_start < start_ms`` (window stores only)."""
         return self._codec.window_upper(start_ms)
 
     def fetch(self, keys: Sequence[bytes]) -> pl.DataFrame:
@@ -64,11 +64,11 @@ class TypedStore:
         return self.rows.decode(values).with_columns(found)
 
     def write(self, keys: Sequence[bytes], rows: pl.DataFrame) -> None:
-        """Put one row a key (value columns and ``_ts``), the keys as ``encode`` gave them; needs a session."""
+        """Put one row per key (value columns and ``_ts``), with keys from ``encode``; needs a session."""
         self.write_bytes(keys, self.rows.encode(rows))
 
     def write_bytes(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """As ``write``, for rows that are packed already."""
+        """Like ``write``, for rows that are already packed."""
         self._session.put_many(self.spec.name, keys, values)
         if self._long:
             hashes = [digest for digest in long_key_hashes(keys) if digest in self._long]
@@ -86,7 +86,7 @@ class TypedStore:
         return [key for key, _ in pairs], self.rows.decode([value for _, value in pairs])
 
     def get(self, **key: Any) -> dict[str, Any] | None:
-        """The row of one key, given by its columns: value columns and ``_ts``; None where there is none."""
+        """The row of one key, given by its columns: value columns and ``_ts``; None if there is none."""
         frame = pl.DataFrame({name: [value] for name, value in key.items()}, schema=self.spec.key)
         row = self.fetch(self.encode(frame)).row(0, named=True)
         return row if row.pop("_found") else None

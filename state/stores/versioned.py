@@ -1,8 +1,8 @@
-"""Versioned stores: the versions of each key with the time from which each holds, as of any time of the history.
+"""Versioned stores: each key's versions, with the time from which each is valid, readable as of any time.
 
-A version holds until the next of its key begins. Keys are ordered by key, then that time, so that the version as of
-a time is one seek. A delete is a version too, which says that there is nothing. How long versions are kept, and how
-late a put may come, is one setting, the history, as in Kafka Streams; the newest version of a key never expires.
+A version is valid until the next one of its key begins. Keys are ordered by key, then that time, so that the version as
+of a time is one seek. A delete is a version, too, one that says there is nothing. How long versions are kept and how
+late a put may arrive is one setting, the history, as in Kafka Streams; the newest version of a key never expires.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import polars as pl
 
-from weir.state.engine.contract import StateReader
-from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Store, StoreTime
+from weir.state.engine.contract import StateView
+from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Store, StoreTime
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import GONE
 from weir.state.types import StoreSpec
 
 NOT_PUT = -(1 << 63)
-"""What ``put`` gives for a version that is too old to be kept."""
+"""What ``put`` returns for a version that is too old to be kept."""
 VALID_TO_UNDEFINED = -1
-"""What ``put`` gives for a version that is the newest of its key."""
+"""What ``put`` returns for a version that is the newest of its key."""
 
 
 class _Version(NamedTuple):
@@ -33,14 +33,14 @@ class _Version(NamedTuple):
 
 
 class _Aged(NamedTuple):
-    """Keys that the store holds, with the times at which their versions began to grow old, and begin to now."""
+    """Keys as the store holds them, with the times from which their versions' age counted and does now."""
 
     before: list[tuple[bytes, int]]
     now: list[tuple[bytes, int]]
 
 
 class VersionedRow(NamedTuple):
-    """A row that holds in ``[valid_from_ms, valid_to_ms)``; None: until another comes."""
+    """A row valid in ``[valid_from_ms, valid_to_ms)``; None means until a newer one is put."""
 
     value: Row
     valid_from_ms: int
@@ -50,20 +50,20 @@ class VersionedRow(NamedTuple):
 class VersionedStore(Store):
     """Rows by key and time."""
 
-    def __init__(self, spec: StoreSpec, view: StateReader, time: StoreTime | None = None) -> None:
+    def __init__(self, spec: StoreSpec, view: StateView, time: StoreTime | None = None) -> None:
         super().__init__(spec, view, time)
         self._index = ExpiryIndex(spec, view)
 
     def put(self, key: Key, row: Row | None, timestamp_ms: int) -> int:
-        """Add the version of ``key`` that holds from ``timestamp_ms``, in place of one that holds from then; None
+        """Add a version of ``key`` that is valid from ``timestamp_ms``, replacing one that begins at that time; None
         says that there is nothing.
 
-        Gives the time to which it holds, ``VALID_TO_UNDEFINED`` for the newest of its key, or ``NOT_PUT`` when it
-        is older than the history, which is counted.
+        Returns the time until which it is valid, ``VALID_TO_UNDEFINED`` if it is the newest of its key, or ``NOT_PUT``
+        if it is older than the history; such puts are counted.
 
         Raises:
             ValueError: The key is null.
-            TypeError: Key or row are not of the store's columns.
+            TypeError: The key or row does not have the store's columns.
         """
         body = self._body(key)
         nothing = dict.fromkeys(self._shown) if row is None else row
@@ -76,16 +76,16 @@ class VersionedStore(Store):
         )
 
     def get(self, key: Key, as_of_ms: int | None = None) -> VersionedRow | None:
-        """The newest version, or the one that holds at ``as_of_ms``; None where there is nothing.
+        """The newest version, or the one valid at ``as_of_ms``; None if there is nothing.
 
-        Before the history only a version that is the newest of its key is found.
+        For times before the history, only a version that is the newest of its key is found.
         """
         return self._get_as_of(self._body(key), as_of_ms)
 
     def delete(self, key: Key, timestamp_ms: int) -> VersionedRow | None:
-        """Put that there is nothing from ``timestamp_ms``, and give the version that held then.
+        """Record that there is nothing from ``timestamp_ms`` on, and return the version that was valid then.
 
-        None, too, when that is older than the history.
+        Returns None, too, if that time is older than the history.
         """
         body = self._body(key)
         found = None if self._is_too_old(timestamp_ms) else self._get_as_of(body, timestamp_ms)
@@ -95,11 +95,11 @@ class VersionedStore(Store):
     def versions(
         self, key: Key, from_ms: int | None = None, to_ms: int | None = None, *, oldest_first: bool = False
     ) -> Iterator[VersionedRow]:
-        """Versions that hold at some time from ``from_ms`` through ``to_ms``, both included, newest first."""
+        """Versions valid at some time from ``from_ms`` through ``to_ms``, both inclusive, newest first."""
         body, oldest_ms = self._body(key), self._oldest_live_ms()
         lower = body if from_ms is None else (self._at(body, from_ms) or (body,))[0]
         found, valid_to_ms = [], None
-        for held, value in self._range(body, body + BEHIND_TIMES, reverse=True):
+        for held, value in self._range(body, body + AFTER_TIMES, reverse=True):
             whole = self._whole(held)
             valid_from_ms = _time_of(whole)
             is_old = valid_to_ms is not None and oldest_ms is not None and valid_to_ms < oldest_ms
@@ -111,9 +111,9 @@ class VersionedStore(Store):
         return iter(reversed(found) if oldest_first else found)
 
     def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Rows aligned with ``keys``: key columns, and ``as_of_ms`` (Int64) where not the newest are asked for.
+        """Rows aligned with ``keys``: key columns, and ``as_of_ms`` (Int64) unless the newest are wanted.
 
-        These, value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_found``.
+        Key columns, value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_found``.
         """
         as_of = keys["as_of_ms"].to_list() if "as_of_ms" in keys.columns else [None] * keys.height
         bodies = self._bodies(keys)
@@ -123,11 +123,11 @@ class VersionedStore(Store):
         return pl.concat([keys.select(self._keys.columns.names()), rows.with_columns(found)], how="horizontal")
 
     def versions_at(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The versions of ``keys`` that hold at ``_as_of`` (Int64, ms) where there is such a column, else the newest,
-        however old and deletions included.
+        """The versions of ``keys`` valid at ``_as_of`` (Int64, ms), or the newest if there is no such column; includes
+        deletions, and versions of any age.
 
         Aligned with ``keys``: value columns, ``_ts`` (Int64, ms), which is when the version began, and ``_gone``; null
-        where the key had none.
+        if the key had none.
         """
         as_of = keys["_as_of"].to_list() if "_as_of" in keys.columns else [None] * keys.height
         found = [self._at(body, as_of_ms) for body, as_of_ms in zip(self._bodies(keys), as_of, strict=True)]
@@ -137,11 +137,11 @@ class VersionedStore(Store):
     def put_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Put versions in order: key columns, value columns, ``_ts`` (Int64, ms), ``_deleted``.
 
-        Gives those that were put; those older than the history are not, and counted.
+        Returns those that were put; those older than the history are dropped and counted.
         """
         rows = rows.filter(self._admit(rows["_ts"]))
         values = self.columns.rows.encode(rows.rename({"_deleted": GONE}))
-        by_key: dict[bytes, dict[int, _Version]] = {}  # of one key and time the last stands
+        by_key: dict[bytes, dict[int, _Version]] = {}  # the last version of a key and time wins
         versions_in_order = map(_Version, values, rows["_deleted"].to_list())
         for body, time_ms, version in zip(self._bodies(rows), rows["_ts"].to_list(), versions_in_order, strict=True):
             by_key.setdefault(body, {})[time_ms] = version
@@ -157,7 +157,7 @@ class VersionedStore(Store):
         return rows
 
     def expire(self) -> pl.DataFrame:
-        """Delete versions that another replaced before the history, and give them. To be called once an epoch."""
+        """Delete versions that were replaced before the history, and return them. To be called once per epoch."""
         oldest_ms = self._oldest_live_ms()
         due = [] if oldest_ms is None else self._index.between(None, oldest_ms - 1)
         expired = self.frame_of(self._held_rows([key for key, _ in due]))
@@ -166,7 +166,7 @@ class VersionedStore(Store):
         return expired
 
     def _append(self, in_order: Mapping[bytes, tuple[HeldRow | None, list[tuple[int, _Version]]]]) -> None:
-        """Put versions behind the newest ones of their keys, or in their places, all together."""
+        """Put versions after the newest ones of their keys, or in their places, all together."""
         keys: list[bytes] = []
         versions: list[tuple[int, int | None, _Version]] = []
         aged = _Aged([], [])
@@ -193,7 +193,7 @@ class VersionedStore(Store):
         return VALID_TO_UNDEFINED if valid_to_ms is None else valid_to_ms
 
     def _end(self, old: HeldRow, valid_to_ms: int | None, time_ms: int, aged: _Aged) -> None:
-        """Let a version that held until ``valid_to_ms`` end at ``time_ms``, where another begins or takes its place."""
+        """End a version that was valid until ``valid_to_ms`` at ``time_ms``, where another begins or replaces it."""
         since_ms, version = _time_of(old[0]), _Version(old[1], self._is_gone(old[1]))
         before_ms = _due_ms(since_ms, valid_to_ms, version)
         due_ms = None if since_ms == time_ms else _due_ms(since_ms, time_ms, version)
@@ -203,7 +203,7 @@ class VersionedStore(Store):
             aged.now.extend([] if due_ms is None else [(held, due_ms)])
 
     def _write(self, keys: list[bytes], versions: list[tuple[int, int | None, _Version]], aged: _Aged) -> None:
-        """Put down versions, each with its begin and end, and when they and the ``aged`` ones grow old."""
+        """Write versions, each with its begin and end, and update when they and the ``aged`` ones expire."""
         held = self.columns.hold(keys)
         due = [
             (key, due_ms)
@@ -215,7 +215,7 @@ class VersionedStore(Store):
         self.columns.write_bytes(held, [version.value for _, _, version in versions])
 
     def _admit(self, times_ms: pl.Series) -> pl.Series:
-        """As in other stores, but a row just as old as the history is in time."""
+        """As in other stores, except that a row exactly as old as the history is in time."""
         stream_time = self._move(times_ms)
         if self.spec.retention_ms is None:
             return times_ms.is_not_null()
@@ -250,13 +250,13 @@ class VersionedStore(Store):
         return found[1]
 
     def _at(self, body: bytes, as_of_ms: int | None) -> HeldRow | None:
-        """Whole key and value of the version that holds at a time, None: the newest."""
-        upper = body + (BEHIND_TIMES if as_of_ms is None else time_bytes(as_of_ms + 1))
+        """Whole key and value of the version valid at a time; None: the newest."""
+        upper = body + (AFTER_TIMES if as_of_ms is None else time_bytes(as_of_ms + 1))
         return self._first_of(body, upper, reverse=True)
 
     def _after(self, body: bytes, time_ms: int) -> HeldRow | None:
         """Whole key and value of the first version that begins later."""
-        return self._first_of(body + time_bytes(time_ms + 1), body + BEHIND_TIMES, reverse=False)
+        return self._first_of(body + time_bytes(time_ms + 1), body + AFTER_TIMES, reverse=False)
 
     def _first_of(self, lower: bytes, upper: bytes, reverse: bool) -> HeldRow | None:
         row = self._first(lower, upper, reverse)
@@ -275,5 +275,5 @@ def _time_of(key: bytes) -> int:
 
 
 def _due_ms(since_ms: int, valid_to_ms: int | None, version: _Version) -> int | None:
-    """From when on a version grows old: one that says that there is nothing at once, others once they are replaced."""
+    """The time from which a version's age counts: its begin if it says that there is nothing, else its replacement."""
     return since_ms if version.is_gone else valid_to_ms

@@ -1,9 +1,9 @@
-"""Window stores: one row a key and window, found by key and time, expired by stream time.
+"""Window stores: one row per key and window, found by key and time, expired by stream time.
 
-Keys begin with the window's start, so that closing windows, or reading all of a time, is one range. Reading one
-key goes from one start that the store holds to the next by seeks: its cost grows with the number of starts between
-the bounds (14 microseconds each, measured with a million windows), not with the number of keys. Assigning records
-to windows belongs to ``weir.pipelines.operators``; bounds are inclusive, as Kafka Streams has them.
+Keys begin with the window's start, so that closing windows, or reading all windows of a time, is one range. Reading one
+key seeks from each start in the store to the next: its cost grows with the number of starts between the bounds (14
+microseconds each, measured with a million windows), not with the number of keys. Assigning records to windows belongs
+to ``weir.pipelines.operators``; bounds are inclusive, as in Kafka Streams.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Generic, NamedTuple, TypeVar
 
 import polars as pl
 
-from weir.state.stores.access import BEHIND_TIMES, HeldRow, Key, Row, Scan, Store, ValueAndTimestamp
+from weir.state.stores.access import AFTER_TIMES, HeldRow, Key, Row, Scan, Store, ValueAndTimestamp
 from weir.state.stores.codec import TIME_BYTES, time_bytes
 
 V = TypeVar("V")
 
 
 class WindowKey(NamedTuple):
-    """A key and its window, in ms. Windows end before ``end_ms``, sessions at it."""
+    """A key and its window, in ms. A window ends before ``end_ms``, a session at it."""
 
     key: Key
     start_ms: int
@@ -31,16 +31,16 @@ Entry = tuple[WindowKey, V]
 
 
 class _WindowRows(Store, Generic[V]):
-    """What both window stores do; they differ in what they show of a row."""
+    """What both window stores share; they differ in how they show a row."""
 
     def put(self, key: Key, row: Row | None, start_ms: int, timestamp_ms: int | None = None) -> None:
         """Set the row of the key's window that starts at ``start_ms``; None deletes it.
 
-        A window that has expired is dropped and counted; its start moves stream time all the same.
+        A window that has expired is dropped and counted; its start advances stream time all the same.
 
         Raises:
             ValueError: The key is null, or the store's windows have no common size.
-            TypeError: Key or row are not of the store's columns.
+            TypeError: The key or row does not have the store's columns.
         """
         if self.spec.window_size_ms is None:
             raise ValueError(f"the windows of store {self.spec.name!r} have no common size; put them with put_rows")
@@ -56,29 +56,29 @@ class _WindowRows(Store, Generic[V]):
             self.columns.write_bytes(held, [self._pack(row, timestamp_ms)])
 
     def fetch(self, key: Key, start_ms: int) -> V | None:
-        """The row of the key's window that starts at ``start_ms``; None where there is none."""
+        """The row of the key's window that starts at ``start_ms``; None if there is none."""
         body = self._body(key)
         row = next(self._of_key(body, start_ms, start_ms, False), None)
         return None if row is None else self._show(row[1])
 
     def fetch_between(self, key: Key, from_ms: int | None = None, to_ms: int | None = None) -> Scan[Entry[V]]:
-        """The key's windows with starts from ``from_ms`` through ``to_ms``, oldest first; None is no bound."""
+        """The key's windows with starts from ``from_ms`` through ``to_ms``, oldest first; None means no bound."""
         return Scan(self, self._of_key(self._body(key), from_ms, to_ms, False), self._entry)
 
     def backward_fetch_between(self, key: Key, from_ms: int | None = None, to_ms: int | None = None) -> Scan[Entry[V]]:
-        """As ``fetch_between``, newest first."""
+        """Like ``fetch_between``, newest first."""
         return Scan(self, self._of_key(self._body(key), from_ms, to_ms, True), self._entry)
 
     def fetch_keys(
         self, lower: Key | None, upper: Key | None, from_ms: int | None = None, to_ms: int | None = None
     ) -> Scan[Entry[V]]:
-        """Windows of the keys from ``lower`` through ``upper``, by start, then key; None is no bound."""
+        """Windows of the keys from ``lower`` through ``upper``, by start, then key; None means no bound."""
         return Scan(self, self._of_keys(lower, upper, from_ms, to_ms, False), self._entry)
 
     def backward_fetch_keys(
         self, lower: Key | None, upper: Key | None, from_ms: int | None = None, to_ms: int | None = None
     ) -> Scan[Entry[V]]:
-        """As ``fetch_keys``, newest start first, greatest key first."""
+        """Like ``fetch_keys``, newest start first, greatest key first."""
         return Scan(self, self._of_keys(lower, upper, from_ms, to_ms, True), self._entry)
 
     def fetch_all(self, from_ms: int | None = None, to_ms: int | None = None) -> Scan[Entry[V]]:
@@ -86,7 +86,7 @@ class _WindowRows(Store, Generic[V]):
         return Scan(self, self._of_times(from_ms, to_ms, False), self._entry)
 
     def backward_fetch_all(self, from_ms: int | None = None, to_ms: int | None = None) -> Scan[Entry[V]]:
-        """As ``fetch_all``, newest start first, greatest key first."""
+        """Like ``fetch_all``, newest start first, greatest key first."""
         return Scan(self, self._of_times(from_ms, to_ms, True), self._entry)
 
     def all(self) -> Scan[Entry[V]]:
@@ -98,7 +98,7 @@ class _WindowRows(Store, Generic[V]):
         return self.backward_fetch_all()
 
     def get_rows(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """Rows aligned with ``keys`` (all key columns): these, value columns, ``_ts``, ``_found``."""
+        """Rows aligned with ``keys`` (all key columns): the key columns, value columns, ``_ts``, ``_found``."""
         rows = self.columns.fetch(self.columns.encode(keys))
         keys = keys.select(self.spec.key.names())
         live = keys.get_column("window_start").dt.timestamp("ms") >= self._from(None)
@@ -106,7 +106,7 @@ class _WindowRows(Store, Generic[V]):
         return pl.concat([keys, rows.with_columns(pl.col("_found") & live)], how="horizontal")
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Put rows in order, the last of a key and window stands: key columns, value columns, ``_ts``."""
+        """Put rows in order; the last row of a key and window wins: key columns, value columns, ``_ts``."""
         starts = rows.get_column("window_start").dt.timestamp("ms")
         rows = rows.filter(self._admit(starts)).unique(self.spec.key.names(), keep="last", maintain_order=True)
         self.columns.write(self.columns.encode(rows), rows)
@@ -116,7 +116,7 @@ class _WindowRows(Store, Generic[V]):
         self.columns.delete(self.columns.encode(keys))
 
     def expire(self) -> pl.DataFrame:
-        """Delete the windows that have expired and give them, by start, then key. To be called once an epoch."""
+        """Delete the windows that have expired and return them, by start, then key. To be called once per epoch."""
         oldest_ms = self._oldest_live_ms()
         rows = [] if oldest_ms is None else list(self._view.scan(self.spec.name, b"", time_bytes(oldest_ms)))
         expired = self.frame_of(rows)
@@ -136,19 +136,19 @@ class _WindowRows(Store, Generic[V]):
 
     def _of_key(self, body: bytes, from_ms: int | None, to_ms: int | None, reverse: bool) -> Iterator[HeldRow]:
         for start in self._starts(from_ms, to_ms, reverse):
-            yield from self._range(start + body, start + body + BEHIND_TIMES, reverse)
+            yield from self._range(start + body, start + body + AFTER_TIMES, reverse)
 
     def _of_keys(
         self, lower: Key | None, upper: Key | None, from_ms: int | None, to_ms: int | None, reverse: bool
     ) -> Iterator[HeldRow]:
         first = b"" if lower is None else self._body(lower)
-        last = None if upper is None else self._body(upper) + BEHIND_TIMES
+        last = None if upper is None else self._body(upper) + AFTER_TIMES
         for start in self._starts(from_ms, to_ms, reverse):
             end = _next_start(start) if last is None else start + last
             yield from self._range(start + first, end, reverse)
 
     def _starts(self, from_ms: int | None, to_ms: int | None, reverse: bool) -> Iterator[bytes]:
-        """The starts that the store holds between the bounds, each found by one seek."""
+        """The starts in the store between the bounds, each found by one seek."""
         lower, upper = time_bytes(self._from(from_ms)), None if to_ms is None else time_bytes(to_ms + 1)
         while upper is None or lower < upper:
             row = self._view.first(self.spec.name, lower, upper, reverse=reverse)
@@ -163,14 +163,14 @@ class _WindowRows(Store, Generic[V]):
 
 
 class WindowStore(_WindowRows[Row]):
-    """One row a key and window."""
+    """One row per key and window."""
 
     def _show(self, value: bytes) -> Row:
         return self._unpack(value).value
 
 
 class TimestampedWindowStore(_WindowRows[ValueAndTimestamp]):
-    """One row a key and window, shown with the timestamp it was put with."""
+    """One row per key and window, shown with the timestamp that it was put with."""
 
     def _show(self, value: bytes) -> ValueAndTimestamp:
         return self._unpack(value)

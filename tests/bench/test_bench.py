@@ -32,7 +32,7 @@ def test_every_event_has_the_same_size_and_its_fields(event_bytes):
     assert first["amount"] == 10 + 1_000_000 % 90
 
 
-def test_events_do_not_depend_on_how_they_are_cut():
+def test_events_do_not_depend_on_the_batches_they_are_made_in():
     parts = pl.concat([event_frame(0, 700, SMALL_BYTES), event_frame(700, 1_000, SMALL_BYTES)])
     assert_frame_equal(parts, event_frame(0, 1_000, SMALL_BYTES))
 
@@ -41,10 +41,10 @@ def test_events_do_not_depend_on_how_they_are_cut():
 def test_events_spread_over_all_keys():
     counts = event_frame(0, 1_000_000, SMALL_BYTES)["key"].value_counts()["count"]
     assert len(counts) == KEYS
-    assert counts.max() < 60  # of 20 on average
+    assert counts.max() < 60  # the average is 20
 
 
-def test_memory_is_that_of_all_processes_below():
+def test_memory_includes_all_descendants():
     process = subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout.readline() == "ready\n"
@@ -52,7 +52,7 @@ def test_memory_is_that_of_all_processes_below():
         process.stdin.write("\n")
 
 
-def test_a_failed_run_says_what_it_printed_last():
+def test_a_failed_run_reports_its_last_output():
     with pytest.raises(BenchError, match=r"the job ended with code 3:\nno broker"):
         run_json([sys.executable, "-c", "import sys; print('no broker', file=sys.stderr); sys.exit(3)"], "the job")
 

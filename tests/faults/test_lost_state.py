@@ -181,7 +181,7 @@ DAMAGES: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: put(shop, POSITIONS_KEY, b"\xc1garbage", state=shop.committed.state),
         "cannot be read",
     ),
-    "rows are gone": (lose_rows, "holds 4 rows, and 5 were written"),
+    "rows are gone": (lose_rows, "holds 4 rows, but 5 were written"),
     "another format version": (lambda shop: change_identity(shop.instance, format_version=0), "format version 0"),
     "no identity": (lambda shop: (shop.instance / "instance.json").unlink(), "instance.json cannot be read"),
     "the machine was restarted": (lambda shop: change_identity(shop.instance, boot_id="before"), "has restarted"),
@@ -317,7 +317,7 @@ def test_pages_that_end_the_process_are_found_by_the_deaths(tmp_path):
         for _ in range(4)
     ]
     assert [end.returncode for end in ends] == [-6, -6, -6, 1], ends[0].stderr
-    assert "3 processes died over it" in ends[3].stderr
+    assert "3 processes died" in ends[3].stderr
 
 
 def test_a_commit_interval_of_hours_does_not_lose_what_a_restore_found_uncommitted(shop, monkeypatch):

@@ -1,4 +1,4 @@
-"""The callback in C against a list in Python: what it takes, where it stops, and what it leaves in memory."""
+"""The C callback against a Python list: which records it takes, where it stops, and what memory it leaves behind."""
 
 import ctypes
 
@@ -36,7 +36,7 @@ BOUND = st.integers(0, 200)
 
 @pytest.fixture(scope="module")
 def feed():
-    """Feeds records to columns as librdkafka does, until they ask it to stop; gives how many it took."""
+    """Feeds records to columns as librdkafka does, until they ask it to stop; returns how many were taken."""
     stopped = []
     timestamp_of = TimestampOf(lambda message, kind: message.contents.timestamp_ms)
     stop = Stop(lambda client: stopped.append(client))
@@ -98,7 +98,7 @@ def test_columns_hold_what_a_list_would(feed, records, start, end, until_ms, max
     assert feed.columns.frame().rows() == [], "handed out once"
 
 
-def test_what_was_handed_out_outlives_the_columns_it_came_from(feed):
+def test_frames_outlive_the_columns_they_came_from(feed):
     bounds(feed)
     value = b"a value that is longer than twelve bytes"
     feed([record(b"k%d" % number, value, number, number) for number in range(5_000)])
@@ -108,7 +108,7 @@ def test_what_was_handed_out_outlives_the_columns_it_came_from(feed):
     assert first["value"].unique().to_list() == [value]
 
 
-def test_an_error_ends_the_batch_behind_the_records_before_it(feed):
+def test_an_error_ends_the_batch_after_the_records_before_it(feed):
     found = bounds(feed)
     text = b"Broker: no permission"
     failed = Message(29, None, 0, text, len(text), None, 0, 4, 0)
@@ -119,7 +119,7 @@ def test_an_error_ends_the_batch_behind_the_records_before_it(feed):
     assert found.error_text == b"x" * (ERROR_BYTES - 1)
 
 
-def test_the_partitions_end_ends_no_batch_and_is_told_where_nothing_is_behind_it(feed):
+def test_the_partitions_end_does_not_end_a_batch_and_is_reported_if_no_record_follows(feed):
     found = bounds(feed)
     end = [Message(-191, None, 0, b"", 0, None, 0, offset, 0) for offset in range(4)]
     assert feed([record(b"k", b"v", 1, 2), end[3], record(b"k", b"v", 1, 3)]) == 3
@@ -128,7 +128,7 @@ def test_the_partitions_end_ends_no_batch_and_is_told_where_nothing_is_behind_it
     assert (found.error, found.error_offset, found.rows) == (-191, 3, 2)
 
 
-def test_frames_that_are_dropped_give_their_memory_back(feed):
+def test_dropped_frames_release_their_memory(feed):
     process = psutil.Process()
     messages = [record(b"k", b"x" * 100_000, 0, number) for number in range(100)]
 

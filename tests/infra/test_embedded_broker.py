@@ -1,4 +1,4 @@
-"""The embedded broker belongs to its folder: started by who needs it, ended after the last, kept on request."""
+"""The embedded broker belongs to its folder: started by its first user, ended after its last, kept on request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ with broker_for(Settings(dir=sys.argv[1])) as bootstrap_servers:
 
 @pytest.fixture
 def embedded(settings):
-    """The broker of a fresh folder, ended for sure when the test is over."""
+    """The broker of a fresh folder, certain to be ended when the test is over."""
     broker = EmbeddedBroker(settings.kafka_dir)
     yield broker
     pids = processes_of(broker)
@@ -57,7 +57,7 @@ def start_user(settings) -> subprocess.Popen:
     )
 
 
-def test_two_commands_share_a_broker_that_ends_after_the_last_even_when_both_are_killed(settings, embedded):
+def test_two_commands_share_a_broker_that_ends_after_the_last_even_if_both_are_killed(settings, embedded):
     first, second = start_user(settings), start_user(settings)
     address = first.stdout.readline()
     assert second.stdout.readline() == address
@@ -92,7 +92,7 @@ def test_records_and_address_survive_a_kill_of_supervisor_and_kafka(settings, em
     assert values == [str(number).encode() for number in range(100)]
 
 
-def test_kafka_that_dies_while_in_use_is_started_again_at_the_same_address(settings, embedded):
+def test_kafka_that_dies_while_in_use_is_restarted_at_the_same_address(settings, embedded):
     with broker_for(settings) as address:
         kafka = processes_of(embedded)[1]
         if class_archive("kafka").is_file():  # not where this Java has no jcmd
@@ -110,10 +110,10 @@ def test_start_keeps_it_up_until_stop(settings, embedded):
         assert embedded.stop() is False  # in use
     assert embedded.stop() is True
     assert not embedded.is_supervised()
-    assert embedded.stop() is True  # again changes nothing
+    assert embedded.stop() is True  # stopping again changes nothing
 
 
-def test_a_taken_port_is_given_up_for_another(settings, embedded):
+def test_a_taken_port_is_replaced_by_another(settings, embedded):
     with broker_for(settings) as first:
         pass
     wait_for(lambda: not embedded.is_supervised(), "the broker has ended")
@@ -133,21 +133,21 @@ def test_a_deleted_folder_ends_its_broker(settings, embedded):
     wait_for(lambda: not any(start_ticks(pid) for pid in pids), "the broker has ended")
 
 
-def test_a_folder_that_kafka_cannot_use_is_an_error_that_names_the_log(settings, embedded):
+def test_for_a_folder_that_kafka_cannot_use_the_error_names_the_log(settings, embedded):
     embedded.files.data.mkdir(parents=True)
     (embedded.files.data / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=77\n")
     with pytest.raises(BrokerStartError, match=rf"did not start: Kafka ended with code .* \(log: {embedded.files.log}"):
         embedded.keep()
 
 
-def test_a_user_s_own_kafka_starts_nothing(settings):
+def test_with_your_own_kafka_nothing_is_started(settings):
     own = settings.model_copy(update={"bootstrap_servers": "kafka.example:9092"})
     with broker_for(own) as bootstrap_servers:
         assert bootstrap_servers == "kafka.example:9092"
     assert not settings.kafka_dir.exists()
 
 
-def test_missing_jars_are_an_error_that_names_the_command(settings, monkeypatch):
+def test_for_missing_jars_the_error_names_the_command(settings, monkeypatch):
     def missing(name):
         raise JarsError(name, "not fetched yet; run `weir setup`")
 

@@ -1,4 +1,4 @@
-"""The jars that set-up fetched: complete, of the versions asked for, and nothing that PySpark has already."""
+"""The jars that set-up fetched: complete, in the versions asked for, without those that PySpark has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def test_every_default_set_is_complete_after_set_up():
     assert "kafka_2.13-4.3.1.jar" in names["kafka"]
 
 
-def test_delta_brings_no_second_copy_of_what_pyspark_has():
+def test_delta_adds_no_second_copy_of_what_pyspark_has():
     present = {jars._artifact(jar) for jar in jars._pyspark_jars().glob("*.jar")}
     assert not present & {jars._artifact(jar) for jar in jars.jars("delta")}
 
 
-def test_a_set_of_other_versions_counts_as_missing_and_the_command_is_named(tmp_path, monkeypatch):
+def test_a_set_with_other_versions_counts_as_missing_and_the_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(jars.sys, "prefix", str(tmp_path))
     folder = tmp_path / "share" / "weir" / "jars" / "kafka"
     folder.mkdir(parents=True)
@@ -29,4 +29,4 @@ def test_a_set_of_other_versions_counts_as_missing_and_the_command_is_named(tmp_
 
 def test_an_unknown_set_is_refused(capsys):
     assert jars.main(["zookeeper"]) == 1
-    assert "no such set; there are delta, kafka, streams" in capsys.readouterr().err
+    assert "choose from delta, kafka, streams" in capsys.readouterr().err

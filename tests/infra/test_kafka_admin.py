@@ -1,4 +1,4 @@
-"""Questions to a cluster: right answers, and errors that say whether trying again helps."""
+"""Queries to a cluster: right answers, and errors that say whether trying again helps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_end_offsets_count_records_and_stop_at_an_open_transaction(kafka_admin, 
     assert kafka_admin.end_offsets(wanted) == {(name, 0): 0, (name, 1): 5}
     assert kafka_admin.end_offsets(wanted, is_committed=False)[name, 1] == 6
     open_one.commit_transaction(10)
-    until = time.monotonic() + 10  # the broker writes the marker after its answer; it has an offset too
+    until = time.monotonic() + 10  # the broker writes the marker, which has an offset, too, after its answer
     while kafka_admin.end_offsets(wanted)[name, 1] != 7:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -47,7 +47,7 @@ def test_topics_are_created_once_and_counted(kafka_admin, topic):
 
 
 @pytest.mark.broker
-def test_what_does_not_exist_is_named(kafka_admin, topic):
+def test_topics_and_partitions_that_do_not_exist_are_named(kafka_admin, topic):
     name = topic(1)
     with pytest.raises(UnknownTopicError, match=f"partition 4 of '{name}' does not exist"):
         kafka_admin.end_offsets([(name, 0), (name, 4)])
@@ -86,8 +86,8 @@ def test_a_misspelt_client_property_is_named():
         KafkaError.OFFSET_NOT_AVAILABLE,
     ],
 )
-def test_a_leader_that_has_changed_is_asked_for_anew_and_waited_for(code):
-    """A broker that was killed and came back leads with a newer epoch than the client remembers."""
+def test_after_a_change_of_leader_the_new_one_is_asked_and_waited_for(code):
+    """A broker that was killed and is back leads with a newer epoch than the client remembers."""
     asked = []
 
     class Client:

@@ -1,4 +1,4 @@
-"""Reading by offsets from a real broker: bounds, cuts, gaps, and what is gone."""
+"""Reading by offsets from a real broker: bounds, cuts, gaps, and records that are gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reading(broker):
 
 @pytest.fixture
 def numbered(broker, topic):
-    """A topic with the records 0 to 99, each at 1000 ms times its number."""
+    """A topic with the records 0 to 99, each with the timestamp 1000 ms times its number."""
     name = topic()
     producer = Producer({"bootstrap.servers": broker})
     for number in range(100):
@@ -52,7 +52,7 @@ def delete_records_before(broker: str, topic: str, offset: int) -> None:
 
 
 def assert_reaches(reader: PartitionReader, position: int, end: int) -> None:
-    """Reading on comes to ``end`` without a record; a marker may land a moment after its transaction."""
+    """Reading on reaches ``end`` without a record; a marker may arrive a moment after its transaction."""
     until = time.monotonic() + 10
     while position < end and time.monotonic() < until:
         found = reader.read(position, end)
@@ -69,7 +69,7 @@ def test_a_range_is_read_to_its_end_and_no_further(reading, numbered):
     assert found.next_offset == 25
 
 
-def test_reading_goes_on_where_it_stopped_and_seeks_where_it_did_not(reading, numbered):
+def test_reading_continues_where_it_stopped_and_seeks_elsewhere(reading, numbered):
     reader = reading(numbered)
     assert offsets(reader.read(0, 10)) == list(range(10))
     assert offsets(reader.read(10, 20)) == list(range(10, 20))
@@ -77,7 +77,7 @@ def test_reading_goes_on_where_it_stopped_and_seeks_where_it_did_not(reading, nu
     assert offsets(reader.read(90, 100)) == list(range(90, 100)), "ahead"
 
 
-def test_records_that_were_taken_back_come_again_without_a_seek(reading, numbered, monkeypatch):
+def test_records_that_were_taken_back_are_read_again_without_a_seek(reading, numbered, monkeypatch):
     reader = reading(numbered)
     taken = reader.read(0, 40)
     reader.take_back(taken, 25)
@@ -87,7 +87,7 @@ def test_records_that_were_taken_back_come_again_without_a_seek(reading, numbere
     assert again.frame["value"].to_list() == [b"v%d" % number for number in range(25, 60)]
 
 
-def test_a_time_cuts_before_the_first_record_beyond_it_but_one_is_always_taken(reading, numbered):
+def test_a_time_bound_cuts_before_the_first_later_record_but_always_gives_one(reading, numbered):
     reader = reading(numbered)
     found = reader.read(0, 100, until_time_ms=1_000_000 + 7_500)
     assert (offsets(found), found.next_offset) == (list(range(8)), 8)
@@ -95,7 +95,7 @@ def test_a_time_cuts_before_the_first_record_beyond_it_but_one_is_always_taken(r
     assert offsets(reader.read(9, 100)) == list(range(9, 100))
 
 
-def test_bytes_stop_reading_early(reading, broker, topic):
+def test_a_bound_of_bytes_stops_reading_early(reading, broker, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": broker, "batch.num.messages": 100})
     for _ in range(40_000):
@@ -133,17 +133,17 @@ def test_random_ranges_hold_what_was_produced(reading, broker, topic, compressio
             reader.take_back(found, position)
 
 
-def test_reading_goes_on_after_an_error(reading, broker, numbered):
+def test_reading_continues_after_an_error(reading, broker, numbered):
     reader = reading(numbered)
     assert offsets(reader.read(50, 60)) == list(range(50, 60))
     delete_records_before(broker, numbered, 50)
     for _ in range(2):
-        with pytest.raises(OffsetGoneError, match="offset 10 is not in the log any more"):
+        with pytest.raises(OffsetGoneError, match=r"partition 0: offset 10 .*retention.*reset the application"):
             reader.read(10, 60)
     assert offsets(reader.read(60, 70)) == list(range(60, 70))
 
 
-def test_what_waiting_cannot_mend_is_raised(broker):
+def test_errors_that_waiting_cannot_resolve_are_raised(broker):
     reader = PartitionReader({"bootstrap.servers": broker, "topic.metadata.propagation.max.ms": 0}, "nowhere", 0)
     with pytest.raises(KafkaException, match="topic does not exist"):
         reader.read(0, 1, patience_s=10)
@@ -156,8 +156,8 @@ def test_what_waiting_cannot_mend_is_raised(broker):
         PartitionReader({"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}, "events", 0)
 
 
-def test_records_that_trickled_in_are_read_at_once(reading, broker, topic):
-    """Each of them was the partition's end for a moment, which the consumer met."""
+def test_records_that_arrived_one_by_one_are_read_at_once(reading, broker, topic):
+    """For a moment each was the last before the partition's end, which the consumer reached."""
     name = topic()
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
     producer.produce(name, b"0")
@@ -172,7 +172,7 @@ def test_records_that_trickled_in_are_read_at_once(reading, broker, topic):
     assert offsets(reader.read(1, 30)) == list(range(1, 30))
 
 
-def test_a_broker_that_talks_nonsense_does_not_stop_one_that_serves(broker, numbered):
+def test_a_broker_that_sends_garbage_does_not_stop_one_that_serves(broker, numbered):
     def answer(connections: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -208,7 +208,7 @@ def test_aborted_transactions_and_markers_are_passed_over(reading, broker, topic
     assert_reaches(reader, found.next_offset, 6)
 
 
-def test_a_range_that_holds_no_record_moves_the_position_to_its_end(reading, broker, topic):
+def test_a_range_without_records_moves_the_position_to_its_end(reading, broker, topic):
     name = topic()
     producer = Producer({"bootstrap.servers": broker, "transactional.id": name})
     producer.init_transactions()
@@ -220,13 +220,13 @@ def test_a_range_that_holds_no_record_moves_the_position_to_its_end(reading, bro
     assert_reaches(reader, 1, 2)
 
 
-def test_an_offset_that_retention_has_passed_is_named(reading, broker, numbered):
+def test_an_offset_removed_by_retention_is_named(reading, broker, numbered):
     delete_records_before(broker, numbered, 50)
-    with pytest.raises(OffsetGoneError, match="offset 10 is not in the log any more"):
+    with pytest.raises(OffsetGoneError, match=r"partition 0: offset 10 .*retention.*reset the application"):
         reading(numbered).read(10, 60)
 
 
-def test_a_broker_that_is_away_gives_what_there_is(topic):
+def test_with_the_broker_unreachable_a_read_returns_what_there_is(topic):
     reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "nowhere", 0)
     found = reader.read(3, 9, patience_s=0.2)
     assert (found.frame.height, found.next_offset) == (0, 3)

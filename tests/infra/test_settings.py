@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from weir.infra.settings import Settings, SettingsError, is_secret, mask_url
@@ -10,8 +12,6 @@ from weir.infra.settings import Settings, SettingsError, is_secret, mask_url
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     """An empty current folder and no ``WEIR_*`` variable."""
-    import os
-
     for variable in [name for name in os.environ if name.startswith("WEIR_")]:
         monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
@@ -81,12 +81,12 @@ def test_the_dir_flag_wins_and_is_made_absolute(place, monkeypatch):
         ({"slots": "0"}, "^setting 'slots' in a flag cannot be '0': it should be greater than or equal to 1$"),
     ],
 )
-def test_a_wrong_flag_is_one_clear_sentence(overrides, message):
+def test_a_wrong_flag_is_refused_in_one_clear_sentence(overrides, message):
     with pytest.raises(SettingsError, match=message):
         Settings.load(overrides=overrides)
 
 
-def test_an_unknown_variable_or_file_key_is_named_with_its_nearest(place, monkeypatch):
+def test_an_unknown_variable_or_file_key_is_named_with_the_closest_known_one(place, monkeypatch):
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVER", "x:1")
     with pytest.raises(SettingsError, match="unknown setting 'WEIR_BOOTSTRAP_SERVER' in the environment; did you "):
         Settings.load()

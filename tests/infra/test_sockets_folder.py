@@ -1,4 +1,4 @@
-"""The one folder outside ``--dir``: gone at exit, and at the next start when its owner was killed."""
+"""The only folder outside ``--dir``: removed at exit, or at the next start if its owner was killed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def start(folder):
 
 @pytest.fixture
 def short_folder():
-    """A temporary folder with a path short enough for sockets in it."""
+    """A temporary folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="w", dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.mark.slow
-def test_a_temporary_folder_with_a_long_path_is_passed_over(tmp_path):
+def test_a_temporary_folder_with_a_long_path_is_not_used(tmp_path):
     (tmp_path / ("x" * 60)).mkdir()
     process, folder = start(tmp_path / ("x" * 60))
     assert Path(folder).parent == Path("/tmp")
@@ -43,7 +43,7 @@ def test_a_temporary_folder_with_a_long_path_is_passed_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_ends_with_its_owner_or_at_the_next_start(short_folder):
+def test_the_folder_is_removed_with_its_owner_or_at_the_next_start(short_folder):
     (short_folder / "weir-sockets-somebody-elses").mkdir()
     first, first_folder = start(short_folder)
     killed, killed_folder = start(short_folder)

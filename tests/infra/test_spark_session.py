@@ -1,4 +1,4 @@
-"""Spark sessions: inside the folder, quiet, and gone with the process that began them."""
+"""Spark sessions: within the folder, quiet, and gone with the process that started them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import polars as pl
 import psutil
 import pytest
+from deltalake import write_deltalake
 
 from tests.waiting import wait_for
 from weir.infra.java import class_archive
@@ -33,7 +35,7 @@ def test_slots_run_with_the_properties_that_the_protocol_asks_for(spark):
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
-def test_java_maps_the_archive_of_classes(spark):
+def test_java_uses_the_archive_of_classes(spark):
     if not class_archive("spark").is_file():
         pytest.skip("set-up made no archive of Spark's classes: this Java has no jcmd")
     pid = spark._gateway.jvm.java.lang.ProcessHandle.current().pid()
@@ -48,7 +50,7 @@ def test_workers_import_from_the_current_folder_with_one_polars_thread(spark):
         assert python == sys.executable
 
 
-def test_a_worker_outlives_the_job_and_is_used_again(spark):
+def test_a_worker_outlives_its_job_and_is_reused(spark):
     slots = spark.parallelize(range(2), 2)
     first = {row[3] for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
     again = {row[3] for _ in range(5) for row in slots.mapPartitionsWithIndex(describe_worker).collect()}
@@ -104,9 +106,6 @@ SQL_READER = textwrap.dedent("""
 
 
 def test_sql_reads_a_delta_table_and_leaves_nothing_outside_the_folder(tmp_path):
-    import polars as pl
-    from deltalake import write_deltalake
-
     write_deltalake(str(tmp_path / "table"), pl.DataFrame({"n": [1, 2, 39]}).to_arrow())
     elsewhere, sockets = tmp_path / "elsewhere", tmp_path / "tmp"
     elsewhere.mkdir()

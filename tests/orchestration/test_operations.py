@@ -381,7 +381,7 @@ def test_a_second_run_says_who_holds_the_lease(ingest):
         instance=ingest.instance, asset_selection=[dg.AssetKey(["held", "ingest"]), *TABLES], raise_on_error=False
     )
     assert not second.success
-    assert f"driven already, by {life.owner} (process {life.pid} on " in ingest.failure(second.run_id)
+    assert f"already driven by {life.owner} (process {life.pid} on " in ingest.failure(second.run_id)
     assert ingest.status().is_running
 
 

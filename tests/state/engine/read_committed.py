@@ -1,6 +1,6 @@
-"""Reads an instance under read_committed as fast as it can until its standard input ends.
+"""Reads an instance under read_committed as fast as it can until its standard input closes.
 
-Prints each state met, once a change: the number of rows, and the distinct values that they have.
+Prints each state it sees once per change: the number of rows, and their distinct values.
 """
 
 from __future__ import annotations

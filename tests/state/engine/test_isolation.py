@@ -1,4 +1,4 @@
-"""A reader in another process meets committed states only, however fast it reads, and holds no writer up."""
+"""A reader in another process sees only committed states, however fast it reads, and never holds up the writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPOCHS = 200
 
 
 def test_a_reader_in_another_process_never_sees_an_uncommitted_write_in_200_epochs(tmp_path):
-    """Every epoch writes its number to some of the rows and moves others; most are rolled back or committed later."""
+    """Every epoch writes its number to some rows and deletes others; most epochs are later rolled back or committed."""
     rng = random.Random(11)
     store = TaskStore.create(tmp_path / "i", "0_0", ["s"])
     reader = subprocess.Popen(
@@ -60,5 +60,5 @@ def test_a_reader_in_another_process_never_sees_an_uncommitted_write_in_200_epoc
 
 
 def describe(rows: dict[bytes, bytes]) -> str:
-    """As the reader prints a state."""
+    """A state as the reader prints it."""
     return f"{len(rows)} {len(rows)} {','.join(sorted({value.decode() for value in rows.values()}))}"

@@ -1,4 +1,4 @@
-"""The local store against a plain model, through commits, roll backs, zombies and kills."""
+"""The local store against a plain model, through commits, rollbacks, zombies and kills."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,14 @@ from weir.state.engine.contract import Settlement
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.task_store import TaskStore
 from weir.state.engine.views import open_reader
-from weir.state.errors import DiskFullError, FencedStoreError, MapFullError, TransactionClosedError, UnknownStoreError
+from weir.state.errors import (
+    DiskFullError,
+    FencedStoreError,
+    MapFullError,
+    TaskCorruptedError,
+    TransactionClosedError,
+    UnknownStoreError,
+)
 from weir.state.types import IsolationLevel, StateId
 
 COMMITTED, NEWEST = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -41,7 +49,7 @@ def apply(
     generation: int = 1,
     name: str = "a",
 ) -> StateId | None:
-    """Run an epoch; its state id, or None when the store refused it."""
+    """Run an epoch; its state id, or None if the store refused it."""
     state = StateId(generation, epoch)
     with store.session() as session:
         session.put_many(name, list(puts), list(puts.values()))
@@ -75,12 +83,10 @@ def store(folder: Path):
 
 
 class StoreModel(RuleBasedStateMachine):
-    """Random epochs, commits, roll backs and reopenings; the store must equal two dictionaries."""
+    """Random epochs, commits, rollbacks and reopenings; the store must equal two dictionaries."""
 
     @initialize()
     def create(self) -> None:
-        import tempfile
-
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "i"
         self.store = TaskStore.create(self.folder, "0_0", STORES)
@@ -220,7 +226,7 @@ def test_the_task_store_rolls_back_with_the_rest(store):
     ("expected", "committed"),
     [(StateId(9, 9), StateId(9, 9)), (None, None), (StateId(1, 3), StateId(1, 1)), (StateId(9, 9), StateId(1, 1))],
 )
-def test_a_store_that_holds_neither_needs_a_restore_and_keeps_its_rows(store, expected, committed):
+def test_a_store_with_neither_state_needs_a_restore_and_keeps_its_rows(store, expected, committed):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
     two = apply(store, 2, one, {b"k": b"2"})
@@ -296,7 +302,7 @@ def test_unknown_stores_and_ended_sessions_are_named(store):
         session.get_many("a", [b"k"])
 
 
-def test_bulk_load_is_committed_and_wants_sorted_rows_in_a_new_instance(store, tmp_path):
+def test_a_bulk_load_is_committed_and_needs_sorted_rows_and_a_new_instance(store, tmp_path):
     loaded = [(f"{n:06}".encode(), b"v") for n in range(25_000)]
     halves = [tuple(zip(*part, strict=True)) for part in (loaded[:9_000], loaded[9_000:])]
     store.bulk_load({"a": iter(halves), "b": []}, state=StateId(3, 7), generation=4)
@@ -333,7 +339,7 @@ for isolation in ("read_committed", "read_uncommitted"):
 """
 
 
-def test_another_process_chooses_its_isolation_while_the_task_runs(store, folder):
+def test_another_process_chooses_its_isolation_level_while_the_task_runs(store, folder):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
     apply(store, 2, one, {b"new": b"2"}, deletes=(b"k",))
@@ -367,7 +373,7 @@ def test_an_open_store_follows_the_map_that_another_process_has_outgrown(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_reader_of_another_process_follows_a_grown_map(store, folder):
+def test_a_reader_in_another_process_follows_a_grown_map(store, folder):
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
     for _ in range(3):
@@ -458,15 +464,13 @@ def test_kill_9_at_random_times_loses_nothing_and_rolls_back_to_the_commit(store
     assert rolled_back > 0
 
 
-def test_open_reader_of_nothing_is_one_clear_error(tmp_path):
-    from weir.state.errors import TaskCorruptedError
-
+def test_opening_a_reader_on_nothing_is_one_clear_error(tmp_path):
     with pytest.raises(TaskCorruptedError, match="0_0"), open_reader(tmp_path / "0_0" / "gone", NEWEST):
         pass
 
 
-def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monkeypatch):
-    """PROTOCOL 18: under a write map a full disk ends the process, so room is asked for first."""
+def test_a_full_disk_is_found_before_a_rollback_or_a_restore_writes(store, monkeypatch):
+    """PROTOCOL 18: when the disk fills up under a write map, the process dies, so room is checked first."""
     one = apply(store, 1, None, {b"k": b"1"})
     store.settle(generation=1, expected=one, committed=one)
     apply(store, 2, one, {b"k": b"2"})
@@ -478,7 +482,7 @@ def test_a_full_disk_is_found_before_a_roll_back_or_a_restore_writes(store, monk
     assert store.settle(generation=2, expected=one, committed=one) is Settlement.ROLLED_BACK
 
 
-def test_bulk_load_asks_for_room_on_the_disk_first(store, monkeypatch):
+def test_a_bulk_load_checks_for_room_on_the_disk_first(store, monkeypatch):
     monkeypatch.setattr(environment, "FREE_DISK_RESERVE_BYTES", 1 << 60)
     with pytest.raises(DiskFullError, match="free some space"):
         store.bulk_load({"a": [([b"k"], [b"v"])]}, state=StateId(1, 1), generation=1)

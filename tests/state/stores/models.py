@@ -10,7 +10,7 @@ from weir.state.stores.window import WindowKey
 
 
 class Model:
-    """Rows, and the greatest time that a put has brought; ``retention_ms`` is None where nothing expires."""
+    """Rows, and the greatest time of any put; ``retention_ms`` is None if nothing expires."""
 
     def __init__(self, retention_ms: int | None) -> None:
         self.retention_ms = retention_ms
@@ -123,7 +123,7 @@ class SessionModel(Model):
 
 
 class VersionedModel(Model):
-    """Key to versions, each a row or None by the time from which it holds. Nothing is ever forgotten here."""
+    """Key to versions: each a row or None, by the time from which it is valid. Nothing is ever forgotten here."""
 
     def put(self, key: str, row: int | None, timestamp_ms: int) -> int:
         if self.clock_ms is not None and timestamp_ms < self.clock_ms - self.retention_ms:
@@ -143,7 +143,7 @@ class VersionedModel(Model):
         return None if is_before_history and ended is not None else VersionedRow(versions[began], began, ended)
 
     def versions(self, key: str, from_ms: int, to_ms: int) -> list[VersionedRow]:
-        """Within the history only: what holds before is forgotten at some time."""
+        """Within the history only: older versions are dropped sooner or later."""
         versions = self.rows.get(key, {})
         times = sorted(versions)
         ends = [*times[1:], None] if times else []

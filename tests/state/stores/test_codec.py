@@ -1,41 +1,18 @@
-"""Rows come back as they went in, and keys sort as their columns do."""
+"""Rows read back as they were written, and keys sort as their columns do."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.state.stores.frames import TIME, TIMES, frames
 from weir.state.errors import RowFormatError
-from weir.state.stores.codec import BEHIND_FLAGS, KeyCodec, RowCodec
+from weir.state.stores.codec import AFTER_FLAGS, KeyCodec, RowCodec
 from weir.state.types import StoreKind
-
-TIME = pl.Datetime("ms", "UTC")
-TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(
-    lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000, tzinfo=UTC)
-)
-VALUES: dict[pl.DataType, st.SearchStrategy] = {
-    pl.String(): st.text(max_size=4) | st.sampled_from(["", "\x00", "a", "a\x00", "a\x00b", "\x01", "\x02", "ÿ"]),
-    pl.Binary(): st.binary(max_size=4) | st.sampled_from([b"\x00", b"\x00\xff", b"\xff", b"a\x00\x01"]),
-    pl.Int64(): st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3),
-    pl.Int32(): st.integers(-(1 << 31), (1 << 31) - 1),
-    pl.UInt64(): st.integers(0, (1 << 64) - 1),
-    pl.Float64(): st.floats(allow_nan=False).map(lambda x: x + 0.0),
-    pl.Boolean(): st.booleans(),
-    TIME: TIMES,
-    pl.Date(): st.dates(date(1900, 1, 1), date(2200, 1, 1)),
-}
-
-
-@st.composite
-def frames(draw, max_columns: int = 4) -> pl.DataFrame:
-    dtypes = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=max_columns))
-    schema = {f"c{index}": dtype for index, dtype in enumerate(dtypes)}
-    rows = draw(st.lists(st.tuples(*(st.none() | VALUES[dtype] for dtype in dtypes)), min_size=1, max_size=12))
-    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def in_order(row: tuple) -> tuple:
@@ -44,7 +21,7 @@ def in_order(row: tuple) -> tuple:
 
 @settings(max_examples=80, deadline=None)
 @given(frames())
-def test_keys_come_back_and_sort_as_their_columns(frame):
+def test_keys_decode_and_sort_as_their_columns(frame):
     codec = KeyCodec(frame.schema)
     keys = codec.encode(frame)
     assert codec.decode(keys).equals(frame)
@@ -54,17 +31,17 @@ def test_keys_come_back_and_sort_as_their_columns(frame):
 
 @settings(max_examples=60, deadline=None)
 @given(frames().filter(lambda frame: frame.width > 1), st.data())
-def test_keys_that_begin_with_a_prefix_are_those_with_its_columns(frame, data):
+def test_keys_with_a_prefix_are_those_with_its_columns(frame, data):
     first = frame[:, : data.draw(st.integers(1, frame.width - 1))]
     codec = KeyCodec(frame.schema)
     keys = codec.encode(frame)
     for prefix, columns in zip(codec.prefixes(first), first.rows(), strict=True):
-        assert [prefix <= key < prefix + BEHIND_FLAGS for key in keys] == [row == columns for row in first.rows()]
+        assert [prefix <= key < prefix + AFTER_FLAGS for key in keys] == [row == columns for row in first.rows()]
 
 
 @settings(max_examples=60, deadline=None)
 @given(frames(max_columns=2), TIMES)
-def test_windowed_keys_begin_with_the_start_and_come_back(frame, start):
+def test_windowed_keys_begin_with_the_start_and_decode(frame, start):
     windows = (
         frame.with_row_index("n")
         .with_columns(window_start=(pl.lit(start) + pl.duration(minutes=pl.col("n"))).cast(TIME))
@@ -79,20 +56,20 @@ def test_windowed_keys_begin_with_the_start_and_come_back(frame, start):
     assert [key < upper for key in keys] == [value < half for value in windows["window_start"]]
 
 
-def test_equal_keys_have_equal_bytes_though_zero_is_negative_or_nan_has_another_sign():
+def test_equal_keys_have_equal_bytes_even_for_negative_zero_and_nan_of_either_sign():
     codec = KeyCodec(pl.Schema({"x": pl.Float64()}))
     keys = codec.encode(pl.DataFrame({"x": [0.0, -0.0, float("nan"), -float("nan"), 1.0]}))
     assert len(set(keys)) == 3
 
 
-def test_keys_of_other_types_are_refused_when_the_store_is_declared():
+def test_key_columns_of_other_types_are_refused_when_the_store_is_declared():
     with pytest.raises(TypeError, match="'tags'"):
         KeyCodec(pl.Schema({"tags": pl.List(pl.String())}))
 
 
 @settings(max_examples=80, deadline=None)
 @given(frames())
-def test_rows_come_back_with_nulls_and_absent_rows(frame):
+def test_rows_decode_with_nulls_and_absent_rows(frame):
     rows = frame.with_columns(_ts=pl.int_range(pl.len(), dtype=pl.Int64))
     codec = RowCodec(frame.schema)
     values = codec.encode(rows)
@@ -102,7 +79,7 @@ def test_rows_come_back_with_nulls_and_absent_rows(frame):
     assert set(with_absent.row(0) + with_absent.row(-1)) == {None}
 
 
-def test_rows_of_numbers_have_one_width_and_no_row_at_all_is_an_empty_frame():
+def test_rows_of_numbers_have_one_width_and_no_rows_make_an_empty_frame():
     codec = RowCodec(pl.Schema({"n": pl.Int32(), "ok": pl.Boolean()}))
     values = codec.encode(pl.DataFrame({"n": [1, None], "ok": [None, True], "_ts": [5, 6]}))
     assert {len(value) for value in values} == {14}
@@ -110,7 +87,7 @@ def test_rows_of_numbers_have_one_width_and_no_row_at_all_is_an_empty_frame():
     assert codec.decode([]).schema == {"n": pl.Int32, "ok": pl.Boolean, "_ts": pl.Int64}
 
 
-def test_nested_values_come_back():
+def test_nested_values_decode():
     frame = pl.DataFrame(
         {"events": [["a", None], [], None], "at": [timedelta(seconds=1), None, timedelta(0)], "_ts": [1, 2, 3]},
         schema_overrides={"events": pl.List(pl.String), "at": pl.Duration("ms")},
@@ -127,7 +104,7 @@ def test_nested_values_come_back():
         ({"a": pl.String()}, {"a": pl.List(pl.Int64())}),
     ],
 )
-def test_rows_of_another_schema_are_an_error_that_says_so(wrote, reads):
+def test_rows_of_another_schema_are_refused_with_the_way_out(wrote, reads):
     written = RowCodec(pl.Schema(wrote)).encode(pl.DataFrame({"a": [1], "_ts": [1]}).cast({"a": wrote["a"]}))
     with pytest.raises(RowFormatError, match="new name"):
         RowCodec(pl.Schema(reads)).decode(written)

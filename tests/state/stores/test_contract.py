@@ -1,4 +1,4 @@
-"""What every kind of store promises, in memory and on disk: bounds, order, expiry, and what goes into changelogs."""
+"""What every kind of store promises, in memory and on disk: bounds, order, expiry, and its rows in changelogs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def task(request, tmp_path):
 
 @contextmanager
 def epoch(task, number: int, commit: bool = True):
-    """A session whose writes are applied at its end."""
+    """A session whose writes are applied when it ends."""
     before = task.current
     with task.session() as session:
         yield session
@@ -66,7 +66,7 @@ def epoch(task, number: int, commit: bool = True):
 # the transactions
 
 
-def test_an_epoch_is_seen_when_applied_and_committed_when_settled(task):
+def test_an_epoch_is_visible_once_applied_and_committed_once_settled(task):
     with epoch(task, 1) as session:
         KeyValueStore(KEY_VALUE, session).put("a", 1)
     with task.reader(IsolationLevel.READ_COMMITTED) as before, epoch(task, 2, commit=False) as session:
@@ -101,7 +101,7 @@ def test_a_snapshot_stays_as_it_was_while_epochs_are_applied(task):
         assert KeyValueStore(KEY_VALUE, reader).get("a") == 1
 
 
-def test_an_epoch_on_another_state_has_no_effect(task):
+def test_an_epoch_that_began_on_another_state_has_no_effect(task):
     with epoch(task, 1):
         pass
     with task.session() as late:
@@ -125,7 +125,7 @@ def test_an_epoch_on_another_state_has_no_effect(task):
         session.get_many("nothing", [b"a"])
 
 
-def test_a_scan_goes_on_over_deletes_made_while_it_runs(task):
+def test_a_scan_is_not_disturbed_by_deletes_while_it_runs(task):
     with epoch(task, 1) as session:
         KeyValueStore(KEY_VALUE, session).put_all([("a", 1), ("c", 3)])
     with task.session() as session:
@@ -143,7 +143,7 @@ def test_a_scan_goes_on_over_deletes_made_while_it_runs(task):
 # key-value
 
 
-def test_ranges_include_both_ends_and_null_is_no_bound(task):
+def test_ranges_include_both_ends_and_none_means_no_bound(task):
     with task.session() as session:
         store = KeyValueStore(KEY_VALUE, session)
         store.put_all((key, place) for place, key in enumerate("dbac"))
@@ -168,7 +168,7 @@ def test_putting_null_deletes_and_a_null_key_is_refused(task):
                 call(None)
 
 
-def test_keys_of_several_columns_are_tuples_or_dictionaries_and_come_back_as_these(task):
+def test_keys_of_several_columns_are_tuples_or_dictionaries_and_read_back_as_dictionaries(task):
     with task.session() as session:
         store = KeyValueStore(ROUTES, session)
         store.put(("UA", 7), {"n": 1, "note": "x"})
@@ -184,7 +184,7 @@ def test_keys_of_several_columns_are_tuples_or_dictionaries_and_come_back_as_the
             store.put(("UA", 7), {"n": 1})
 
 
-def test_a_timestamped_store_shows_when_a_row_was_made(task):
+def test_a_timestamped_store_shows_the_timestamp_of_a_row(task):
     with task.session() as session:
         store = TimestampedKeyValueStore(KEY_VALUE, session)
         store.put("a", 1, 50)
@@ -193,7 +193,7 @@ def test_a_timestamped_store_shows_when_a_row_was_made(task):
         assert list(store.all()) == [("a", (1, 50)), ("b", (2, None))]
 
 
-def test_rows_live_for_a_time_after_their_last_write_by_stream_time(task):
+def test_rows_expire_some_stream_time_after_their_last_write(task):
     with task.session() as session:
         time = StoreTime()
         store = KeyValueStore(LIVED, session, time)
@@ -212,7 +212,7 @@ def test_rows_live_for_a_time_after_their_last_write_by_stream_time(task):
             store.put("d", 1)
 
 
-def test_rows_live_for_a_time_after_their_last_write_by_the_wall_clock(task):
+def test_rows_expire_some_wall_clock_time_after_their_last_write(task):
     with task.session() as session:
         time = StoreTime(now_ms=1_000)
         store = KeyValueStore(CLOCKED, session, time)
@@ -228,7 +228,7 @@ def test_rows_live_for_a_time_after_their_last_write_by_the_wall_clock(task):
 
 
 @pytest.mark.parametrize("spec", [LIVED, SESSIONS, VERSIONS, WINDOWS], ids=lambda spec: spec.name)
-def test_expired_rows_are_tombstones_in_the_changelog_of_the_epoch_that_expires_them(task, spec):
+def test_expired_rows_become_tombstones_in_the_changelog_of_the_epoch_that_expires_them(task, spec):
     time = StoreTime()
     rows = pl.DataFrame(
         {
@@ -266,7 +266,7 @@ def put_windows(session) -> WindowStore:
     return store
 
 
-def test_windows_of_a_key_are_found_between_starts_both_included(task):
+def test_windows_of_a_key_are_found_between_starts_both_inclusive(task):
     with task.session() as session:
         store = put_windows(session)
         assert store.fetch("a", 15) == 3
@@ -284,10 +284,10 @@ def test_windows_of_a_key_are_found_between_starts_both_included(task):
         assert store.fetch("a", 15) is None
 
 
-def test_windows_older_than_the_retention_are_neither_found_nor_taken(task):
+def test_windows_older_than_the_retention_are_neither_found_nor_accepted(task):
     with task.session() as session:
         store = put_windows(session)
-        store.put("c", 6, 30)  # 30 - 20: what started at 10 has expired, at 11 not
+        store.put("c", 6, 30)  # 30 - 20: the windows that started at 10 have expired, those at 11 have not
         assert store.fetch("a", 10) is None
         assert [row for _, row in store.fetch_all(0, 100)] == [3, 4, 5, 6]
         store.put("c", 7, 10)
@@ -296,7 +296,7 @@ def test_windows_older_than_the_retention_are_neither_found_nor_taken(task):
         assert store.expire()["n"].to_list() == [2, 1]
 
 
-def test_a_timestamped_window_store_shows_when_a_row_was_made(task):
+def test_a_timestamped_window_store_shows_the_timestamp_of_a_row(task):
     with task.session() as session:
         store = TimestampedWindowStore(WINDOWS, session)
         store.put("a", 1, 10, 12)
@@ -339,7 +339,7 @@ def test_reading_a_key_does_not_read_the_windows_of_others(task):
 # sessions
 
 
-def test_sessions_are_found_by_their_end_and_start_both_included(task):
+def test_sessions_are_found_by_their_end_and_start_both_inclusive(task):
     with task.session() as session:
         store = SessionStore(SESSIONS, session)
         for key, start_ms, end_ms, n in (("a", 10, 12, 1), ("a", 5, 20, 2), ("a", 22, 22, 3), ("b", 11, 12, 4)):
@@ -362,7 +362,7 @@ def test_sessions_are_found_by_their_end_and_start_both_included(task):
         assert [row for _, row in store.fetch("a")] == [3]
 
 
-def test_a_session_has_expired_once_its_end_is_the_retention_behind(task):
+def test_a_session_has_expired_once_its_end_is_the_retention_before_stream_time(task):
     with task.session() as session:
         store = SessionStore(SESSIONS, session)
         store.put("a", 1, 0, 10)
@@ -380,7 +380,7 @@ def test_a_session_has_expired_once_its_end_is_the_retention_behind(task):
 # versions
 
 
-def test_versions_hold_until_the_next_and_are_found_as_of_any_time_of_the_history(task):
+def test_versions_are_valid_until_the_next_and_are_found_as_of_any_time_of_the_history(task):
     with task.session() as session:
         store = VersionedStore(VERSIONS, session)
         assert store.put("a", 1, 10) == VALID_TO_UNDEFINED
@@ -401,7 +401,7 @@ def test_versions_hold_until_the_next_and_are_found_as_of_any_time_of_the_histor
         assert store.get("a") is None
 
 
-def test_the_newest_version_is_found_however_old_and_others_within_the_history_only(task):
+def test_the_newest_version_is_found_at_any_age_and_others_only_within_the_history(task):
     with task.session() as session:
         store = VersionedStore(VERSIONS, session)
         store.put("a", 1, 10)
@@ -418,8 +418,8 @@ def test_the_newest_version_is_found_however_old_and_others_within_the_history_o
         assert store.expire()["n"].to_list() == [1, 1]
 
 
-def test_specs_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="keep them for that long"):
+def test_impossible_specs_are_refused():
+    with pytest.raises(ValueError, match=r"'w'.* 9 ms.* 10 ms.*at least that long"):
         window_spec("w", USER, N, size_ms=10, retention_ms=9)
     with pytest.raises(ValueError, match="at least one millisecond"):
         key_value_spec("k", USER, N, ttl_ms=0)

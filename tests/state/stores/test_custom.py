@@ -1,4 +1,4 @@
-"""Stores of the user's own: whose offsets are kept in a file, and when (KIP-892)."""
+"""User-defined stores: whose offsets are kept in a file, and when (KIP-892)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weir.state.stores.positions_file import write_offsets
 
 
 class Notes:
-    """A store that remembers in memory what it was told; ``managed`` says whether offsets are its affair."""
+    """A store that remembers in memory what it was told; ``managed`` says whether it manages its offsets."""
 
     name = "notes"
 
@@ -54,7 +54,7 @@ def test_a_store_that_manages_its_offsets_gets_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_comes_to_manage_offsets_takes_those_over_that_it_does_not_know(tmp_path):
+def test_a_store_that_begins_to_manage_offsets_gets_those_of_the_file_that_it_lacks(tmp_path):
     write_offsets(tmp_path / "notes.checkpoint", {("t", 0): 5, ("t", 1): 7})
     store = Notes(managed=True)
     store.offsets = {"t": {0: 6}}
@@ -63,7 +63,7 @@ def test_a_store_that_comes_to_manage_offsets_takes_those_over_that_it_does_not_
     assert not (tmp_path / "notes.checkpoint").exists()
 
 
-def test_a_file_that_cannot_be_right_is_named_with_its_line(tmp_path):
+def test_an_invalid_file_is_named_with_its_line(tmp_path):
     (tmp_path / "notes.checkpoint").write_text("0\n1\nt 0 -5\n")
-    with pytest.raises(PositionsFileError, match=r"notes.checkpoint, line 3: the offset -5 is negative"):
+    with pytest.raises(PositionsFileError, match=r"notes.checkpoint, line 3: .*-5.*restore the file.*remove it"):
         OffsetKeeper(Notes(managed=False), tmp_path)

@@ -1,4 +1,4 @@
-"""The index of what expires when follows from the rows: a restored store has the one of the store that was lost."""
+"""The index of what expires follows from the rows: a restored store has the same one as the store that was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys beyond LMDB's limit are held by their front and a hash, and come back whole (PROTOCOL 18)."""
+"""Keys beyond LMDB's limit are held as their front and a hash, and read back whole (PROTOCOL 18)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def content(store: TaskStore, spec: StoreSpec, isolation=IsolationLevel.READ_UNC
 
 
 @pytest.mark.parametrize("length", [MAX_KEY_BYTES - 3, MAX_KEY_BYTES - 2, MAX_KEY_BYTES - 1, MAX_KEY_BYTES, 5_000])
-def test_keys_around_the_limit_come_back_whole(store, length):
+def test_keys_around_the_limit_read_back_whole(store, length):
     pages = ["k" * length, "short"]
     put(store, PAGES, hits(pages), 1, None)
     assert content(store, PAGES) == {pages[0]: 0, "short": 1}
@@ -81,7 +81,7 @@ def test_keys_that_share_their_front_stay_apart(store):
         assert typed.get(page=FRONT + "c") is None
 
 
-def test_a_deleted_key_takes_its_whole_key_along_and_a_roll_back_brings_both_back(store):
+def test_deleting_a_key_deletes_its_whole_form_and_a_rollback_restores_both(store):
     one = put(store, PAGES, hits(LONG), 1, None)
     store.settle(generation=1, expected=one, committed=one)
     with store.session() as session:
@@ -107,7 +107,7 @@ def test_the_changelog_has_whole_keys_of_deleted_rows_too(store):
     assert dict(changes.select("page", "_deleted").rows()) == {"new" * 300: False, LONG[0]: True}
 
 
-def test_long_window_keys_are_still_swept_by_their_start(store):
+def test_windows_with_long_keys_are_still_found_by_their_start(store):
     starts = [datetime.fromtimestamp(second, UTC) for second in (10, 20, 30)]
     rows = pl.DataFrame(
         {"page": LONG, "window_start": starts, "window_end": starts, "hits": [1, 2, 3], "_ts": [0] * 3},

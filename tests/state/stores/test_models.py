@@ -1,4 +1,4 @@
-"""Every kind of store against plain dictionaries, in memory and on disk, through commits, roll backs and crashes."""
+"""Every kind of store against plain dictionaries, in memory and on disk, through commits, rollbacks and crashes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEVELS = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Epochs of one store. The model is copied where the store makes a snapshot."""
+    """Epochs of one store. The model is copied when the store makes a snapshot."""
 
     store_class: type
     in_memory: bool
@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.open_session()
 
     def open_session(self) -> None:
-        """The model goes back to what is applied: what the session wrote is gone."""
+        """The model returns to what was applied: what the session wrote is gone."""
         self.model = copy.deepcopy(self.applied)
         self.session_scope = ExitStack()
         self.session = self.session_scope.enter_context(self.task.session())
@@ -117,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.in_memory)
     @rule(is_crash=st.booleans())
     def reopen(self, is_crash: bool) -> None:
-        """A crash loses the epoch under way, and what is not committed is rolled back."""
+        """A crash loses the running epoch, and what is not committed is rolled back."""
         self.session_scope.close()
         self.task.close(clean=not is_crash)
         self.task = TaskStore.open(self.folder, "0_0", [self.spec.name])
@@ -369,7 +369,7 @@ class SessionMachine(StoreMachine):
 
 
 def in_key_order(found) -> list:
-    """Sessions of a shortened key are in another order where the bounds are short."""
+    """Sessions of a shortened key are ordered differently if the bounds are short."""
     return sorted(found, key=lambda item: (item[0].key.encode(), item[0].end_ms, item[0].start_ms))
 
 
@@ -432,7 +432,7 @@ class VersionedMachine(StoreMachine):
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "lmdb"])
 @pytest.mark.parametrize("machine", [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine])
-def test_a_store_answers_as_a_dictionary_through_commits_roll_backs_and_crashes(machine, in_memory):
+def test_a_store_answers_like_a_dictionary_through_commits_rollbacks_and_crashes(machine, in_memory):
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"in_memory": in_memory}),
         settings=settings(max_examples=15, stateful_step_count=25, deadline=None),

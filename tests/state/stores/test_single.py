@@ -1,4 +1,4 @@
-"""Rows packed one at a time have the bytes of rows packed as columns."""
+"""Rows packed one at a time have the same bytes as rows packed as columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.state.stores.test_codec import TIME, frames
+from tests.state.stores.frames import TIME, frames
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.single import SingleKeyCodec, SingleRowCodec
 from weir.state.types import StoreKind
@@ -22,7 +22,7 @@ TIMES_OF = {
 
 @settings(max_examples=60, deadline=None)
 @given(frames(), st.sampled_from(list(StoreKind)))
-def test_a_single_key_has_the_bytes_and_values_of_a_column(frame, kind):
+def test_a_single_key_has_the_bytes_and_values_of_a_key_column(frame, kind):
     times = TIMES_OF[kind]
     whole = frame.with_columns(*(pl.lit(index + 5).cast(TIME).alias(name) for index, name in enumerate(times)))
     codec = SingleKeyCodec(whole.schema, kind)
@@ -38,7 +38,7 @@ def test_a_single_key_has_the_bytes_and_values_of_a_column(frame, kind):
 
 @settings(max_examples=60, deadline=None)
 @given(frames(), st.none() | st.integers(-5, 1 << 50))
-def test_a_single_row_has_the_bytes_and_values_of_columns(frame, ts):
+def test_a_single_row_has_the_bytes_and_values_of_value_columns(frame, ts):
     rows = frame.with_columns(_ts=pl.lit(ts, pl.Int64))
     codec = SingleRowCodec(frame.schema)
     for packed, row in zip(RowCodec(frame.schema).encode(rows), frame.rows(named=True), strict=True):

@@ -41,7 +41,7 @@ def test_rows_are_aligned_with_the_keys_asked_for(typed):
     assert typed.fetch([]).columns == ["count", "page", "_ts", "_found"]
 
 
-def test_a_scan_gives_a_range_in_key_order(typed):
+def test_a_scan_returns_a_range_in_key_order(typed):
     write(typed, ("b", 2, 20, "y", 6), ("a", 7, 11, "x", 5), ("a", -1, 10, "x", 5))
     keys, rows = typed.scan()
     assert typed.decode(keys).rows() == [("a", -1), ("a", 7), ("b", 2)]
@@ -49,7 +49,7 @@ def test_a_scan_gives_a_range_in_key_order(typed):
     assert typed.scan(lower=keys[1], upper=keys[2])[1]["count"].to_list() == [11]
 
 
-def test_one_row_by_its_key_columns(typed):
+def test_one_row_is_found_by_its_key_columns(typed):
     write(typed, ("a", 1, 10, "x", 5))
     assert typed.get(user="a", n=1) == {"count": 10, "page": "x", "_ts": 5}
     typed.delete(typed.encode(pl.DataFrame({"user": ["a"], "n": [1]})))
