@@ -25,7 +25,7 @@ class JoinedSide:
     key: tuple[str, ...]
     is_written_first: bool
     """Whether it has taken a record already that comes as an update of the other one too."""
-    keeps_silent: bool
+    drops_no_ops: bool
     """Whether an update from no row to no row is none: a filter that knows the old row does not pass it on."""
     newest: NewestRows | None
     """Of a versioned table: what came out of order brings nothing about, and is counted."""
@@ -131,13 +131,13 @@ def _is_sent(
 ) -> pl.Series:
     """For which updates anything goes out: those that meet a row, and else those that bring or take one."""
     has_partner = ~met.get_column("_deleted")
-    if needs_partner or (has_partner.all() and not side.keeps_silent):
+    if needs_partner or (has_partner.all() and not side.drops_no_ops):
         return has_partner
     is_new = ~rows.get_column("_deleted")
-    if (is_new if side.keeps_silent else has_partner | is_new).all():
+    if (is_new if side.drops_no_ops else has_partner | is_new).all():
         return is_new | has_partner
     had_row = ~previous(rows, side.key, side.table, epoch).get_column("_deleted")
-    return is_new | had_row if side.keeps_silent else has_partner | is_new | had_row
+    return is_new | had_row if side.drops_no_ops else has_partner | is_new | had_row
 
 
 def _keys(rows: pl.DataFrame, names: Sequence[str], others: Sequence[str]) -> pl.DataFrame:

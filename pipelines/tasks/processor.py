@@ -18,11 +18,11 @@ from weir.pipelines.operators.idle import Closing, Following, Idleness
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
+from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
-from weir.pipelines.tasks.several import global_join_of, several_inputs_of
-from weir.pipelines.tasks.single import operator_of
 from weir.pipelines.tasks.turns import TURNS, turns
 from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
     LateRecordsNode,
     Node,
@@ -31,7 +31,6 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
-from weir.pipelines.topology.silence import followed_in_silence, idle_after_ms
 from weir.pipelines.topology.topology import SubTopology
 from weir.state.engine.contract import StateReader, StateSession
 from weir.state.stores.access import StoreTime
@@ -55,7 +54,7 @@ class TaskProcessor:
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
         self._idleness: dict[Node, Idleness | Following] = {}
         for node, operator in self._closing.items():
-            if (aggregation := followed_in_silence(node)) is not None:
+            if (aggregation := followed_while_idle(node)) is not None:
                 self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
@@ -118,7 +117,7 @@ class TaskProcessor:
             before = epoch.counts.copy()
             arrived = _arrived(node, inputs, forwarded, epoch)
             if not arrived:
-                rows = self._in_silence(node, end_time_ms, epoch, lets_idle=lets_idle)
+                rows = self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle)
             elif isinstance(node, TableSinkNode):
                 sinks[node.table] = sink_rows(node, arrived[0])
                 epoch.counts["rows_out"] += sinks[node.table].height
@@ -171,7 +170,7 @@ class TaskProcessor:
             forwarded = pl.concat([forwarded, closed]) if forwarded.height else closed
         return forwarded
 
-    def _in_silence(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
+    def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
         """What a node forwards that nothing has reached; None for nothing."""
         idleness = self._idleness.get(node)
         return idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)

@@ -1,7 +1,7 @@
 """The nodes of a topology: what the DSL describes and the tasks execute. Nodes hold definitions, never data.
 
 Each node has the name that Kafka Streams would give it. Splitting nodes into sub-topologies belongs to
-``topology`` beside this, turning them into operators to ``weir.pipelines.tasks.single`` and ``several``.
+``topology`` beside this, turning them into operators to ``weir.pipelines.tasks.operator_factory``.
 """
 
 from __future__ import annotations

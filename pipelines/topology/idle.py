@@ -21,7 +21,7 @@ def idle_after_ms(node: Node) -> int | None:
     return min(asked) if asked else max(upstream, default=None)
 
 
-def followed_in_silence(node: Node) -> AggregateNode | None:
+def followed_while_idle(node: Node) -> AggregateNode | None:
     """The aggregation whose stream time a suppression of final results takes over in silence.
 
     A count of its own would let a window go that the aggregation still changes, and so twice.
