@@ -93,8 +93,8 @@ def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoc
     found = epoch.session.first(spec.name, store.window_upper(max(windows.closed_before(epoch.clocks[spec.name]), 0)))
     if found is None:
         return None
-    end = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]
-    return end + windows.closes_after_ms
+    end_ms: int = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]
+    return end_ms + windows.closes_after_ms
 
 
 def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:

@@ -148,11 +148,13 @@ def _union(sketches: Sequence[bytes]) -> bytes:
     union = hll_union(LG_K)
     for sketch in sketches:
         union.update(hll_sketch.deserialize(sketch))
-    return union.get_result().serialize_compact()
+    merged: bytes = union.get_result().serialize_compact()
+    return merged
 
 
 def _estimate(sketch: bytes) -> int:
-    return round(hll_sketch.deserialize(sketch).get_estimate())
+    estimate: float = hll_sketch.deserialize(sketch).get_estimate()
+    return round(estimate)
 
 
 def _quantiles(values: Iterable[float]) -> bytes:
@@ -160,11 +162,13 @@ def _quantiles(values: Iterable[float]) -> bytes:
     for value in values:
         if not math.isnan(value):
             sketch.update(value)
-    return sketch.serialize()
+    serialized: bytes = sketch.serialize()
+    return serialized
 
 
 def _merged(sketches: Sequence[bytes]) -> bytes:
     merged = kll_doubles_sketch.deserialize(sketches[0])
     for sketch in sketches[1:]:
         merged.merge(kll_doubles_sketch.deserialize(sketch))
-    return merged.serialize()
+    serialized: bytes = merged.serialize()
+    return serialized

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from weir.pipelines.serdes.source import RawRecords, decode_source
+from weir.pipelines.serdes.source import FetchedRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.blobs import read_blobs, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
@@ -42,19 +42,12 @@ from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, 
 
 log = logging.getLogger(__name__)
 
+Row = TypeVar("Row")
+"""A task's positions or clocks."""
 DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 BATCH_ROWS = 10_000
 """Records of the first batch where a plan bounds what may be written; the next are as large as the pace allows."""
-
-
-class FetchedRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
-
-    @property
-    def next_offset(self) -> int:
-        """Past the records here and past the offsets that hold none."""
-        ...
 
 
 class Reader(Protocol):
@@ -489,11 +482,11 @@ def _partition_times(
     return found
 
 
-def load_task_row(view: StateReader, key: bytes, kind):
+def load_task_row(view: StateReader, key: bytes, kind: type[Row]) -> Row:
     """A task's positions or stream times as ``TASK_STORE`` has them; empty before its first epoch."""
     (stored,) = view.get_many(TASK_STORE, [key])
     try:
-        return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
+        return msgspec.msgpack.decode(stored, type=kind) if stored is not None else kind()
     except msgspec.MsgspecError as error:
         raise RowFormatError((key.decode(),), str(error)) from error
 

@@ -187,8 +187,8 @@ class RunMetrics:
                 ("commit-total", self._commits),
                 ("commit-latency-avg", self.commits.average),
                 ("commit-latency-max", self.commits.maximum),
-                ("process-rate", self._sum("process", "rate")),
-                ("process-total", self._sum("process", "total")),
+                ("process-rate", self._sum("process", lambda sensor: sensor.rate)),
+                ("process-total", self._sum("process", lambda sensor: sensor.total)),
             )
         ]
         found.append(Reading(group=UPDATER, name="active-restoring-tasks", value=len(self._remaining)))
@@ -209,11 +209,9 @@ class RunMetrics:
         self._sensors[group, task, part, "late-record-drop"].record(late)
         self._sensors[group, task, part, "expired-window-record-drop"].record(late + counts.get("expired_records", 0))
 
-    def _sum(self, name: str, which: str) -> float:
+    def _sum(self, name: str, value: Callable[[Sensor], float]) -> float:
         return sum(
-            getattr(sensor, which)
-            for (group, _, _, found), sensor in self._sensors.items()
-            if group == TASK and found == name
+            value(sensor) for (group, _, _, found), sensor in self._sensors.items() if group == TASK and found == name
         )
 
 
