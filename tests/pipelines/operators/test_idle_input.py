@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.test_session_windows import told
-from tests.pipelines.operators.test_table_ttl import UntilTrue
+from tests.pipelines.operators.programs import read_windows
+from tests.pipelines.operators.stop_events import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
     Application,
@@ -74,7 +74,7 @@ def test_a_window_closes_when_the_silence_is_long_enough(name):
         driver.advance_wall_clock_time(107 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 1, 3), (0, 10, 1, 7)]
+        assert read_windows(out) == [(0, 10, 1, 3), (0, 10, 1, 7)]
         topic.pipe_input("a", "x", timestamp_ms=9)  # stream time is 15 now
         driver.advance_wall_clock_time(1_000 * MS)
         assert driver.counts["late_records"] == 1
@@ -91,7 +91,7 @@ def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_
         driver.advance_wall_clock_time(90 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(22 * MS)
-        assert told(out) == [(0, 10, 2, 3)]
+        assert read_windows(out) == [(0, 10, 2, 3)]
     with TopologyTestDriver(application(lambda s: PROGRAMS["a source"](s).to_delta("out"))) as driver:
         driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(timedelta(days=1))
@@ -121,7 +121,7 @@ def test_final_results_behind_a_filter_come_when_their_window_closes_and_once(sa
         driver.advance_wall_clock_time(110 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 2, 4)]
+        assert read_windows(out) == [(0, 10, 2, 4)]
 
 
 @pytest.mark.parametrize("name", ["a suppression of its own", "a strict buffer"])
@@ -131,10 +131,10 @@ def test_a_final_result_comes_once_where_its_suppression_alone_knows_of_silence(
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(500 * MS)
-        assert told(out) == [(0, 10, 1, 3)]
+        assert read_windows(out) == [(0, 10, 1, 3)]
         topic.pipe_records([("a", "x", 4), ("b", "x", 2_000)])
         driver.advance_wall_clock_time(500 * MS)
-        assert told(out) == [(2_000, 2_010, 1, 2_000)]
+        assert read_windows(out) == [(2_000, 2_010, 1, 2_000)]
         assert driver.counts["late_records"] == 1
 
 
@@ -152,7 +152,7 @@ def test_the_longest_silence_counts_of_the_topics_upstream():
         driver.advance_wall_clock_time(111 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 1, 3)]
+        assert read_windows(out) == [(0, 10, 1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_sessions_and_sliding_windows_close_too(windows, silence, closed):
         driver.advance_wall_clock_time((silence - 1) * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == closed
+        assert read_windows(out) == closed
         assert driver.open_windows == (1 if isinstance(windows, SlidingWindows) else 0)
 
 

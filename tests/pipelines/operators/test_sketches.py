@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.one_topic import CUTS, RECORDS, batched_and_single, build, frame
 from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_batches_equal_records import CUTS, RECORDS, batched_and_single, build, frame
 from weir import (
     ApproxDistinct,
     ApproxQuantiles,

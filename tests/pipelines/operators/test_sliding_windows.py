@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.operators.programs import Click, driven, in_ms, pipe, read_windows
 from weir import (
     BufferConfig,
     EmitStrategy,
@@ -35,21 +34,21 @@ def counted(windows, **options):
 def test_a_record_makes_the_window_that_ends_with_it_and_the_one_behind_the_record_before_it():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 20, 26)
-        assert told(out) == [(10, 20, 1, 20), (21, 31, 1, 26), (16, 26, 2, 26)]
+        assert read_windows(out) == [(10, 20, 1, 20), (21, 31, 1, 26), (16, 26, 2, 26)]
 
 
 def test_both_ends_of_a_window_are_in_it():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 20, 30)
-        assert told(out)[-1] == (20, 30, 2, 30)
+        assert read_windows(out)[-1] == (20, 30, 2, 30)
         pipe(topic, 41)  # 11 after: together with 30 no more
-        assert told(out) == [(31, 41, 1, 41)]
+        assert read_windows(out) == [(31, 41, 1, 41)]
 
 
 def test_no_window_starts_before_1970():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 3, 5)
-        assert told(out) == [(0, 10, 1, 3), (4, 14, 1, 5), (0, 10, 2, 5)]
+        assert read_windows(out) == [(0, 10, 1, 3), (4, 14, 1, 5), (0, 10, 2, 5)]
 
 
 @pytest.mark.slow
@@ -122,8 +121,8 @@ def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(
             zip(records, expected(records, difference, grace), strict=True)
         ):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
-            assert sorted(told(out, "total")) == sorted(rows)
-            assert sorted(row[:2] for row in told(late, "page")) == sorted(bounds)
+            assert sorted(read_windows(out, "total")) == sorted(rows)
+            assert sorted(row[:2] for row in read_windows(late, "page")) == sorted(bounds)
             newest |= {(user, start): (start, end, total, at) for start, end, total, at in rows}
     with driven(
         lambda s: s.group_by_key().windowed_by(windows).agg("c", total=Sum("ms")).suppress(FINAL).to_delta("out")
@@ -131,7 +130,7 @@ def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(
         for number, (user, time) in enumerate(records):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
         pipe(topic, 999, user="z")
-        assert sorted(told(out, "total")) == sorted(newest.values())
+        assert sorted(read_windows(out, "total")) == sorted(newest.values())
 
 
 def test_a_record_that_only_closed_windows_lie_over_opens_none_behind_it():
@@ -153,7 +152,7 @@ def test_a_kept_record_is_in_every_window_that_opens_later_over_it():
         pipe(topic, 41, 34)
         out.read_rows()
         pipe(topic, 38)
-        assert told(out) == [(34, 41, 3, 41), (35, 42, 2, 41), (31, 38, 2, 38), (39, 46, 1, 41)]
+        assert read_windows(out) == [(34, 41, 3, 41), (35, 42, 2, 41), (31, 38, 2, 38), (39, 46, 1, 41)]
         assert driver.counts["late_records"] == 1  # [27, 34]
 
 
@@ -175,7 +174,7 @@ def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_an
         pipe(topic, 35, user="b")
         out.read_rows()
         pipe(topic, 20)
-        assert told(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
+        assert read_windows(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
         assert driver.counts["late_records"] == 1  # [10, 20]
 
 
@@ -184,9 +183,9 @@ def test_late_records_of_sliding_windows_have_the_bounds_of_each_window_that_the
         lambda s: s.group_by_key().windowed_by(SLIDING, late_to=lambda late: late.to_delta("out")).count("c")
     ) as (topic, out, _):
         pipe(topic, 16, 26, 13)  # at stream time 26 windows that end before 21 are closed
-        assert [row[:2] for row in told(out, "page")] == [(3, 13), (6, 16)]
+        assert [row[:2] for row in read_windows(out, "page")] == [(3, 13), (6, 16)]
         pipe(topic, 60, 13, 3)  # no window over them is open
-        assert [row[:2] for row in told(out, "page")] == [(3, 13), (0, 10)]
+        assert [row[:2] for row in read_windows(out, "page")] == [(3, 13), (0, 10)]
 
 
 @pytest.mark.parametrize(("stream_time", "late"), [(25, 0), (26, 1), (35, 1), (36, 1)])
@@ -196,7 +195,7 @@ def test_a_window_is_closed_to_a_record_when_it_ends_before_stream_time_minus_gr
         pipe(topic, stream_time, user="b")
         out.read_rows()
         pipe(topic, 20)
-        assert told(out) == ([] if late else [(10, 20, 1, 20)])
+        assert read_windows(out) == ([] if late else [(10, 20, 1, 20)])
         assert driver.counts["late_records"] == late
 
 
@@ -207,7 +206,7 @@ def test_a_record_that_no_open_window_takes_leaves_no_trace_and_one_that_a_windo
         pipe(topic, 30, user="b")
         out.read_rows()
         pipe(topic, 22)
-        assert told(out) == [(16, 26, 2, 26), (23, 33, 1, 26)]
+        assert read_windows(out) == [(16, 26, 2, 26), (23, 33, 1, 26)]
         assert driver.counts["late_records"] == 1  # [12, 22]
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 30, user="b")
@@ -215,7 +214,7 @@ def test_a_record_that_no_open_window_takes_leaves_no_trace_and_one_that_a_windo
         pipe(topic, 20)
         assert driver.counts["late_records"] == 1
         pipe(topic, 25)  # a trace of 20 would have opened [21, 31]
-        assert told(out) == [(15, 25, 1, 25)]
+        assert read_windows(out) == [(15, 25, 1, 25)]
 
 
 @pytest.mark.parametrize("user", ["a", "b"])
@@ -226,7 +225,7 @@ def test_the_window_behind_a_record_opens_until_it_is_closed_itself(user):
         pipe(topic, 36, user="c")
         out.read_rows()
         pipe(topic, 25, user=user)
-        assert told(out) == ([(21, 31, 1, 25)] if user == "a" else [])
+        assert read_windows(out) == ([(21, 31, 1, 25)] if user == "a" else [])
         assert driver.counts["late_records"] == 1  # [15, 25]
 
 
@@ -235,7 +234,7 @@ def test_null_keys_and_null_values_are_dropped():
         topic.pipe_input("a", None, timestamp_ms=90)
         topic.pipe_input(None, Click("x"), timestamp_ms=90)
         pipe(topic, 20)
-        assert told(out) == [(10, 20, 1, 20)]
+        assert read_windows(out) == [(10, 20, 1, 20)]
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 1)
 
 
@@ -256,11 +255,11 @@ def test_final_results_come_once_by_window_then_key_with_the_greatest_time_folde
     with driven(program) as (topic, out, _):
         pipe(topic, 20, 18)
         pipe(topic, 25, user="b")
-        assert told(out) == [(8, 18, 1, 18)]  # 18 + 5 < 25; Kafka Streams' suppression has <= at the very same time
+        assert read_windows(out) == [(8, 18, 1, 18)]  # 18 + 5 < 25; Kafka Streams' suppression compares with <=
         pipe(topic, 26, user="b")
-        assert told(out) == [(10, 20, 2, 20)]
+        assert read_windows(out) == [(10, 20, 2, 20)]
         pipe(topic, 99, user="b")
-        assert told(out) == [(15, 25, 1, 25), (16, 26, 2, 26), (19, 29, 1, 20), (26, 36, 1, 26)]
+        assert read_windows(out) == [(15, 25, 1, 25), (16, 26, 2, 26), (19, 29, 1, 20), (26, 36, 1, 26)]
 
 
 def test_late_records_go_where_they_are_sent_once_for_each_closed_window():
@@ -270,7 +269,7 @@ def test_late_records_go_where_they_are_sent_once_for_each_closed_window():
     )
     with driven(program) as (topic, out, driver):
         pipe(topic, 60, 7)
-        assert [(*row[:2], row[3]) for row in told(out, "page")] == [(0, 10, 7), (5, 15, 7)]
+        assert [(*row[:2], row[3]) for row in read_windows(out, "page")] == [(0, 10, 7), (5, 15, 7)]
         assert driver.counts["late_records"] == 2
         assert out.is_empty()
 
@@ -303,7 +302,7 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
         pipe(topic, 40)
         assert [in_ms(windowed.window_start) for windowed, _ in store.fetch_all("a")] == [10, 30, 40]
         if is_final:
-            assert [row[:3] for row in told(out)] == [(0, 10, 1), (10, 20, 1)]
+            assert [row[:3] for row in read_windows(out)] == [(0, 10, 1), (10, 20, 1)]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +339,7 @@ def test_the_least_retention_keeps_all_that_a_record_may_still_join(windows, ret
     def updates(retention):
         with counted(windows, retention=timedelta(milliseconds=retention)) as (topic, out, driver):
             pipe(topic, *times)
-            return told(out), driver.counts["late_records"]
+            return read_windows(out), driver.counts["late_records"]
 
     assert updates(retention) == updates(10_000)
 

@@ -8,8 +8,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.programs import driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.operators.programs import driven, in_ms, pipe, read_windows
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
     Application,
@@ -230,7 +229,7 @@ def test_final_results_of_windows_are_the_same_with_every_strict_buffer(buffer, 
         pipe(topic, 1, 11, 9, 14)
         assert out.is_empty()
         pipe(topic, 15)
-        assert told(out) == [(0, 10, 2, 9)]
+        assert read_windows(out) == [(0, 10, 2, 9)]
 
 
 @pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(9).shut_down_when_full()])
@@ -267,11 +266,11 @@ def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
     )
     with driven(program) as (topic, out, driver):
         pipe(topic, 1, 3, 15, 10, 30)
-        assert told(out) == []
+        assert read_windows(out) == []
         pipe(topic, 31)  # what a filter takes out is a tombstone, and moves stream time as well
-        assert told(out) == [(1, 15, 4, 15)]
+        assert read_windows(out) == [(1, 15, 4, 15)]
         pipe(topic, 90, user="b")
-        assert told(out) == [(30, 31, 2, 31)]
+        assert read_windows(out) == [(30, 31, 2, 31)]
         assert driver.get_key_value_store("KTABLE-SUPPRESS-STATE-STORE-0000000004").approximate_num_entries() == 0
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.pipelines.operators.stop_events import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, StreamsBuilder, String, TopologyError
 from weir.state.changelog.rows import CHANGELOG_FOLDER
@@ -87,19 +88,6 @@ def test_tombstones_reach_the_changelog_though_nothing_more_is_read(tmp_path, tt
 
     place.driver().run(UntilTrue(lambda: gone() == expired))
     assert set(read_table(changelog)["user"]) == {"a", "b", "c"} - expired
-
-
-class UntilTrue:
-    """A stop event that is set once a condition holds; asked by the driver between epochs."""
-
-    def __init__(self, condition):
-        self._condition = condition
-
-    def is_set(self) -> bool:
-        return bool(self._condition())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from tests.pipelines.operators.test_batches_equal_records import (
+from tests.pipelines.operators.one_topic import (
     ALL,
     CUTS,
     FINAL,

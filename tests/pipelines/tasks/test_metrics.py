@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.test_batches_equal_records import frame
+from tests.pipelines.operators.one_topic import frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
 from weir.pipelines.tasks.processor import TaskProcessor

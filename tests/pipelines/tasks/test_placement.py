@@ -5,7 +5,7 @@ import zlib
 import polars as pl
 import pytest
 
-from tests.pipelines.topology.test_topology import Click
+from tests.pipelines.operators.programs import Click
 from weir import Count, Json, StreamsBuilder, String
 from weir.infra.kafka.reader import RawRecords
 from weir.pipelines.errors import PartitionerError
