@@ -64,7 +64,7 @@ class ApproxQuantiles(Aggregate):
         self._needs(dtype.is_numeric(), name, dtype, "numbers")
         at = list(self.at) if isinstance(self.at, Sequence) else []
         if not at or not all(isinstance(share, (int, float)) and 0 <= share <= 1 for share in at):
-            raise TopologyError(f"{name} is at {self.at!r}; pass shares between 0 and 1, for example at=(0.5, 0.99)")
+            raise TopologyError(f"{name} is at {self.at!r}; give shares between 0 and 1, for example at=(0.5, 0.99)")
 
         def finish(sketch: bytes) -> list[float] | None:
             found = kll_doubles_sketch.deserialize(sketch)

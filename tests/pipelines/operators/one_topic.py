@@ -1,4 +1,4 @@
-"""Programs over the topic ``events``, run over its rows in batches, however these are cut."""
+"""Programs over the topic ``events``, run over its rows in batches of any cut."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:
-        if sink.is_updates:  # only the newest row a key stands
+        if sink.is_updates:  # only the newest row per key counts
             newest = {tuple(row[name] for name in sink.record.key_columns): row for row in facts.get(sink.table, ())}
             facts[sink.table] = sorted(newest.values(), key=repr)
             counts.pop("rows_out", None)
@@ -139,7 +139,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
 
 
 def batched_and_single(sub_topology: SubTopology, records: list[tuple], cuts: set[int]) -> tuple[dict, dict]:
-    """What ``run`` finds of the records in batches between the cuts, and of one after another."""
+    """The results of ``run`` for the records in batches between the cuts, and for one record after another."""
     rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
     return (
         run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),

@@ -1,4 +1,4 @@
-"""Small programs for the tests of semantics, driven a record at a time."""
+"""Small programs for the tests of semantics, driven record by record."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class UntilTrue:
-    """A stop event that is set once a condition holds; asked by the driver between epochs."""
+    """A stop event that is set once a condition holds; the driver checks it between epochs."""
 
     def __init__(self, condition: Callable[[], object]) -> None:
         self._condition = condition

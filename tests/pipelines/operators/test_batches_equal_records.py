@@ -1,4 +1,4 @@
-"""Evaluation by columns must not show: any cut of the input into batches gives what one record at a time gives."""
+"""Evaluation over columns must not show: any cut of the input into batches gives what single records give."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

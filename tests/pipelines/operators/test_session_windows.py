@@ -1,4 +1,4 @@
-"""Sessions to the record (Kafka Streams features, sections 4 and 18)."""
+"""Sessions, record by record (Kafka Streams features, sections 4 and 18)."""
 
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ def counted(windows):
     return driven(lambda s: s.group_by_key().windowed_by(windows).count("c").to_stream().to_delta("out"))
 
 
-def test_records_exactly_the_gap_apart_are_of_one_session_and_a_millisecond_more_parts_them():
+def test_records_exactly_the_gap_apart_share_a_session_and_a_millisecond_more_splits_it():
     with counted(SESSIONS) as (topic, out, _):
         pipe(topic, 0, 10, 21)
         assert read_windows(out) == [(0, 0, 1, 0), (0, 0, None, 0), (0, 10, 2, 10), (21, 21, 1, 21)]
@@ -41,7 +41,7 @@ def test_a_merger_sends_a_tombstone_for_every_replaced_session_and_then_the_new_
 
 
 def test_a_record_inside_a_session_replaces_it_under_the_same_bounds():
-    """Kafka Streams forwards that tombstone too; a second record of the very same time only is none."""
+    """Kafka Streams forwards that tombstone too, except for a second record at exactly the same time."""
     with counted(SESSIONS) as (topic, out, _):
         pipe(topic, 0, 8)
         out.read_rows()
@@ -153,7 +153,7 @@ def test_late_records_go_where_they_are_sent_with_the_bounds_of_the_closed_sessi
         assert [(*row[:2], row[3]) for row in read_windows(out, "page")] == [(3, 3, 3)]
 
 
-def test_retention_keeps_closed_sessions_to_be_read():
+def test_retention_keeps_closed_sessions_readable():
     kept = timedelta(milliseconds=30)
     with driven(lambda s: s.group_by_key().windowed_by(SESSIONS, retention=kept).count("c").to_delta("out")) as (
         topic,

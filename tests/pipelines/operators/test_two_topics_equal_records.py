@@ -1,4 +1,4 @@
-"""Where two topics meet, any cut of the input into batches gives what one record at a time gives."""
+"""Where two topics meet, any cut of the input into batches gives what single records give."""
 
 from datetime import timedelta
 
