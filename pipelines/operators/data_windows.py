@@ -114,9 +114,7 @@ class DataWindowedAggregation:
             return rows
         before_ms = epoch.clocks.get(self.store.name)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        store = SessionStore(
-            self.store, epoch.session
-        )  # without a clock, so that windows closed meanwhile are found too
+        store = SessionStore(self.store, epoch.session)  # without a clock, to find windows closed meanwhile too
         unseen = SessionStore(self.unseen, epoch.session) if self.unseen else None
         if unseen:
             epoch.clocks[unseen.spec.name] = epoch.clocks[self.store.name]
