@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from tests.pipelines.operators.two_topics import CUTS, Event, assert_cuts_do_not_show, build, left, picked, run
+from tests.pipelines.operators.one_topic import Event
+from tests.pipelines.operators.two_topics import CUTS, assert_cuts_do_not_show, build, left, picked, run
 from weir import (
     Application,
     BufferConfig,

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import polars as pl
 from hypothesis import strategies as st
 
 from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
-
-
-@dataclass(frozen=True)
-class Event:
-    amount: int | None
-    word: str
-
 
 Row = tuple[str, str | None, int, tuple[int | None, str] | None]
 """Topic, key, time in ms, value."""

@@ -1,21 +1,14 @@
 """Metrics under Kafka Streams' names: what an epoch adds, and readings of the last minute."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.one_topic import frame
+from tests.pipelines.operators.one_topic import Event, frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
 from weir.pipelines.tasks.processor import TaskProcessor
-
-
-@dataclass(frozen=True)
-class Event:
-    amount: int | None
-    word: str
 
 
 def epochs(*batches):
