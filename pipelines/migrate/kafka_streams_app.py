@@ -19,7 +19,7 @@ from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_ser
 from weir.pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
 from weir.pipelines.migrate.outputs import output_rows
 from weir.pipelines.operators.windows import TimeWindows
-from weir.pipelines.serdes.source import RAW_SCHEMA, RawRecords
+from weir.pipelines.serdes.source import RAW_SCHEMA, FetchedRecords
 from weir.pipelines.topology import SubTopology
 from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.types import StoreSpec, TableSpec, TaskId
@@ -32,13 +32,6 @@ EMPTY_READS = 10
 TRANSACTION_LIMIT_S = 30.0
 """How long a transaction may take to end: brokers abort that of an application which was killed after 10 to 20 s."""
 TRANSACTION_LOOK_S = 0.1
-
-
-class FetchedRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
-
-    @property
-    def next_offset(self) -> int: ...
 
 
 class Reader(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from weir.pipelines.operators.epoch import Epoch
+from weir.pipelines.tasks.operator_factory import operator_of
 from weir.pipelines.tasks.output import sink_rows
-from weir.pipelines.tasks.single import operator_of
 from weir.pipelines.topology import SubTopology, TableSinkNode
 from weir.pipelines.topology.nodes import (
     AggregateNode,

@@ -1,6 +1,6 @@
-"""The vectorised aggregates of ``agg``: what each keeps in the state and how it folds a batch into it.
+"""The vectorized aggregates of ``agg``: what each keeps in the state and how it folds a batch into it.
 
-Each is a few polars expressions; running them over batches and stores belongs to ``fold`` beside this. Those that
+Each is a few polars expressions; running them over batches and stores belongs to ``fold`` beside this. Aggregates that
 keep sketches and lists are in ``sketches``.
 """
 
@@ -15,7 +15,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.row_type import normal_dtype
 
 STORED = "__stored"
-"""Suffix of a state column that comes from the store when it meets the batch's."""
+"""Suffix of a stored state column, to tell it from the batch's column of the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +30,19 @@ class Accumulator:
     lift: list[pl.Expr]
     """The state columns of a single row."""
     scan: list[pl.Expr]
-    """From the state columns of rows or earlier states, in order, those after each; to be taken ``over`` a group."""
+    """The state columns after each row or earlier state, from all in order; to be used ``over`` a group."""
     merge: list[pl.Expr]
-    """The state columns from the batch's and the stored ones (suffix ``STORED``, null where none)."""
+    """The state columns from the batch's and the stored ones (suffix ``STORED``, null where nothing is stored)."""
     output: pl.DataType
     finish: pl.Expr
     """The finished value from the state columns."""
     pack: Callable[[pl.Series], pl.Series] | None = None
-    """From the column that ``partial`` gives to the state column, where no expression can."""
+    """Makes the state column of the column that ``partial`` gives, where no expression can."""
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """Base of the aggregates over one input, a column's name or an expression over a record's columns."""
+    """Base of the aggregates over one input: a column's name, or an expression over a record's columns."""
 
     of: str | pl.Expr
 
@@ -61,11 +61,22 @@ class Aggregate:
 
     def _needs(self, ok: bool, name: str, dtype: pl.DataType, what: str) -> None:
         if not ok:
-            raise TopologyError(f"{name}={type(self).__name__}(...) is over a column of type {dtype}; it needs {what}")
+            raise TopologyError(
+                f"{name}={type(self).__name__}(...) aggregates a column of type {dtype}; it needs {what}"
+            )
 
 
 class Count:
-    """How many records reached the window or key, null values in windows included."""
+    """The number of records of the key or window; in windows, records with a null value count too.
+
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    >>> clicks.group_by_key().agg("visits", clicks=Count()).to_delta("clicks_per_user")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     driver.create_input_topic("clicks").pipe_records([("ann", "home", 1), ("ann", "cart", 2)])
+    ...     driver.create_output_table("clicks_per_user").read_rows()
+    [{'user': 'ann', 'clicks': 1}, {'user': 'ann', 'clicks': 2}]
+    """
 
     def bind(self, name: str, schema: pl.Schema) -> Accumulator:
         """The accumulator; any schema fits."""
@@ -82,7 +93,16 @@ class Count:
 
 
 class Sum(Aggregate):
-    """The sum, nulls ignored, 0 of nothing. Of a boolean expression: how often it was true."""
+    """The sum; nulls are ignored, and the sum of nothing is 0. Of a boolean expression: how often it was true.
+
+    >>> builder = StreamsBuilder()
+    >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
+    >>> orders.group_by_key().agg("spent", spent=Sum("cents"), big=Sum(col("cents") > 100)).to_delta("spent")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     driver.create_input_topic("orders").pipe_records([("ann", 80, 1), ("ann", 120, 2)])
+    ...     driver.create_output_table("spent").read_rows()[-1]
+    {'user': 'ann', 'spent': 200, 'big': 1}
+    """
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(dtype.is_numeric() or dtype == pl.Boolean(), name, dtype, "numbers or booleans")
@@ -101,7 +121,16 @@ class Sum(Aggregate):
 
 
 class Mean(Aggregate):
-    """The mean, nulls ignored, null of nothing; kept as a sum and a count."""
+    """The mean; nulls are ignored, and the mean of nothing is null. The state is a sum and a count.
+
+    >>> builder = StreamsBuilder()
+    >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
+    >>> orders.group_by_key().agg("usual", usual=Mean("cents")).to_delta("usual")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     driver.create_input_topic("orders").pipe_records([("ann", 80, 1), ("ann", 120, 2)])
+    ...     driver.create_output_table("usual").read_rows()[-1]
+    {'user': 'ann', 'usual': 100.0}
+    """
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(dtype.is_numeric() or dtype == pl.Boolean(), name, dtype, "numbers or booleans")
@@ -121,7 +150,16 @@ class Mean(Aggregate):
 
 
 class Min(Aggregate):
-    """The smallest value, nulls ignored, null of nothing."""
+    """The smallest value; nulls are ignored, and the minimum of nothing is null.
+
+    >>> builder = StreamsBuilder()
+    >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
+    >>> orders.group_by_key().agg("range", least=Min("cents"), most=Max("cents")).to_delta("range")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     driver.create_input_topic("orders").pipe_records([("ann", 80, 1), ("ann", 120, 2)])
+    ...     driver.create_output_table("range").read_rows()[-1]
+    {'user': 'ann', 'least': 80, 'most': 120}
+    """
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
@@ -136,7 +174,7 @@ class Min(Aggregate):
 
 
 class Max(Aggregate):
-    """The greatest value, nulls ignored, null of nothing."""
+    """The greatest value; nulls are ignored, and the maximum of nothing is null. For an example see ``Min``."""
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(not dtype.is_nested(), name, dtype, "values that have an order")
@@ -151,7 +189,16 @@ class Max(Aggregate):
 
 
 class First(Aggregate):
-    """The value that arrived first (not: with the smallest timestamp), nulls ignored, null of nothing."""
+    """The value that arrived first, whatever its timestamp; nulls are ignored, and the first of nothing is null.
+
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    >>> clicks.group_by_key().agg("visits", entry=First("page"), exit=Last("page")).to_delta("visits")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     driver.create_input_topic("clicks").pipe_records([("ann", "home", 7), ("ann", "cart", 3)])
+    ...     driver.create_output_table("visits").read_rows()[-1]
+    {'user': 'ann', 'entry': 'home', 'exit': 'cart'}
+    """
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         kept = pl.col(name)
@@ -166,7 +213,7 @@ class First(Aggregate):
 
 
 class Last(Aggregate):
-    """The value that arrived last (not: with the greatest timestamp), nulls ignored, null of nothing."""
+    """The value that arrived last, whatever its timestamp; nulls are ignored. For an example see ``First``."""
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         return _kept(
@@ -194,10 +241,10 @@ def _kept(
 
 
 def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.DataType:
-    """The type that ``expression`` has over records of ``schema``.
+    """The type of ``expression`` over records of ``schema``.
 
     Raises:
-        TopologyError: It names an unknown column, does not fit the types, or looks beyond its own record.
+        TopologyError: The expression names an unknown column, does not fit the types, or looks beyond its own record.
     """
     unknown = [column for column in expression.meta.root_names() if column not in schema]
     if unknown:
@@ -205,7 +252,7 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
     if not _stays_in_its_row(expression):
         raise TopologyError(
             f"{name} may look beyond its own record; use an expression of one record's columns, "
-            "a plain function instead of map_elements, and an aggregation for what spans records"
+            "a plain function instead of map_elements, and an aggregation across records"
         )
     try:
         selected = pl.DataFrame(schema=schema).clear(1).with_columns(expression.alias("_"))
@@ -218,10 +265,10 @@ def _stays_in_its_row(expression: pl.Expr) -> bool:
     meta = expression.meta
     try:
         return (meta.is_length_preserving() or not meta.root_names()) and _is_separable(expression)
-    except pl.exceptions.PolarsError:  # map_elements and its kin cannot be looked into
+    except pl.exceptions.PolarsError:  # map_elements and the like are opaque
         return False
 
 
 def _is_separable(expression: pl.Expr) -> bool:
-    """Polars answers for the outermost operation only, so every part is asked."""
+    """Polars answers for the outermost operation only, so each part is checked."""
     return expression.meta.is_row_separable() and all(map(_is_separable, expression.meta.pop()))

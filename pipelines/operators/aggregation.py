@@ -1,6 +1,6 @@
-"""Aggregations that keep one state a key, or one a key and window, and forward their updates.
+"""Aggregations that keep one state per key, or per key and window, and forward its updates.
 
-``count``, ``reduce``, ``aggregate`` and ``agg`` differ in the fold only. Windowed aggregations whose results
+``count``, ``reduce``, ``aggregate`` and ``agg`` differ only in the fold. Windowed aggregations whose results
 are final are in ``final_results`` beside this.
 """
 
@@ -19,11 +19,11 @@ from weir.state.types import StoreSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """One state a key. Null keys and null values are dropped and counted.
+    """One state per key. Null keys and null values are dropped and counted.
 
-    Updates have the key columns, the finished values, ``_ts _partition _offset _deleted``. With
-    ``every_update`` there is one a record, as evaluating one record after another gives; else one a key, the
-    newest, for what follows would keep no other.
+    Updates have the key columns, the finished values, ``_ts _partition _offset _deleted``. With ``every_update`` there
+    is one per record, as if records were processed one by one; else only the newest of each key, since nothing
+    downstream would keep another.
     """
 
     store: StoreSpec
@@ -43,11 +43,11 @@ class Aggregation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedAggregation:
-    """One state a key and window, until the window closes; then the state goes, for nothing can change it.
+    """One state per key and window. It is deleted when the window closes, since nothing can change it any more.
 
-    A store with a retention keeps it longer, and drops it by itself. Null keys are dropped and counted; null values
-    are folded. Updates as in ``Aggregation``, with ``window_start`` and ``window_end`` among the key columns, by
-    record, then window.
+    A store with a retention keeps it longer and expires it itself. Null keys are dropped and counted; null values are
+    folded. Updates are those of ``Aggregation``, with ``window_start`` and ``window_end`` among the key columns,
+    ordered by record, then window.
     """
 
     store: StoreSpec
@@ -76,7 +76,7 @@ class WindowedAggregation:
         return next_close_ms(self.store, self.windows, epoch)
 
     def close(self, before_ms: int, epoch: Epoch) -> None:
-        """Closed windows are dropped; they have been forwarded before."""
+        """Delete the closed windows; their updates have been forwarded already."""
         self._forget_closed(TypedStore(self.store, epoch.session), epoch)
 
     def _forget_closed(self, store: TypedStore, epoch: Epoch) -> None:
@@ -86,19 +86,19 @@ class WindowedAggregation:
 
 
 def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoch: Epoch) -> int | None:
-    """The stream time at which the next window of a store closes; None while none will."""
+    """The stream time at which the store's next window closes; None if there is no such window."""
     if windows.closes_after_ms is None:
         return None
     store = TypedStore(spec, epoch.session)
     found = epoch.session.first(spec.name, store.window_upper(max(windows.closed_before(epoch.clocks[spec.name]), 0)))
     if found is None:
         return None
-    end = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]
-    return end + windows.closes_after_ms
+    end_ms: int = store.decode([found[0]]).get_column("window_end").dt.timestamp("ms")[0]
+    return end_ms + windows.closes_after_ms
 
 
 def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: bool) -> pl.DataFrame:
-    """Fold ``rows`` (at least one) into the store and return the updates, finished."""
+    """Fold ``rows`` (at least one) into the store and return the updates with finished values."""
     by = list(store.spec.key)
     groups = fold.group(rows, by)
     keys = store.encode(groups.select(by))
@@ -112,7 +112,7 @@ def fold_into(store: TypedStore, fold: Fold, rows: pl.DataFrame, every_update: b
 
 
 def write_states(store: TypedStore, fold: Fold, keys: list[bytes], states: pl.DataFrame) -> None:
-    """Put the states, aligned with ``keys``, into the store; delete those that are gone."""
+    """Write the states, aligned with ``keys``, to the store; delete those that are gone."""
     gone = states.get_column("_deleted")
     if gone.any():
         is_gone = gone.to_list()

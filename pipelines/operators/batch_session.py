@@ -1,6 +1,7 @@
 """What stores held when a batch of records began, while its operators write to them.
 
-An operator that looks into the table of another one needs it: that other operator has taken the whole batch already.
+An operator that looks into another operator's table needs this, since that operator has already processed the whole
+batch.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from weir.state.engine.views import overlaid
 
 Row = tuple[bytes, bytes]
 FEW = 8
-"""Rows put by the batch that are passed by one by one."""
+"""How many rows written by the batch ``first`` skips one by one before it scans."""
 
 
 class BatchSession:
-    """A session that keeps what ``stores`` held before this batch; fits ``weir.state.engine.contract.StateSession``."""
+    """A ``weir.state.engine.contract.StateSession`` that remembers what ``stores`` held before this batch."""
 
     def __init__(self, session: StateSession, stores: Collection[str]) -> None:
         self._session = session
@@ -25,7 +26,7 @@ class BatchSession:
 
     @property
     def before(self) -> StateView:
-        """The kept stores as they were when the batch began."""
+        """``stores`` as they were when the batch began."""
         return _Before(self._session, self._held)
 
     def put_many(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -64,7 +65,7 @@ class BatchSession:
 
 
 class _Before:
-    """A ``StateView`` that puts what was kept over what is there now."""
+    """A ``StateView`` that overlays what the stores hold now with what they held before the batch."""
 
     def __init__(self, session: StateSession, held: dict[str, OrderedRows[bytes | None]]) -> None:
         self._session, self._held = session, held
@@ -87,7 +88,7 @@ class _Before:
         held = self._held.get(store)
         if held is None:
             return self._session.first(store, lower, upper, reverse=reverse)
-        for _ in range(FEW):  # as a rule the batch has put little in between
+        for _ in range(FEW):  # the batch has usually written few rows in between
             found = self._session.first(store, lower, upper, reverse=reverse)
             if found is None:
                 break

@@ -1,4 +1,4 @@
-"""Splitting: each record is marked with the first branch that it meets, and each branch takes those marked for it."""
+"""Splitting: each record is marked with the first branch whose predicate it meets, and goes to that branch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BRANCH = "_branch"
 class Split:
     """Adds ``_branch``: the index of the first predicate that is true, null where none is.
 
-    A function is asked about records only that no predicate before it has taken.
+    A function is called only for records that met no earlier predicate.
     """
 
     predicates: Sequence[Predicate]
@@ -37,7 +37,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Branch:
-    """The rows marked ``index``; None takes those of no branch."""
+    """The rows marked ``index``; None stands for rows of no branch."""
 
     index: int | None
 

@@ -1,7 +1,7 @@
-"""Tables grouped by another key: each update takes the old row out of its group and puts the new one into its own.
+"""Tables grouped by another key: each update removes the old row from its group and adds the new row to its own.
 
-The two travel to the groups' tasks as rows of their own, told apart by ``_change``; where both belong to one group
-they follow one another, and the group changes once, as in Kafka Streams.
+Both travel to the groups' tasks as separate rows, distinguished by ``_change``. Where both belong to one group, the
+addition directly follows the removal and the group changes once, as in Kafka Streams.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from weir.state.types import StoreSpec
 
 CHANGE = "_change"
 ADDED, REMOVED, REPLACED = 0, 1, 2
-"""A row that comes in; one that goes; one that goes, and the next row is what comes in its place."""
+"""An added row; a removed row; a removed row that the next row replaces."""
 SIGN = "_sign"
-"""1 for a row that comes in, -1 for one that goes."""
+"""1 for an added row, -1 for a removed one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectChanges:
-    """The rows that a table's updates take out and put in, under their new keys, with the updates' time.
+    """The rows that a table's updates remove and add, under their new keys, with the updates' times.
 
-    A row whose new key is null is left out. The others stay in this order on their way to the groups (``Epoch.sent``):
-    no row goes before it has come, though the update has an older time.
+    A row whose new key is null is dropped. The others keep this order on their way to the groups (``Epoch.sent``), so
+    that no row is removed before it was added, even if the removing update has an older timestamp.
     """
 
     table: TableView
     table_key: tuple[str, ...]
     selector: SelectKey
     newest: NewestRows | None
-    """Of a versioned table: what came out of order changes no group."""
+    """For a versioned table: drops out-of-order updates, which change no group."""
     clock: str
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -75,7 +75,7 @@ class SelectChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeAggregation:
-    """One state a group, with updates as in ``Aggregation``. What goes from a group without a state changes nothing."""
+    """One state per group, with updates as in ``Aggregation``. Removals from a group without a state are ignored."""
 
     store: StoreSpec
     fold: Fold
@@ -104,15 +104,15 @@ class ChangeAggregation:
 
 
 def bind_signed(aggregate: Aggregate | Count, name: str, schema: pl.Schema) -> Accumulator:
-    """The accumulator that rows with the column ``_sign`` go into and out of.
+    """The accumulator to which rows are added and from which they are removed, by the column ``_sign``.
 
     Raises:
-        TopologyError: What the aggregate keeps does not tell what it was before a row came.
+        TopologyError: The aggregate cannot undo a row from what it keeps.
     """
     if not isinstance(aggregate, (Count, Sum, Mean)):
         raise TopologyError(
-            f"{name}={type(aggregate).__name__}(...) cannot take a row out again that has changed in "
-            "the table; use Count(), Sum(...), Mean(...), or aggregate(...) with a subtractor"
+            f"{name}={type(aggregate).__name__}(...) cannot subtract a row that changes in the table; "
+            "use Count(), Sum(...), Mean(...), or aggregate(...) with a subtractor"
         )
     plain = aggregate.bind(name, schema)
     signed = {
@@ -122,7 +122,7 @@ def bind_signed(aggregate: Aggregate | Count, name: str, schema: pl.Schema) -> A
 
 
 class ChangedRows(RowType):
-    """Values as functions get them that add and subtract: whether the row goes, and its value."""
+    """Values as adders and subtractors get them: whether the row is removed, and its value."""
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:
         goes = (frame.get_column(SIGN) < 0).to_list()
@@ -132,7 +132,7 @@ class ChangedRows(RowType):
 def adding_and_subtracting(
     add: Callable[[Any, Any, Any], Any], subtract: Callable[[Any, Any, Any], Any]
 ) -> Callable[[Any, Any, Any], Any]:
-    """A fold's step of ``(key, value, state)`` functions; ``subtract`` is called only where there is a state."""
+    """A fold's step from functions of ``(key, value, state)``; ``subtract`` is called only if there is a state."""
 
     def step(key: Any, change: Any, state: Any) -> Any:
         goes, value = change

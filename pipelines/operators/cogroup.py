@@ -1,7 +1,7 @@
-"""Cogrouping: the records of several grouped streams beside each other as one, for one aggregation to fold.
+"""Cogrouping: the records of several grouped streams side by side in one frame, for one aggregation to fold.
 
-Each input has its own columns; a row has those of its input, and nulls in all others. The aggregation is the same as
-that of one stream, so windows, stores and suppressions know nothing of it.
+Each input has its own columns; a row has values in those of its input and nulls in all others. The aggregation is the
+same as for one stream, so windows, stores and suppressions need not know of cogrouping.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from weir.pipelines.operators.merge import in_turn
 from weir.pipelines.serdes.row_type import RowType
 
 INPUT = "_input"
-"""Where functions fold: the number of a row's input, Int8."""
+"""The number of a row's input, Int8; only where functions fold."""
 
 
 def beside(index: int, column: str) -> str:
-    """What ``column`` of input ``index`` is called beside the others."""
+    """The name of ``column`` of input ``index`` in the common frame."""
     return f"_{index}_{column}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cogroup:
-    """All rows of all inputs in the order of their records; of one record, those of the input that has it first."""
+    """All rows of all inputs, ordered by record; rows of one record in the order of the inputs it reaches."""
 
     columns: tuple[tuple[pl.Expr, ...], ...]
-    """Of each input, all columns that are forwarded."""
+    """For each input, all columns to forward."""
     by_arrival: tuple[int, ...]
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -42,7 +42,7 @@ class Cogroup:
 
 @dataclass(frozen=True)
 class CogroupedValues(RowType):
-    """Values of several inputs beside each other; an object is an input's number and the value."""
+    """Values of several inputs side by side; an object is the input's number and its value."""
 
     inputs: tuple[RowType, ...] = ()
 

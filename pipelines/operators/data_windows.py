@@ -1,7 +1,7 @@
-"""Aggregations over windows that the records make: sessions and sliding windows.
+"""Aggregations over windows that the records define: sessions and sliding windows.
 
-Which windows a record opens, joins or merges depends on those before it, so that is worked out a record at a time
-(``session_windows`` and ``sliding_windows`` beside this say how); the states are computed over columns. Sessions whose
+Which windows a record opens, joins or merges depends on the records before it, so this is worked out record by record
+(by ``session_windows`` and ``sliding_windows`` beside this); the states are computed over columns. Sessions whose
 records are all in time need no such walk (``session_columns``). The store is ordered by key, then window end.
 """
 
@@ -23,33 +23,34 @@ from weir.state.stores.session import SessionStore
 from weir.state.types import StoreSpec
 
 Window = tuple[int, int, int]
-"""The number of a key in its batch, window start and end in ms."""
+"""A key's number in its batch, window start and end in ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Records of one epoch and the stored windows that they can meet."""
+    """Records of one epoch and the stored windows that they can affect."""
 
     rows: pl.DataFrame
     """In order, with ``_key``, the number of the record's key."""
     stream_time: pl.Series
     """At each record's own turn."""
     found: pl.DataFrame
-    """All columns of the store and ``_key``; windows with what they missed after all others."""
+    """All columns of the store and ``_key``; windows from the store of unseen ones come last."""
 
 
 @dataclass
 class Trace:
-    """What one record after another does to windows; records by their row, states by their number."""
+    """What the records do to windows, in order; records are given by row, states by number."""
 
     updates: list[tuple[int, int, int, int | None]] = field(default_factory=list)
-    """Record, window start and end, new state; None where the window goes."""
+    """Record, window start and end, new state; None where the window is removed."""
     late: list[tuple[int, int, int]] = field(default_factory=list)
-    """Record, and the start and end of the window that it is late for."""
+    """Record, and start and end of the window that it is late for."""
     newest: dict[Window, tuple[int, int | None]] = field(default_factory=dict)
-    """The last record and state of each window that was touched."""
+    """The last record and state of each changed window."""
     unseen: dict[Window, tuple[int, int | None]] = field(default_factory=dict)
-    """The same of closed windows, with records that they missed: others will be made of them, nobody else sees them."""
+    """The same for closed windows, including records that came too late for them: later windows are derived from these,
+    and nothing else sees them."""
 
     def put(self, record: int, window: Window, state: int | None) -> None:
         self.updates.append((record, window[1], window[2], state))
@@ -57,7 +58,7 @@ class Trace:
 
 
 class DataWindows(Protocol):
-    """Windows that the records make."""
+    """Windows that the records define."""
 
     @property
     def closes_after_ms(self) -> int:
@@ -69,33 +70,33 @@ class DataWindows(Protocol):
 
     @property
     def ends_are_times(self) -> bool:
-        """Whether a result's timestamp is its window's end; else it is the greatest timestamp folded in."""
+        """Whether a result's timestamp is the end of its window; else it is the greatest timestamp folded in."""
         ...
 
     def reach_ms(self) -> tuple[int, int]:
-        """How long before a record a stored window ends at the earliest, and how long after it one starts."""
+        """How long before a record a window that it affects may end, and how long after the record one may start."""
         ...
 
     def trace(self, batch: Batch, states: States) -> Trace: ...
 
     def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
-        """What needs no walk: windows to put, with states; stored ones that they replace; and what is left to walk."""
+        """Windows to write that need no walk, with states; stored windows that they replace; and the rest, to walk."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataWindowedAggregation:
-    """One state a key and window, which goes once its store's retention after the window's end has passed.
+    """One state per key and window. It expires when the store's retention after the window's end has passed.
 
-    Null keys are dropped and counted, null values too where the windows do not take them. Updates have the key
-    columns, ``window_start``, ``window_end``, finished values, ``_ts _partition _offset _deleted``: with
-    ``every_update`` each that evaluating one record after another gives, else the newest of each window. With
-    ``is_final`` each window's state once, when stream time closes it, by window end, then key.
+    Null keys are dropped and counted, and so are null values where the windows do not take them. Updates have the key
+    columns, ``window_start``, ``window_end``, finished values, ``_ts _partition _offset _deleted``. With
+    ``every_update`` they are those of processing record by record, else the newest of each window. With ``is_final``
+    each window's state is forwarded once, when stream time closes the window, ordered by window end, then key.
     """
 
     store: StoreSpec
     unseen: StoreSpec | None = None
-    """Closed windows with the records that they missed, for windows that need them."""
+    """Closed windows including the records that came too late for them, where later windows derive from these."""
     fold: Fold
     windows: DataWindows
     every_update: bool
@@ -113,7 +114,7 @@ class DataWindowedAggregation:
             return rows
         before_ms = epoch.clocks.get(self.store.name)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        store = SessionStore(self.store, epoch.session)  # without a clock: what has closed meanwhile is met as well
+        store = SessionStore(self.store, epoch.session)  # without a clock, to find windows closed meanwhile too
         unseen = SessionStore(self.unseen, epoch.session) if self.unseen else None
         if unseen:
             epoch.clocks[unseen.spec.name] = epoch.clocks[self.store.name]
@@ -152,7 +153,7 @@ class DataWindowedAggregation:
     def _write(
         self, store: SessionStore, puts: list[pl.DataFrame], found: pl.DataFrame, stream_time_ms: int
     ) -> list[pl.DataFrame]:
-        """Put windows into the store, but for those that came and went within the batch, which are returned."""
+        """Write windows to the store, except those that opened and expired within the batch, which are returned."""
         over = []
         is_over = pl.col("window_end").dt.timestamp("ms") <= stream_time_ms - (store.spec.retention_ms or 0)
         for put in (each for each in puts if each.height):
@@ -191,7 +192,7 @@ class DataWindowedAggregation:
         )
 
     def _rows(self, rows: pl.DataFrame, windows: Sequence[tuple[int, int, int, int | None]]) -> pl.DataFrame:
-        """The record of each, with the window's bounds."""
+        """The record of each window, with the window's bounds."""
         bounds = [
             pl.Series(name, [each[place] for each in windows], dtype=pl.Int64).cast(TIME)
             for name, place in (("window_start", 1), ("window_end", 2))
@@ -228,7 +229,7 @@ class DataWindowedAggregation:
         return None if found is None else found[1] + delay_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """The windows that time has closed, if they are forwarded then; the store drops them by itself."""
+        """The windows that stream time has closed, if results are final; the store expires them itself."""
         if not self.is_final:
             return None
         return self._closed(
@@ -243,7 +244,7 @@ class DataWindowedAggregation:
         places: pl.DataFrame,
         over: list[pl.DataFrame],
     ) -> pl.DataFrame | None:
-        """The windows that have closed since ``before_ms``, ``over`` among them; None where there are none."""
+        """The windows closed since ``before_ms``, including those of ``over``; None if there are none."""
         columns = [*self.store.key, *self.fold.state, "_ts"]
         delay_ms = self.windows.closes_after_ms
         after_ms = None if before_ms is None else before_ms - delay_ms + 1
@@ -257,5 +258,5 @@ class DataWindowedAggregation:
 
 
 def _net(windows: Mapping[Window, tuple[int, int | None]]) -> list[tuple[int, int, int, int | None]]:
-    """Record, window start and end, and state of each."""
+    """Record, window start and end, and state of each window."""
     return [(record, start, end, state) for (_, start, end), (record, state) in windows.items()]

@@ -1,4 +1,4 @@
-"""What an operator sees of the epoch it runs in: the task's store session, its clocks, and the counts it adds to."""
+"""What an operator sees of its epoch: the task's store session, its clocks, and the counts it adds to."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class Epoch:
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     now_ms: int
-    """Wall clock; only what is named after it may use it."""
+    """The wall clock; used only by what the program puts on wall-clock time."""
     partition: int = 0
     """The task's."""
     counts: Counter[str] = field(default_factory=Counter)
     clocks_before: Mapping[str, int] = field(default_factory=dict)
-    """The clocks as they stood when the batch began."""
+    """The clocks when the batch began."""
     late: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """Late records by the node that they go to, with the bounds of the window that they are late for."""
+    """Late records by the node that receives them, with the bounds of the window that they are late for."""
 
     @property
     def before(self) -> StateView:
-        """What stores that other operators look into held when the batch began."""
+        """The stores that other operators look into, as they were when the batch began."""
         return self.session.before if isinstance(self.session, BatchSession) else self.session
 
     def drop_late(self, rows: pl.DataFrame, late_to: str | None) -> None:
-        """Count rows that are late for their window, and put them aside for the node ``late_to`` if there is one."""
+        """Count rows that are late for their window, and keep them for the node ``late_to`` if given."""
         if rows.height:
             self.counts["late_records"] += rows.height
             if late_to is not None:
                 self.late[late_to] = rows
 
     def advance(self, clock: str, times_ms: pl.Series) -> pl.Series:
-        """Stream time at each record's own turn, after the record has moved it; the clock keeps the last.
+        """Stream time at each record's own turn, the record included; the clock keeps the last.
 
-        ``times_ms`` are the records that reach the operator, in order, at least one.
+        ``times_ms`` are the timestamps of the records that reach the operator, in order, at least one.
         """
         stream_time = times_ms.cum_max()
         if clock in self.clocks:
@@ -54,8 +54,8 @@ class Epoch:
         return stream_time
 
     def sent(self, rows: pl.DataFrame, clock: str) -> pl.DataFrame:
-        """``rows`` with the place that keeps their order on the way to other tasks, whatever their times: this task's
-        partition, and how many it sent before, counted in ``clock``."""
+        """``rows`` with a place that keeps their order on the way to other tasks, whatever their times: this task's
+        partition, and how many rows it sent before, counted in ``clock``."""
         first = self.clocks.get(clock, 0)
         self.clocks[clock] = first + rows.height
         return rows.with_columns(
@@ -67,25 +67,25 @@ class Epoch:
 class Operator(Protocol):
     """Rows in, rows out, in processing order; rows keep ``_ts _partition _offset _deleted``.
 
-    A row has the place of the record that brought it about, so rows of several operators can be put in order: where
-    records of several inputs meet in a task, ``_offset`` counts the records that the task took before.
+    A row has the place of the record that caused it, so rows of several operators can be put in order. Where records
+    of several inputs meet in a task, ``_offset`` counts the records that the task took before.
     """
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        """Called once an epoch, and only when there is at least one row."""
+        """Called once per epoch, and only if there is at least one row."""
         ...
 
 
 class SeveralInputs(Protocol):
-    """An operator with several parents: one frame each, in their order, of which at least one has rows."""
+    """An operator with several parents: one frame per parent, in their order, at least one of them with rows."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
-        """What evaluating one record after another gives; ``_offset`` tells which came first."""
+        """The result of processing record by record; ``_offset`` tells which came first."""
         ...
 
 
 def has_key(rows: pl.DataFrame, key_columns: list[str], epoch: Epoch) -> pl.DataFrame:
-    """Rows without those whose key is null (all key columns null); the dropped are counted as ``null_keys``."""
+    """``rows`` without those whose key is null (all key columns null); these are counted as ``null_keys``."""
     columns = [rows.get_column(name) for name in key_columns]
     if not all(column.null_count() for column in columns):
         return rows

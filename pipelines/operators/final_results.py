@@ -1,8 +1,8 @@
 """Final results: a windowed aggregation and the suppression until its windows close, evaluated as one.
 
-Nothing but the last state of a window leaves it, so a window that opens and closes within one batch never
-touches the store, and closing the others is one range read. The result is that of evaluating the two apart,
-record after record (KIP-328).
+Only the last state of a window is forwarded, so a window that opens and closes within one batch never touches the
+store, and closing the others is one range read. The result is the same as evaluating the two separately, record by
+record (KIP-328).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from weir.state.types import StoreSpec
 class FinalResults:
     """Folds records into open windows; forwards each window's state once, when stream time closes it.
 
-    The state goes then; where the store has a retention, it keeps it longer, and drops it by itself. Results are
-    ordered by (window end, key), their ``_ts`` is the greatest timestamp folded in, and their ``_partition`` and
-    ``_offset`` are those of the record that closed the window.
+    The state is deleted then; a store with a retention keeps it longer and expires it itself. Results are ordered by
+    (window end, key), their ``_ts`` is the greatest timestamp folded in, and their ``_partition`` and ``_offset`` are
+    those of the record that closed the window.
     """
 
     store: StoreSpec
@@ -75,13 +75,13 @@ class FinalResults:
         return next_close_ms(self.store, self.windows, epoch)
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """The windows that time has closed."""
+        """The windows that stream time has closed."""
         closed = self._closed(TypedStore(self.store, epoch.session), before_ms, epoch)
         now = pl.Series([epoch.clocks[self.store.name]])
         return self._results([closed], now, NOWHERE) if closed.height else None
 
     def _closed(self, store: TypedStore, before_ms: int, epoch: Epoch) -> pl.DataFrame:
-        """The stored windows that have closed since ``before_ms``, with their keys where there are any."""
+        """The stored windows closed since ``before_ms``; with key columns if there are any."""
         keeps = self.store.retention_ms is not None
         since = self.windows.closed_before(before_ms) if keeps else 0
         upto = self.windows.closed_before(epoch.clocks[self.store.name])

@@ -1,8 +1,8 @@
 """Folds: how the records of one group (a key, or a key and a window) become that group's new state.
 
-A fold works on a batch and the stored states that it meets; which records reach it, and what happens to the
-store, is the business of ``aggregation`` and ``final_results`` beside this. There are two: expressions over
-columns, and a Python function called a record at a time. States that are copied or merged are in ``states``.
+A fold works on a batch and the stored states of its groups; which records reach it, and what happens to the store,
+belongs to ``aggregation`` and ``final_results`` beside this. There are two folds: expressions over columns, and a
+Python function called once per record. States that are copied or merged are in ``states``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from weir.pipelines.operators.states import ColumnStates, FunctionStates, States
 from weir.pipelines.serdes.row_type import RowType
 
 PLACE = ("_partition", "_offset")
-"""Where the record stood that a row came from."""
+"""The place of the record that caused a row."""
 BEGINS = "_begins"
-"""Of rows that have it: whether a row and the next of its group are one update, whose time no gone state ends."""
+"""Optional: whether a row and the next of its group are one update, which keeps its time across a deleted state."""
 
 
 class Fold(Protocol):
     """Folds the rows of a batch, in order, into states by group.
 
-    Rows have the record's columns and are at least one. Groups are distinct values of the group columns.
-    States have the group columns, the state columns, ``_ts`` (greatest timestamp folded in), ``_partition``
-    and ``_offset`` (of the last record) and ``_deleted`` (the state is gone).
+    There is at least one row, with the record's columns. Groups are distinct values of the group columns. States have
+    the group columns, the state columns, ``_ts`` (greatest timestamp folded in), ``_partition`` and ``_offset`` (of
+    the last record) and ``_deleted`` (the fold deleted the state).
     """
 
     @property
@@ -39,17 +39,17 @@ class Fold(Protocol):
         ...
 
     def group(self, rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-        """One row a group: the group columns first, then what ``merge`` needs."""
+        """One row per group: the group columns first, then what ``merge`` needs."""
         ...
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        """States aligned with ``groups``. ``stored`` too: state columns, ``_ts``, ``_found``, null where none."""
+        """States aligned with ``groups``, and so is ``stored``: state columns, ``_ts``, ``_found``; null where none."""
         ...
 
     def running(
         self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The state after each row, in the order of ``rows``, and the states as ``merge`` gives them."""
+        """The state after each row, in the order of ``rows``, and the states that ``merge`` gives."""
         ...
 
     def states(self, rows: pl.DataFrame, stored: pl.DataFrame) -> States:
@@ -57,13 +57,13 @@ class Fold(Protocol):
         ...
 
     def finish(self, states: pl.DataFrame) -> pl.DataFrame:
-        """State columns replaced by finished values; all other columns as they are, in front and behind."""
+        """State columns replaced by finished values; all other columns stay, before and after them."""
         ...
 
 
 @dataclass(frozen=True)
 class ColumnFold:
-    """The vectorised aggregates: combine within the batch first, then with the stored states."""
+    """The vectorized aggregates: combine within the batch first, then with the stored states."""
 
     accumulators: tuple[Accumulator, ...]
     state: pl.Schema = field(init=False)
@@ -122,7 +122,7 @@ class ColumnFold:
         return [lift for accumulator in self.accumulators for lift in accumulator.lift]
 
     def scans(self) -> list[pl.Expr]:
-        """The state columns after each of several states in a row."""
+        """The state columns after each of several consecutive states."""
         return [scan for accumulator in self.accumulators for scan in accumulator.scan]
 
     def _merges(self) -> list[pl.Expr]:
@@ -131,14 +131,12 @@ class ColumnFold:
 
 
 def finish_columns(accumulators: Sequence[Accumulator], states: pl.DataFrame) -> pl.DataFrame:
-    """State columns replaced by the finished values, which stand where the first state column stood."""
+    """State columns replaced by the finished values, in the position of the first state column."""
     state = [name for accumulator in accumulators for name in accumulator.state]
     at = states.columns.index(state[0])
     before = [name for name in states.columns[:at] if name not in state]
-    behind = [name for name in states.columns[at:] if name not in state]
-    return states.select(
-        *before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *behind
-    )
+    after = [name for name in states.columns[at:] if name not in state]
+    return states.select(*before, *(accumulator.finish.alias(accumulator.name) for accumulator in accumulators), *after)
 
 
 def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:
@@ -147,11 +145,11 @@ def _as_stored(stored: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class FunctionFold:
-    """``reduce`` and ``aggregate`` with plain functions, a Python call a record.
+    """``reduce`` and ``aggregate`` with plain functions, one Python call per record.
 
-    ``step(key, value, state)`` gives the new state; None deletes it, and the next record begins anew with
-    ``state`` None, which ``step`` turns into the initial state. Where states are merged, ``merger(key, one, other)``
-    gives the state of both; ``one`` is None for the first.
+    ``step(key, value, state)`` gives the new state. None deletes it, and for the next record ``state`` is None again,
+    which ``step`` turns into the initial state. Where states are merged, ``merger(key, one, other)`` gives the state of
+    both; ``one`` is None for the first.
     """
 
     step: Callable[[Any, Any, Any], Any]
@@ -244,7 +242,7 @@ class FunctionFold:
             raise self._named.failed(f"{type(error).__name__}: {error}", self._records(rows), index) from error
 
     def _frame(self, rows: pl.DataFrame, states: list[Any], times: list[int], made_by: Sequence[int]) -> pl.DataFrame:
-        """Of states that records of ``rows`` have made, each given by its index."""
+        """States that records of ``rows`` produced, each record given by its index."""
         columns = self._named.columns(self.state_type, states, self._records(rows, made_by))
         return pl.DataFrame(
             [

@@ -1,9 +1,9 @@
-"""Joins of tables by foreign key (KIP-213): rows of the left table subscribe to rows of the right one and are answered.
+"""Foreign-key joins of tables (KIP-213): rows of the left table subscribe to rows of the right one and get answers.
 
-``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is. What
-travels between them stays in the order in which it was sent (``Epoch.sent``). A batch of updates counts as one: only
-the rows that stand behind it are told of, and met (docs/adr/0006). How messages find their task is
-``weir.pipelines.topology.foreign_key``'s.
+``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is.
+Messages between them keep the order in which they were sent (``Epoch.sent``). A batch of updates counts as one: only
+the rows that stand after it are sent and joined (docs/adr/0006). How messages find their task belongs to
+``weir.pipelines.topology.foreign_key``.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
 HASH = "_hash"
-"""Of the left row that a message is about; null where that row is gone or, in an inner join, names nothing."""
+"""Of the left row that a message is about; null if that row is deleted or, in an inner join, has no foreign key."""
 KEEPS, ASKS = "_keeps", "_asks"
-"""Whether a subscription is to be kept (else it is to go), and whether an answer is wanted."""
+"""Whether to keep the subscription (else to delete it), and whether to answer."""
 SENDER = "_sender"
-"""Partition of the left task that has the primary key: answers go back there, however the topic is partitioned."""
+"""Partition of the left task that holds the primary key: answers go back there, however the topic is partitioned."""
 AFTER_ALL_TURNS = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
 class Naming:
-    """What a left row names, and what tells it from other rows of its key."""
+    """The foreign key of a left row, and what distinguishes the row from others of its primary key."""
 
     selector: SelectKey
     foreign_key: tuple[str, ...]
     """The right table's key columns."""
     value: pl.Schema
-    """The left table's columns beside its key."""
+    """The left table's columns that are not key columns."""
     is_left: bool
-    """Whether rows that name nothing have results."""
+    """Whether rows without a foreign key have results."""
 
     def foreign_keys(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        """Of each row, null where it is gone; the columns are called as the right table's key."""
+        """The foreign key of each row, null if the row is deleted, under the names of the right table's key columns."""
         is_there = ~rows.get_column("_deleted")
         found = self.selector.process(rows.filter(is_there), epoch)
         names = zip(self.foreign_key, self.selector.result.columns, strict=True)
@@ -54,7 +54,7 @@ class Naming:
         return found.select(pl.col(name).gather(at).alias(known) for known, name in names)
 
     def hashes(self, rows: pl.DataFrame, is_one: pl.Series) -> pl.Series:
-        """64 bits a row, the same in every process; null where ``is_one`` says that there is none to tell apart."""
+        """64 bits per row, the same in every process; null where ``is_one`` is false."""
         packed = RowCodec(self.value).encode(rows.with_columns(pl.lit(None, pl.Int64).alias("_ts")))
         numbers = [int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), signed=True) for row in packed]
         return pl.Series(HASH, numbers, dtype=pl.Int64).set(~is_one, None)
@@ -62,18 +62,18 @@ class Naming:
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionSend:
-    """What the left table's updates say to the right one, under their foreign keys.
+    """The messages of the left table's updates to the right one, under their foreign keys.
 
-    A row asks for the right row of its foreign key and subscribes to it; one that had another foreign key takes that
-    subscription back. In a left join a row whose foreign key is null asks too, and so does one that has gone, to be
-    answered with nothing; in an inner one a null foreign key is counted in ``null_keys``.
+    A row asks for the right row of its foreign key and subscribes to it; a row that had another foreign key before
+    cancels that subscription. In a left join, rows with a null foreign key and deleted rows ask too, and get an empty
+    answer; in an inner join a null foreign key is counted in ``null_keys``.
 
     Columns: foreign key, primary key, ``_hash``, ``_keeps``, ``_asks``, ``_ts _partition _offset _deleted``.
     """
 
     left: JoinedSide
     key: Mapping[str, str]
-    """Of each key column of the left table its name in messages."""
+    """The left table's key columns and their names in messages."""
     naming: Naming
     clock: str
 
@@ -105,11 +105,11 @@ class SubscriptionSend:
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionJoin:
-    """Keeps subscriptions by foreign key, then primary key, and answers: those that ask, and when the right row of a
-    foreign key changes, all that subscribe to it.
+    """Keeps subscriptions by foreign key, then primary key. Answers each that asks, and when the right row of a foreign
+    key changes, all that subscribe to it.
 
-    Answers: the left table's key columns, the right row's as ``right_names`` has them, ``_hash`` of the left row that
-    asked, ``_sender``, ``_ts`` (the greater one of the two rows), ``_partition _offset``, ``_deleted`` (no right row).
+    Answers: the left table's key columns, the right row's columns under ``right_names``, ``_hash`` of the left row that
+    asked, ``_sender``, ``_ts`` (the greater of the two rows), ``_partition _offset``, ``_deleted`` (no right row).
     """
 
     right: JoinedSide
@@ -154,10 +154,10 @@ class SubscriptionJoin:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseJoin:
-    """Joins answers with the left rows that they are for. One for a row that is not the newest is dropped: that one has
-    asked too.
+    """Joins answers with the left rows that they are for. An answer for a row that has changed since is dropped: the
+    newer row has asked too.
 
-    An inner join forwards a tombstone only where a result stands.
+    An inner join forwards a tombstone only if a result stands.
     """
 
     left: JoinedSide
@@ -165,7 +165,7 @@ class ResponseJoin:
     joiner: Joiner
     kind: JoinKind
     standing: StoreSpec | None
-    """The keys that have a result; None for a left join, whose results stand as long as their left rows."""
+    """The keys that have a result; None for a left join, whose results stand as long as their left rows do."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         answers, updates = inputs
@@ -186,7 +186,7 @@ class ResponseJoin:
         return results if self.standing is None else self._with_due_tombstones(results, self.standing, epoch)
 
     def _with_due_tombstones(self, results: pl.DataFrame, standing: StoreSpec, epoch: Epoch) -> pl.DataFrame:
-        """``results`` without tombstones of what does not stand; keeps which keys have a result."""
+        """``results`` without tombstones for results that do not stand; records which keys have a result."""
         by, store = list(self.left.key), TypedStore(standing, epoch.session)
         keys = results.select(by).unique(maintain_order=True)
         held = store.encode(keys)

@@ -1,4 +1,4 @@
-"""Calling the program's plain functions on typed objects, a record at a time, and typing what they return."""
+"""Calls the program's plain functions on typed objects, one per record, and types what they return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from weir.pipelines.serdes.row_type import RowType, as_datetimes
 class Windowed:
     """The key of a windowed table: the key and its window ``[window_start, window_end)``, UTC.
 
-    The end of a window that reaches behind the year 9999 is ``datetime.max`` here; columns have the true one.
+    The end of a window that reaches beyond the year 9999 is ``datetime.max`` here; columns have the true end.
+
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    >>> hours = TimeWindows.of_size_with_no_grace(timedelta(hours=1))
+    >>> hourly = clicks.group_by_key().windowed_by(hours).count("hourly")
+    >>> hourly.filter(lambda key, count: key.window_start.hour >= 9).to_delta("by_day")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     clicks = driver.create_input_topic("clicks")
+    ...     clicks.pipe_input("ann", "home", timestamp=datetime(2024, 5, 1, 9, 30, tzinfo=UTC))
+    ...     driver.create_output_table("by_day").read_row()["count"]
+    1
     """
 
     key: Any
@@ -27,18 +38,18 @@ class Windowed:
 
 @dataclass(frozen=True)
 class KeyType:
-    """How a key's columns become the object that functions get."""
+    """How a key's columns become the object that is passed to functions."""
 
     row_type: RowType
     is_windowed: bool
 
     @property
     def names(self) -> list[str]:
-        """The key columns, with the bounds of a window."""
+        """The key columns, including the bounds of a window."""
         return [*self.row_type.columns, *(("window_start", "window_end") if self.is_windowed else ())]
 
     def to_objects(self, rows: pl.DataFrame) -> list[Any]:
-        """One key a row; None where all key columns are null."""
+        """One key per row; None where all key columns are null."""
         names = list(self.row_type.columns)
         absent = rows.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
         keys = self.row_type.to_objects(rows, absent if absent.any() else None)
@@ -50,13 +61,13 @@ class KeyType:
 
 @dataclass(frozen=True)
 class Records:
-    """The rows that a function is called for, to name the one on which it fails."""
+    """The rows that a function is called for, so that an error can name the one on which it failed."""
 
     rows: pl.DataFrame
     key: Iterable[str]
     """The key columns."""
     order: Sequence[int] | None = None
-    """The row of each call, where that is not the rows' own order."""
+    """The row of each call, if calls are not in the order of the rows."""
 
     def at(self, index: int) -> RecordPlace:
         rows = self.rows.slice(index if self.order is None else self.order[index], 1)
@@ -75,14 +86,14 @@ class UserFunction:
     call: Callable[..., Any]
     node: str
     known_as: str | None = None
-    """In the place of the name that the function has itself."""
+    """Replaces the function's own name in errors."""
 
     @property
     def name(self) -> str:
         return self.known_as or str(getattr(self.call, "__qualname__", repr(self.call)))
 
     def over(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[Any]:
-        """The result of each call, one a record, in order; raises ``UserFunctionError`` when one raises."""
+        """The result of each call, one per record, in order; raises ``UserFunctionError`` if one raises."""
         call, results = self.call, list[Any]()
         try:
             for each in arguments:
@@ -92,15 +103,15 @@ class UserFunction:
         return results
 
     def over_each(self, arguments: Iterable[tuple[Any, ...]], records: Records) -> list[list[Any]]:
-        """All that each call gives, of a function that gives any number of results; errors as ``over``."""
+        """All results of each call, for a function that gives any number of them; errors as for ``over``."""
         return replace(self, call=lambda *each: list(self.call(*each)), known_as=self.name).over(arguments, records)
 
     def failed(self, reason: str, records: Records, index: int | None) -> UserFunctionError:
-        """The error of the call for one of ``records``, or for one that is not known."""
+        """The error of the call for the record at ``index``, or for an unknown record."""
         return UserFunctionError(self.name, self.node, reason, None if index is None else records.at(index))
 
     def columns(self, result: RowType, objects: Sequence[Any], records: Records) -> list[pl.Series]:
-        """The results as columns; raises ``UserFunctionError`` when one does not fit the annotation."""
+        """The results as columns; raises ``UserFunctionError`` if one does not fit the annotation."""
         try:
             return result.to_columns(objects)
         except (AttributeError, TypeError, OverflowError) as error:

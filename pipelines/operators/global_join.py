@@ -1,7 +1,7 @@
-"""Joins with global tables: each record meets the row of any key that it names, whichever partition that came from.
+"""Joins with global tables: each record is joined with the row of any key that it names, from whichever partition.
 
-Nothing aligns the two in time; a table's rows are as new as the epoch. Keeping them is
-``weir.pipelines.tasks.global_tables``'.
+The two are not aligned in time; a table's rows are as new as the epoch. Keeping the rows belongs to
+``weir.pipelines.tasks.global_tables``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weir.state.types import StoreSpec
 class GlobalTableJoin:
     """Results have the record's key, time and place. Null values are dropped and counted.
 
-    So are, of an inner join, records whose selected key is null; the record's own key may be null.
+    An inner join also drops and counts records whose selected key is null; the record's own key may be null.
     """
 
     store: StoreSpec

@@ -1,8 +1,9 @@
-"""Idle input: where a program asks for it, the wall clock moves an operator's stream time on while nothing arrives.
+"""Idle input: where a program asks for it, the wall clock advances an operator's stream time while nothing arrives.
 
-After ``after_ms`` of silence stream time is the newest timestamp plus what the silence is longer than that. Both, and
-when the input was last heard of, stand among the task's clocks, so a restart changes nothing. Whether the input is
-silent or only not read yet is the driver's to know: a run that catches up and a backfill never let time pass so.
+Once the input has been idle for longer than ``after_ms``, stream time is the newest timestamp plus the time beyond
+``after_ms``. The newest timestamp and the time of the last record are kept among the task's clocks, so a restart
+changes nothing. Only the driver knows whether the input is idle or merely not read yet: a run that catches up and a
+backfill never let time pass this way.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import polars as pl
 from weir.pipelines.operators.epoch import Epoch
 
 NOWHERE = pl.DataFrame({"_partition": [-1], "_offset": [-1]}, schema={"_partition": pl.Int32, "_offset": pl.Int64})
-"""The place of a row that no record has brought about."""
+"""The place of a row that no record caused."""
 
 
 @runtime_checkable
 class Closing(Protocol):
-    """An operator that forwards or drops something when its stream time moves, record or not."""
+    """An operator that forwards or drops something when its stream time advances, even without a record."""
 
     @property
     def clock(self) -> str:
@@ -28,23 +29,23 @@ class Closing(Protocol):
         ...
 
     def next_close_ms(self, epoch: Epoch) -> int | None:
-        """The stream time at which that happens next; None while there is nothing."""
+        """The stream time at which that happens next; None if nothing is pending."""
         ...
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """Do so, after stream time has moved on from ``before_ms``: rows as ``process`` gives them."""
+        """Do it, after stream time has advanced from ``before_ms``: rows as ``process`` gives them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Idleness:
-    """What silence means for one operator."""
+    """What idle input means for one operator."""
 
     operator: Closing
     after_ms: int
 
     def hear(self, times_ms: pl.Series, epoch: Epoch) -> None:
-        """Records of ``times_ms``, at least one, have reached the operator."""
+        """Note that records with the timestamps ``times_ms``, at least one, have reached the operator."""
         heard, newest = self._names()
         if (stream_time := epoch.clocks.get(self.operator.clock)) is not None:
             time_ms = min(stream_time, int(times_ms.max()))  # type: ignore[arg-type]
@@ -52,7 +53,7 @@ class Idleness:
             epoch.clocks[heard] = epoch.now_ms
 
     def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:
-        """Move stream time as far as the silence allows; what the operator then forwards, None where nothing."""
+        """Advance stream time as far as the idle time allows; what the operator then forwards, None for nothing."""
         heard, newest = self._names()
         if newest not in epoch.clocks:
             return None
@@ -64,7 +65,7 @@ class Idleness:
         return self.operator.close(before_ms, epoch)
 
     def due_ms(self, epoch: Epoch) -> int | None:
-        """When, by the wall clock, silence will have moved stream time to where something happens."""
+        """When, by the wall clock, idle input will have advanced stream time to where something happens."""
         heard, newest = self._names()
         if newest not in epoch.clocks or (close_ms := self.operator.next_close_ms(epoch)) is None:
             return None
@@ -76,20 +77,20 @@ class Idleness:
 
 @dataclass(frozen=True, kw_only=True)
 class Following:
-    """Silence for a suppression of final results: its windows are final when the aggregation has closed them.
+    """Idle input for a suppression of final results: its windows are final when the aggregation has closed them.
 
-    A count of its own would differ, for not all that the aggregation hears of reaches the suppression.
+    Measuring idle time itself would differ, since not all records of the aggregation reach the suppression.
     """
 
     operator: Closing
     aggregation: str
-    """The clock of the aggregation, before it among the nodes."""
+    """The clock of the aggregation, which precedes it among the nodes."""
 
     def hear(self, times_ms: pl.Series, epoch: Epoch) -> None:
-        """The aggregation has heard already."""
+        """Nothing to do: the aggregation notes its own records."""
 
     def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:
-        """As ``Idleness`` does, to the aggregation's stream time."""
+        """As for ``Idleness``, but to the aggregation's stream time."""
         before_ms = epoch.clocks.get(self.operator.clock)
         if before_ms is None or (reached_ms := epoch.clocks[self.aggregation]) <= before_ms:
             return None
@@ -97,4 +98,4 @@ class Following:
         return self.operator.close(before_ms, epoch)
 
     def due_ms(self, epoch: Epoch) -> None:
-        """The aggregation is due at the same time."""
+        """Nothing of its own: the aggregation is due at the same time."""

@@ -1,4 +1,4 @@
-"""Records of a stream that wait for the table that they join, until it is known as of their time (KIP-923)."""
+"""Records of a stream that wait for the table they join until the table is known as of their time (KIP-923)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weir.state.types import StoreSpec
 
 @dataclass(frozen=True, kw_only=True)
 class JoinBuffer:
-    """Holds records until stream time is their timestamp plus ``grace_ms``, and lets them go by time, key and number.
+    """Holds records until stream time is their timestamp plus ``grace_ms``; releases them by time, key and number.
 
-    One that is older already goes at once, and so do those without key or value, which have nothing to wait for.
-    Stream time is that of the records that wait. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are those of
-    the record that let them go.
+    Records that are already older are released at once, and so are those without key or value, which have nothing to
+    wait for. Stream time is that of the records that wait. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are
+    those of the record that released them.
     """
 
     store: StoreSpec
-    """What waits, by time (``_at``), key and number (``_seq``)."""
+    """The waiting records, by time (``_at``), key and number (``_seq``)."""
     grace_ms: int
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -49,7 +49,7 @@ class JoinBuffer:
         names = [*self.store.key, *self.store.value, "_ts", "_turn"]
         every = pl.concat([due.select(names), come.filter(in_time).select(names)])
         at = stream_time.search_sorted(every.get_column("_ts") + self.grace_ms, side="left")
-        turns = own_turns.append(pl.Series([rows.height], dtype=pl.Int64)).gather(at)  # the last stands for not yet
+        turns = own_turns.append(pl.Series([rows.height], dtype=pl.Int64)).gather(at)  # the last means not yet
         every = every.with_columns(pl.max_horizontal("_turn", turns.alias("_at_turn")).alias("_turn"))
         stays = every.filter(pl.col("_turn") == rows.height)
         store.write(store.encode(stays), stays)
@@ -72,7 +72,7 @@ class JoinBuffer:
         return int(times.dt.timestamp("ms")[0]) + self.grace_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """The records whose time has come."""
+        """The records that are due."""
         due = self._take_due(TypedStore(self.store, epoch.session), epoch.clocks[self.store.name])
         if due.is_empty():
             return None
@@ -85,7 +85,7 @@ class JoinBuffer:
         )
 
     def _take_due(self, store: TypedStore, stream_time_ms: int) -> pl.DataFrame:
-        """Take out what has waited for long enough, in the order in which it goes."""
+        """Remove the records that have waited long enough, in the order in which they are released."""
         keys, rows = store.scan(b"", PRESENT + time_bytes(stream_time_ms - self.grace_ms + 1))
         due = store.decode(keys).hstack(rows)
         store.delete(keys)

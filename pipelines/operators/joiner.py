@@ -1,4 +1,4 @@
-"""What a join makes of two rows that meet: the columns of both, or what a function of the two values returns."""
+"""The result of joining two rows: the columns of both, or what a function of the two values returns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weir.pipelines.serdes.row_type import RowType
 
 @dataclass(frozen=True, kw_only=True)
 class Joiner:
-    """Makes results of pairs: the key columns, the left value's columns, the right one's as ``right_names`` has them.
+    """Makes results of pairs: key columns, the left value's columns, and the right value's under ``right_names``.
 
-    Columns of a side that is missing are null, and ``_left_gone`` or ``_right_gone`` is true.
+    The columns of a missing side are null, and ``_left_gone`` or ``_right_gone`` is true.
     """
 
     key: KeyType
@@ -24,7 +24,7 @@ class Joiner:
     left: RowType
     right: RowType
     right_names: Mapping[str, str]
-    """Of each column of the right value its name in pairs, and in results without a function."""
+    """The right value's columns and their names in pairs, and in results without a function."""
     function: UserFunction | None
     """Of ``(left, right)``, or of ``(key, left, right)``; None for the columns of both."""
     takes_key: bool
@@ -39,9 +39,9 @@ class Joiner:
         )
 
     def join(self, pairs: pl.DataFrame) -> pl.DataFrame:
-        """One result a pair, with the pair's reserved columns but the two that tell which side is missing.
+        """One result per pair, with the pair's reserved columns except ``_left_gone`` and ``_right_gone``.
 
-        Without either side it is a tombstone, and so it is where the function returns None.
+        It is a tombstone if both sides are missing or the function returns None.
         """
         left_gone, right_gone = pairs.get_column("_left_gone"), pairs.get_column("_right_gone")
         pairs, deleted = pairs.drop("_left_gone", "_right_gone"), left_gone & right_gone
@@ -67,7 +67,7 @@ class Joiner:
 
 
 def renamed(rows: pl.DataFrame, keys: pl.DataFrame, names: Mapping[str, str]) -> list[pl.Series]:
-    """The columns of the right side of pairs; one that is a key column of that side too is among ``keys``."""
+    """The columns of the right side of pairs; its key columns are taken from ``keys``."""
     gone = rows.get_column("_deleted")
     return [
         (rows.get_column(name) if name in rows.columns else keys.get_column(name).set(gone, None)).alias(pair_name)

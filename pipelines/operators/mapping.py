@@ -1,5 +1,4 @@
-"""Mappers that choose a key anew or give any number of records; those that give one value a value are in
-``stateless``."""
+"""Mappers that choose a new key or give any number of records; those that map one value to one are in ``stateless``."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from weir.pipelines.serdes.row_type import RowType
 
 
 class PairExpressions(NamedTuple):
-    """A new key and a new value by columns."""
+    """A new key and a new value, by column."""
 
     key: Mapping[str, pl.Expr]
     value: Mapping[str, pl.Expr]
@@ -24,7 +23,7 @@ class PairExpressions(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MapColumns:
-    """A new key and a new value a row, of expressions; a null value stays null."""
+    """A new key and a new value per row, from expressions; a null value stays null."""
 
     mapper: PairExpressions
     key: RowType
@@ -40,7 +39,7 @@ class MapColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class MapPairs:
-    """New records of a function that gets ``(key, value)``: one pair, or any number if ``is_flat``."""
+    """New records from a function of ``(key, value)``: one pair per record, or any number if ``is_flat``."""
 
     mapper: UserFunction
     is_flat: bool
@@ -63,7 +62,7 @@ class MapPairs:
         for index, pair in enumerate(pairs):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 kind = "None" if pair is None else f"a {type(pair).__name__}"
-                raise self.mapper.failed(f"it gave {kind}, which is not a pair of key and value", records, index)
+                raise self.mapper.failed(f"it returned {kind}, which is not a pair of key and value", records, index)
         new_values = [value for _, value in pairs]
         return pl.DataFrame(
             [
@@ -76,11 +75,11 @@ class MapPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class FlatMapValues:
-    """Any number of values a row, under its key.
+    """Any number of values per row, under its key.
 
-    A function gets the value, nulls included, and what it gives that is None makes a null value. Of expressions, each
-    element of the list column ``exploded`` makes a row, with the other columns beside it; a null value, list or no
-    element makes none.
+    A function is called with each value, nulls included, and a None that it gives becomes a null value. With
+    expressions, each element of the list column ``exploded`` becomes a row with the other columns beside it; a null
+    value, a null list and an empty list give no rows.
     """
 
     mapper: Mapping[str, pl.Expr] | UserFunction
@@ -107,7 +106,7 @@ class FlatMapValues:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectKey:
-    """A new key a row: of columns and expressions, or of a function that gets ``(key, value)``."""
+    """A new key per row, from columns and expressions or from a function of ``(key, value)``."""
 
     selector: Mapping[str, pl.Expr] | UserFunction
     key: KeyType

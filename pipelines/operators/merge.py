@@ -1,4 +1,4 @@
-"""Merging streams: the rows of all in the order of the records that brought them about."""
+"""Merging streams: the rows of all, in the order of the records that caused them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weir.pipelines.operators.epoch import Epoch
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """All rows of all inputs, with the columns ``names``; of one record, those of the input that has it first."""
+    """All rows of all inputs, with the columns ``names``; rows of one record in the order of the inputs it reaches."""
 
     names: tuple[str, ...]
     by_arrival: tuple[int, ...]
@@ -22,6 +22,6 @@ class Merge:
 
 
 def in_turn(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Rows in the order of their records; those of one record in the order of ``parts``."""
+    """Rows ordered by record; rows of one record in the order of ``parts``."""
     parts = [part for part in parts if part.height] or list(parts[:1])
     return parts[0] if len(parts) == 1 else pl.concat(parts).sort("_offset", maintain_order=True)

@@ -1,6 +1,6 @@
-"""Sessions of a batch at once, for keys whose records are all in time: sort, cut where the gap is too long, fold.
+"""All sessions of a batch at once, for keys whose records are all in time: sort, cut where the gap is too long, fold.
 
-Where records can be late their order matters, and ``session_windows`` beside this takes them one by one.
+Where records can be late, their order matters, and ``session_windows`` beside this takes them one by one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from weir.pipelines.serdes.row_type import TIME
 def merged_sessions(
     rows: pl.DataFrame, found: pl.DataFrame, fold: ColumnFold, gap_ms: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The sessions that ``rows`` end up in, and the stored ones that those replace under other bounds.
+    """The sessions that ``rows`` end up in, and the stored sessions that those replace under other bounds.
 
-    ``rows`` have ``_key``, the number of their key; ``found`` are stored sessions with it. Both results: the store's
-    key columns, state columns (null for the replaced), ``_ts`` (the session's end), the place of the last record in
-    it, ``_deleted``.
+    ``rows`` have ``_key``, the number of their key, and so have the stored sessions ``found``. Both results have the
+    store's key columns, state columns (null for replaced sessions), ``_ts`` (the session's end), the place of the
+    session's last record, ``_deleted``.
     """
     key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key")]
     columns = [*key_columns, *fold.state, "_ts", *PLACE, "_deleted"]
@@ -64,7 +64,7 @@ def merged_sessions(
 
 
 def _stored(replaced: pl.DataFrame, groups: pl.DataFrame, fold: ColumnFold) -> pl.DataFrame:
-    """The stored states that flow into each of ``groups``, merged by window end: state columns, ``_ts``, ``_found``."""
+    """The stored states merged into each of ``groups``, in order of window end: state columns, ``_ts``, ``_found``."""
     merged = (
         replaced.select("_session", *(scan.over("_session") for scan in fold.scans()), "_ts")
         .group_by("_session")

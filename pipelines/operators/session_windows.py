@@ -1,7 +1,7 @@
 """Session windows: records of a key with no gap longer than the inactivity gap between them.
 
-A new record joins the sessions within reach and merges them into one. What becomes of the states, and of the store,
-belongs to ``data_windows`` beside this.
+A new record joins the sessions within reach and merges them into one. The states and the store belong to
+``data_windows`` beside this.
 """
 
 from __future__ import annotations
@@ -21,10 +21,23 @@ from weir.pipelines.operators.states import States
 
 @dataclass(frozen=True, kw_only=True)
 class SessionWindows:
-    """Sessions ``[first record, last record]``, both included; records exactly the gap apart are of one session.
+    """Sessions ``[first record, last record]``, both included; records exactly the gap apart share a session.
 
-    A record is late when the session that it would be part of, merged, ends before stream time minus gap and grace.
-    A session that has closed so is not merged any more. There is no default grace.
+    A record is late if the merged session that it would belong to ends before stream time minus gap and grace. A
+    session closed this way is no longer merged. There is no default grace.
+
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    >>> half_hour = SessionWindows.of_inactivity_gap_and_grace(timedelta(minutes=30), timedelta(minutes=5))
+    >>> visits = clicks.group_by_key().windowed_by(half_hour).count("visits")
+    >>> visits.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("visits")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     clicks = driver.create_input_topic("clicks")
+    ...     for minute in (0, 20, 90):
+    ...         clicks.pipe_input("ann", "home", timestamp_ms=60_000 * minute)
+    ...     visit = driver.create_output_table("visits").read_row()
+    >>> visit["window_end"] - visit["window_start"], visit["count"]
+    (datetime.timedelta(seconds=1200), 2)
     """
 
     gap_ms: int
@@ -32,30 +45,38 @@ class SessionWindows:
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, gap: timedelta) -> SessionWindows:
-        """Sessions that close as soon as stream time is more than ``gap`` beyond their last record."""
+        """Sessions that close as soon as stream time is more than ``gap`` after their last record.
+
+        >>> SessionWindows.of_inactivity_gap_with_no_grace(timedelta(minutes=30))
+        SessionWindows(gap_ms=1800000, grace_ms=0)
+        """
         return cls.of_inactivity_gap_and_grace(gap, timedelta(0))
 
     @classmethod
     def of_inactivity_gap_and_grace(cls, gap: timedelta, grace: timedelta) -> SessionWindows:
-        """Sessions that admit out-of-order records until ``grace`` after that."""
+        """Sessions that admit out-of-order records for ``grace`` longer than that.
+
+        >>> SessionWindows.of_inactivity_gap_and_grace(timedelta(minutes=30), timedelta(minutes=5))
+        SessionWindows(gap_ms=1800000, grace_ms=300000)
+        """
         return cls(gap_ms=positive_ms(gap, "inactivity gap"), grace_ms=not_negative_ms(grace, "grace"))
 
     @property
     def closes_after_ms(self) -> int:
         """A session is closed once stream time reaches its end plus this.
 
-        Kafka Streams' suppression forwards it one millisecond earlier, when a record can still change it.
+        Kafka Streams' suppression forwards it a millisecond earlier, when a record can still change it.
         """
         return self.gap_ms + self.grace_ms + 1
 
     @property
     def kept_ms(self) -> int:
-        """How long a session's state is needed, from its end."""
+        """How long a session's state is needed after its end."""
         return self.closes_after_ms
 
     @property
     def least_retention_ms(self) -> int:
-        """The shortest retention that a program may ask for, as in Kafka Streams."""
+        """The shortest retention that a program may set, as in Kafka Streams."""
         return self.gap_ms + self.grace_ms
 
     @property
@@ -70,7 +91,7 @@ class SessionWindows:
         return self.gap_ms, self.gap_ms
 
     def by_columns(self, batch: Batch, fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame, Batch]:
-        """All of the keys whose records cannot be late, nor near a closed session: no turn matters to them."""
+        """All sessions of keys whose records cannot be late or touch a closed session, so that order is irrelevant."""
         nothing = batch.rows.clear()
         if not isinstance(fold, ColumnFold):
             return nothing, nothing, batch

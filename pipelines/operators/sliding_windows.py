@@ -1,7 +1,7 @@
 """Sliding windows: every distinct set of records of a key that lie within the time difference.
 
-Each record opens the window that ends with it, and the one that starts a millisecond after it if any record lies in
-that. The rules are those of Kafka Streams' ``KStreamSlidingWindowAggregate``; the states and the store belong to
+Each record opens the window that ends with it, and the window that starts a millisecond after it if any record lies in
+that one. The rules are those of Kafka Streams' ``KStreamSlidingWindowAggregate``; the states and the store belong to
 ``data_windows`` beside this.
 """
 
@@ -22,7 +22,7 @@ from weir.pipelines.operators.windows import window_ms
 
 @dataclass
 class _KeyWindows:
-    """The windows of one key by start: state, and the greatest timestamp in it."""
+    """The windows of one key by start: state, and the greatest timestamp in the window."""
 
     starts: list[int] = field(default_factory=list)
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -39,11 +39,23 @@ class _KeyWindows:
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindows:
-    """Windows ``[start, start + difference]``, both ends included, made by the records; none starts before 1970.
+    """Windows ``[start, start + difference]``, both ends included, defined by the records; none starts before 1970.
 
-    A window is closed to a record when it ends before stream time minus grace; a record that no open window takes is
-    late and leaves no trace, one that an open window takes is in all that open later over it too. Null keys and null
-    values are dropped. There is no default grace.
+    A window is closed to a record if it ends before stream time minus grace. A record outside every open window is late
+    and leaves no trace; a record in an open window also counts in windows that open later and overlap it. Null keys and
+    null values are dropped. There is no default grace.
+
+    >>> builder = StreamsBuilder()
+    >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+    >>> minute = SlidingWindows.of_time_difference_and_grace(timedelta(minutes=1), timedelta(seconds=5))
+    >>> bursts = clicks.group_by_key().windowed_by(minute).count("per_minute").filter(col("count") >= 3)
+    >>> bursts.to_stream().to_delta("bursts")
+    >>> with TopologyTestDriver(Application("shop", builder)) as driver:
+    ...     clicks = driver.create_input_topic("clicks")
+    ...     for second in (70, 90, 110, 300):
+    ...         clicks.pipe_input("ann", "home", timestamp_ms=1_000 * second)
+    ...     [row["count"] for row in driver.create_output_table("bursts").read_rows() if row["count"]]
+    [3]
     """
 
     difference_ms: int
@@ -51,30 +63,38 @@ class SlidingWindows:
 
     @classmethod
     def of_time_difference_with_no_grace(cls, difference: timedelta) -> SlidingWindows:
-        """Windows of records at most ``difference`` apart that close once stream time is beyond their end."""
+        """Windows of records at most ``difference`` apart that close once stream time is after their end.
+
+        >>> SlidingWindows.of_time_difference_with_no_grace(timedelta(minutes=1))
+        SlidingWindows(difference_ms=60000, grace_ms=0)
+        """
         return cls.of_time_difference_and_grace(difference, timedelta(0))
 
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> SlidingWindows:
-        """Windows of records at most ``difference`` apart that admit records until ``grace`` after their end."""
+        """Windows of records at most ``difference`` apart that admit records until ``grace`` after their end.
+
+        >>> SlidingWindows.of_time_difference_and_grace(timedelta(minutes=1), timedelta(seconds=5))
+        SlidingWindows(difference_ms=60000, grace_ms=5000)
+        """
         return cls(difference_ms=window_ms(difference, "time difference"), grace_ms=not_negative_ms(grace, "grace"))
 
     @property
     def closes_after_ms(self) -> int:
         """A window is closed once stream time reaches its end plus this.
 
-        Kafka Streams' suppression forwards it one millisecond earlier, when a record can still change it.
+        Kafka Streams' suppression forwards it a millisecond earlier, when a record can still change it.
         """
         return self.grace_ms + 1
 
     @property
     def kept_ms(self) -> int:
-        """How long a window's state is needed, from its end: until the window behind its last record is closed."""
+        """How long a window's state is needed after its end: until the window after its last record is closed."""
         return self.difference_ms + self.grace_ms + 2
 
     @property
     def least_retention_ms(self) -> int:
-        """The shortest retention that a program may ask for, as in Kafka Streams."""
+        """The shortest retention that a program may set, as in Kafka Streams."""
         return 2 * self.difference_ms + self.grace_ms
 
     @property
@@ -122,26 +142,26 @@ class SlidingWindows:
 
 
 class _Walk:
-    """One record after another; ``open_from`` is the earliest start of a window that is open to the record.
+    """Takes record by record; ``open_from`` is the earliest start of a window that is open to the current record.
 
-    Closed windows go on, unseen, as what they would hold with the records that came too late for them and were kept by
-    another: those that open later are made of them.
+    Closed windows live on, unseen, including records that came too late for them but are in another window: windows
+    that open later derive from these.
     """
 
     def __init__(self, difference_ms: int, states: States) -> None:
         self.difference_ms, self.states, self.trace, self.open_from = difference_ms, states, Trace(), 0
 
     def step(self, record: int, key: int, time: int, kept_from: int, windows: _KeyWindows) -> None:
-        """Put one record into its windows if one of them is open; those that start before ``kept_from`` are forgotten.
+        """Put one record into its windows if one of them is open; windows that start before ``kept_from`` are ignored.
 
-        It is late for each closed one that lies over it, the one that ends with it among them.
+        It is late for each closed window that covers it, including the one that ends with it.
         """
         difference, is_early = self.difference_ms, time < self.difference_ms
         own_start = max(0, time - difference)
         lower = bisect_left(windows.starts, max(0, time - 2 * difference, kept_from))
         near = windows.starts[lower : bisect_right(windows.starts, time + 1)]
         left: int | None = None  # the newest state of the records before this one
-        right: tuple[int, int] | None = None  # a state with the records behind this one, and its newest time
+        right: tuple[int, int] | None = None  # a state with the records after this one, and its newest time
         previous: int | None = None  # the time of the record before this one
         for start in near:
             state, newest = windows.held[start]
@@ -152,21 +172,21 @@ class _Walk:
         over = near[bisect_left(near, own_start) : bisect_right(near, time)]
         has_own = bool(over) and over[0] == own_start
         meets = previous is not None and own_start <= previous
-        behind = previous + 1 if previous is not None and meets and previous + 1 not in windows.held else own_start
+        after = previous + 1 if previous is not None and meets and previous + 1 not in windows.held else own_start
         if own_start < self.open_from:
             self.trace.late += [
                 (record, start, start + difference)
                 for start in (over if has_own else [own_start, *over])
                 if start < self.open_from
             ]
-            if max([behind, *over[-1:]]) < self.open_from:
+            if max([after, *over[-1:]]) < self.open_from:
                 return
         for start in over[1:] if is_early and has_own else over:
             self._fold(record, key, windows, start, *windows.held[start], time)
         if is_early:
             self._open_right(record, key, windows, time, right)
-        if behind != own_start:
-            self._fold(record, key, windows, behind, None, time, time)
+        if after != own_start:
+            self._fold(record, key, windows, after, None, time, time)
         if not has_own:
             self._fold(record, key, windows, own_start, left if meets else None, time, time)
         elif is_early:
@@ -177,7 +197,7 @@ class _Walk:
     def _open_right(
         self, record: int, key: int, windows: _KeyWindows, time: int, right: tuple[int, int] | None
     ) -> None:
-        """The window of the records behind this one, if there are any and it is not there already."""
+        """Open the window of the records after this one, if there are any and it does not exist yet."""
         if right is not None and right[1] > time and time + 1 not in windows.held:
             windows.put(time + 1, *right)
             self.trace.put(record, (key, time + 1, time + 1 + self.difference_ms), right[0])

@@ -1,6 +1,6 @@
-"""Operators without state that leave keys alone, on streams and on tables: filter, map the value, peek.
+"""Stateless operators that keep keys, on streams and on tables: filter, map the value, peek.
 
-Those that choose a key or give several records are in ``mapping`` beside this, splitting is in ``branching``.
+Those that choose a new key or give several records are in ``mapping`` beside this, splitting is in ``branching``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Predicate = pl.Expr | UserFunction
 class Filter:
     """Keeps the rows for which the predicate is true (not null), or with ``is_negated`` the others.
 
-    A function gets ``(key, value)``. Of a table, a row that does not pass becomes a tombstone, and the predicate never
-    sees a tombstone.
+    A function is called with ``(key, value)``. In a table, a row that does not pass becomes a tombstone, and the
+    predicate never sees a tombstone.
     """
 
     predicate: Predicate
@@ -50,10 +50,10 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class MapValues:
-    """A new value a row: of expressions, each a column, or of a function that gets the value.
+    """A new value per row: from expressions, one per column, or from a function of the value.
 
-    Of a stream, a function also gets null values, and one that returns None makes a tombstone. Of a table, a
-    tombstone passes unmapped.
+    On a stream, a function also gets null values, and returning None makes a tombstone. On a table, tombstones pass
+    unmapped.
     """
 
     mapper: Mapping[str, pl.Expr] | UserFunction
@@ -82,9 +82,9 @@ class MapValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Peek:
-    """Shows each row to a function of ``(key, value)`` and passes it on.
+    """Shows each row to a function of ``(key, value)`` and forwards it.
 
-    An epoch that is rolled back runs again, so a function sees a record at least once.
+    An epoch that is rolled back runs again, so the function sees each record at least once.
     """
 
     action: UserFunction
@@ -98,7 +98,7 @@ class Peek:
 
 
 def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType) -> pl.Series:
-    """For which rows the predicate is true, without nulls; a function gets null values too."""
+    """Which rows meet the predicate; null counts as false, and a function gets null values too."""
     if isinstance(predicate, pl.Expr):
         answers = rows.with_columns(predicate.cast(pl.Boolean).alias("_meets")).get_column("_meets")
         return answers.fill_null(False)
@@ -108,14 +108,14 @@ def meets(predicate: Predicate, rows: pl.DataFrame, key: KeyType, value: RowType
 
 
 def computed(rows: pl.DataFrame, expressions: Mapping[str, pl.Expr], types: RowType) -> list[pl.Series]:
-    """The columns that ``expressions`` give over ``rows``, in the types that ``types`` has for them."""
+    """The columns that ``expressions`` give over ``rows``, cast to their types in ``types``."""
     named = {f"_{name}": expression.cast(types.columns[name]) for name, expression in expressions.items()}
     frame = rows.with_columns(**named)
     return [frame.get_column(f"_{name}").alias(name) for name in expressions]
 
 
 def reserved(rows: pl.DataFrame, deleted: pl.Series | None = None) -> list[pl.Series]:
-    """The columns of ``rows`` that are no user's, in order, with ``_deleted`` as given."""
+    """The columns of ``rows`` that are not the user's, in order, with ``_deleted`` as given."""
     columns = [column for column in rows.get_columns() if column.name.startswith("_")]
     if deleted is None:
         return columns
@@ -125,7 +125,7 @@ def reserved(rows: pl.DataFrame, deleted: pl.Series | None = None) -> list[pl.Se
 def with_tombstones(
     rows: pl.DataFrame, value: RowType, key_columns: Container[str], deleted: pl.Series
 ) -> pl.DataFrame:
-    """``rows`` with ``_deleted`` as given, and no value where it is true; a column that is also key stays."""
+    """``rows`` with ``_deleted`` as given, and null values where it is true; columns that are also key columns stay."""
     if not deleted.any():
         return rows
     cleared = [

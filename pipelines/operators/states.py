@@ -1,7 +1,7 @@
-"""States that are copied and merged, as sessions and sliding windows need: named by numbers, computed together.
+"""States that are copied and merged, for sessions and sliding windows: identified by numbers, computed together.
 
-Who copies what, is decided a record at a time; the states themselves are computed over columns at the end, or at once
-where the fold is a Python function. A state, once made, stays as it is.
+What is copied and merged is decided record by record; the states themselves are computed over columns at the end, or
+immediately where the fold is a Python function. A state never changes once made.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import polars as pl
 
 
 class States(Protocol):
-    """States of one batch, each called by a number; None is the empty state."""
+    """States of one batch, each identified by a number; None is the empty state."""
 
     def stored(self, row: int) -> int:
-        """The state of a row of the store."""
+        """The state in a row of the store."""
         ...
 
     def fold(self, state: int | None, record: int) -> int:
-        """``state`` and one more record of the batch, given by its row."""
+        """``state`` plus one more record of the batch, given by its row."""
         ...
 
     def merge(self, state: int | None, other: int, record: int) -> int:
-        """``state``, then ``other``; ``record`` is the row that brings them together."""
+        """``state``, then ``other``; ``record`` is the row that causes the merge."""
         ...
 
     def is_gone(self, state: int) -> bool:
@@ -33,12 +33,12 @@ class States(Protocol):
         ...
 
     def frame(self, states: Sequence[int | None]) -> pl.DataFrame:
-        """State columns and ``_ts`` (greatest timestamp folded in), a row a state; null where empty or gone."""
+        """State columns and ``_ts`` (greatest timestamp folded in), one row per state; null where empty or deleted."""
         ...
 
 
 class ColumnStates:
-    """Each state is a sequence of single records and stored states, and is the prefix of a chain if it can be."""
+    """Each state is a sequence of single records and stored states, if possible a prefix of a shared chain."""
 
     def __init__(self, records: pl.DataFrame, stored: pl.DataFrame, scans: Sequence[pl.Expr]) -> None:
         """``records`` and ``stored`` have the state columns and ``_ts``; ``scans`` run over them in order."""
@@ -101,7 +101,7 @@ class ColumnStates:
 
 
 class FunctionStates:
-    """Calls the functions as the states are asked for, each for a record, given by its row."""
+    """Calls the functions as soon as a state is folded or merged; each call is for a record, given by its row."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class FunctionStates:
         self._stored, self._stored_times = stored, stored_times
         self._step, self._merger, self._frame = step, merger, frame
         self._made: list[tuple[Any, int, int]] = []
-        """State, timestamp, and the record that made it, 0 for one of the store."""
+        """State, timestamp, and the record that made it, 0 for a stored state."""
 
     def stored(self, row: int) -> int:
         return self._make(self._stored[row], self._stored_times[row], 0)

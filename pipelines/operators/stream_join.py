@@ -1,9 +1,9 @@
-"""Stream-stream joins: records of two streams under one key that are close in time, and those without a match.
+"""Stream-stream joins: records of two streams that share a key and are close in time, and records without a match.
 
-Each side keeps its records; a record meets those of the other side that came before it. Records of a left or outer
-join that have met nothing wait in a third store until their window and the grace are over (KIP-633, section 18 rules
-9 and 10 of the reference). Everything is evaluated by columns; a record's place among all of the batch, left and right,
-decides what it sees.
+Each side keeps its records; a record is joined with those of the other side that came before it. In a left or outer
+join, records without a match wait in a third store until their window and the grace are over (KIP-633, section 18
+rules 9 and 10 of the reference). Everything is evaluated over columns; a record's position among all records of the
+batch, left and right, decides what it sees.
 """
 
 from __future__ import annotations
@@ -37,51 +37,51 @@ class StreamSide:
     store: StoreSpec
     """Its records by key, time (``_at``) and number (``_seq``)."""
     key: tuple[str, ...]
-    """The key columns of its records, which pairs have under the left side's names."""
+    """The key columns of its records; pairs have them under the left side's names."""
     names: Mapping[str, str]
-    """Of its value columns their names in pairs."""
+    """Its value columns and their names in pairs."""
     back_ms: int
-    """How much older than its record one of the other side may be."""
+    """How much older than its record a record of the other side may be."""
     on_ms: int
-    """How much newer."""
+    """How much newer than its record a record of the other side may be."""
     is_outer: bool
-    """Whether its records go out without a match too."""
+    """Whether its records are forwarded without a match too."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A side's records of one batch, those with key and value, and what it kept of before for their keys."""
+    """A side's records of one batch that have key and value, and the earlier records it still holds for their keys."""
 
     rows: pl.DataFrame
-    """Key columns, pair values, ``_ts``, ``_seq``, ``_pos`` (the place in the batch, -1 before it)."""
+    """Key columns, pair values, ``_ts``, ``_seq``, ``_pos`` (the position in the batch, -1 for earlier records)."""
     clock: np.ndarray
     """Stream time of the side's store after each of its records."""
     positions: np.ndarray
-    """The places of its records."""
+    """The positions of its records."""
     first_clock: int
 
     def clock_at(self, positions: np.ndarray) -> np.ndarray:
-        """The store's stream time when the record at each place comes."""
+        """The store's stream time when the record at each position arrives."""
         found = np.searchsorted(self.positions, positions) - 1
         return np.where(found >= 0, self.clock[found] if len(self.clock) else 0, self.first_clock)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamJoin:
-    """Pairs have the greater of the two times; a record without a match has its own.
+    """Pairs have the greater of the two timestamps; a record without a match has its own.
 
-    Null values are dropped and counted; so are null keys, but on a side whose records go out without a match, which
-    they do at once.
+    Null values are dropped and counted. So are null keys, except on a side whose records are forwarded without a
+    match: there they are forwarded at once.
     """
 
     left: StreamSide
     right: StreamSide
     held: StoreSpec | None
-    """What waits for a match, by time, side (right first), key and number."""
+    """Records that wait for a match, by time, side (right first), key and number."""
     windows: JoinWindows
     joiner: Joiner
     is_right_first: bool
-    """Whether one and the same record arrives over the right side first."""
+    """Whether a record that is on both sides arrives on the right side first."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         arrivals = self._arrivals(inputs, epoch)
@@ -116,7 +116,7 @@ class StreamJoin:
         return max(int(self._last_ms(near).min()), epoch.clocks[self.clock]) + 1  # type: ignore[arg-type]
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """What has waited in vain, as records of both sides at that time would let it go; nothing where none waits."""
+        """Records whose wait expired unmatched, as if records of both sides had arrived at this stream time."""
         if self.held is None:
             return None
         now_ms = epoch.clocks[self.clock]
@@ -145,7 +145,7 @@ class StreamJoin:
         )
 
     def _arrivals(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> list[pl.DataFrame]:
-        """Both sides in pair columns, with ``_pos``, ``_seq``, ``_stream_time``, and whether they can meet anything."""
+        """Both sides in pair columns, with ``_pos``, ``_seq``, ``_stream_time``, and whether they can match at all."""
         key = list(self.joiner.key_columns)
         sides = []
         for side, rows in zip((self.left, self.right), inputs, strict=True):
@@ -186,7 +186,7 @@ class StreamJoin:
         return found
 
     def _side(self, side: StreamSide, rows: pl.DataFrame, others: pl.DataFrame, epoch: Epoch) -> _Side:
-        """A side's records of the batch behind what it kept that the other side's records may meet."""
+        """A side's records of the batch, preceded by the earlier ones that the other side's records may match."""
         key, time = list(self.joiner.key_columns), StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms)
         store = KeyValueStore(side.store, epoch.session, time)
         wanted = others.group_by(key, maintain_order=True).agg(
@@ -206,7 +206,7 @@ class StreamJoin:
         return _Side(every, clock, in_order.get_column("_pos").to_numpy(), first_clock)
 
     def _met(self, left: _Side, right: _Side) -> pl.DataFrame:
-        """Rows ``_l`` and ``_r`` of the two sides that meet, and the place of the later one, ``_pos``."""
+        """Rows ``_l`` and ``_r`` of the two sides that match, and the position of the later one, ``_pos``."""
         key, windows = list(self.joiner.key_columns), self.windows
         width = windows.before_ms + windows.after_ms + 1
         ours, theirs = (
@@ -242,7 +242,7 @@ class StreamJoin:
         )
 
     def _paired(self, left: _Side, right: _Side, met: pl.DataFrame) -> pl.DataFrame:
-        """What goes out for records that meet, by the older ones' times and numbers."""
+        """The pairs of matching records, with the time and number of the older record for their order."""
         ours, theirs = left.rows[met.get_column("_l")], right.rows[met.get_column("_r")]
         theirs = theirs.rename({"_ts": "_other_ts", "_seq": "_other_seq"})
         key = list(self.joiner.key_columns)
@@ -274,7 +274,7 @@ class StreamJoin:
     def _unmatched(
         self, arrivals: list[pl.DataFrame], sides: list[_Side], met: pl.DataFrame, spec: StoreSpec, epoch: Epoch
     ) -> list[pl.DataFrame]:
-        """What goes out without a match; the others wait in the store ``spec``."""
+        """The records forwarded without a match; others wait in the store ``spec``."""
         at_once, waiting, matched = [], [], []
         for is_left, side, rows, part in zip((True, False), (self.left, self.right), arrivals, sides, strict=True):
             if not side.is_outer:
@@ -326,7 +326,7 @@ class StreamJoin:
         ]
 
     def _alone(self, rows: pl.DataFrame, is_left: bool) -> pl.DataFrame:
-        """Records of one side as the store of those that wait has them, with ``_pos`` and ``_matched``."""
+        """Records of one side as the store of waiting records has them, with ``_pos`` and ``_matched``."""
         values = [
             pl.col(name) if name in rows.columns else pl.lit(None, dtype).alias(name)
             for name, dtype in self.joiner.pair_values.items()
@@ -344,18 +344,18 @@ class StreamJoin:
         )
 
     def _last_ms(self, rows: pl.DataFrame) -> pl.Series:
-        """The last stream time at which each of ``rows``, as ``_alone`` gives them, may wait."""
+        """The last stream time at which each of ``rows``, as ``_alone`` gives them, may still wait."""
         on_ms = rows.select(pl.when("_is_left").then(self.left.on_ms).otherwise(self.right.on_ms)).to_series()
         return rows.get_column("_ts") + on_ms + self.windows.grace_ms
 
     def _waiting(self, spec: StoreSpec, before_ms: int, epoch: Epoch) -> pl.DataFrame:
-        """The rows of the store ``spec`` from before ``before_ms``."""
+        """The rows of the store ``spec`` with times before ``before_ms``."""
         store = TypedStore(spec, epoch.session)
         keys, rows = store.scan(b"", PRESENT + time_bytes(before_ms))
         return store.decode(keys).hstack(rows)
 
     def _due(self, spec: StoreSpec, flushes: pl.DataFrame, matched: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        """The waiting records that the newest flush of the batch may let out, as ``_alone`` gives them."""
+        """The waiting records that the newest flush of the batch may release, as ``_alone`` gives them."""
         reach = min(side.on_ms for side in (self.left, self.right) if side.is_outer) + self.windows.grace_ms
         newest_ms = int(flushes.get_column("_stream_time")[-1]) if flushes.height else BEFORE_ALL
         held = self._waiting(spec, newest_ms - reach, epoch)

@@ -1,4 +1,4 @@
-"""Stream-table joins: each record of the stream meets the row that its key has in the table at its turn."""
+"""Stream-table joins: each record of the stream is joined with the table's row of its key at the record's turn."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from weir.state.types import StoreSpec
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTableJoin:
-    """Results have the stream record's key, time and place; updates of the table bring nothing about.
+    """Results have the stream record's key, time and place; updates of the table produce none.
 
-    Null values are dropped and counted. A null key is dropped and counted by an inner join, and meets nothing in a
-    left join. The table's key columns are taken for the stream's in their order.
+    Null values are dropped and counted. A null key is dropped and counted by an inner join, and matches nothing in a
+    left join. The table's key columns are matched with the stream's by position.
     """
 
     table: TableView
@@ -27,9 +27,9 @@ class StreamTableJoin:
     joiner: Joiner
     is_left: bool
     is_written_first: bool
-    """Whether a record that changes the table too meets the row that it has brought."""
+    """Whether a record that changes the table too is joined with its own row."""
     versions: StoreSpec | None
-    """What keeps a versioned table: records then meet the row of their own time (KIP-914)."""
+    """The store of a versioned table: records are then joined with the row of their own time (KIP-914)."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         rows, updates = inputs
@@ -54,7 +54,7 @@ class StreamTableJoin:
 
 
 def has_value(rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-    """Rows without those whose value is null; the dropped are counted as ``null_values``."""
+    """``rows`` without those whose value is null; these are counted as ``null_values``."""
     deleted = rows.get_column("_deleted")
     if not deleted.any():
         return rows

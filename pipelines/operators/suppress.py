@@ -1,7 +1,8 @@
 """Suppression: a table's updates held back until their window closes or a time has passed (KIP-328).
 
-A suppression until the window closes directly behind its aggregation is evaluated with it (``final_results`` and
-``data_windows`` beside this). Which record makes which rows leave the buffer, is ``suppression_order``'s.
+A suppression until the window closes that directly follows its aggregation is evaluated together with it
+(``final_results`` and ``data_windows`` beside this). Which record makes which rows leave the buffer is decided in
+``suppression_order``.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
 HELD_BYTES = "_held_bytes:"
-"""Before a suppression's store in the clocks: how many bytes its buffer holds."""
+"""Prefix of a clock, before the name of a suppression's store: how many bytes its buffer holds."""
 READ_AHEAD = 1_000
-"""Rows of the buffer that are looked at together."""
+"""How many rows of the buffer are read at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """Buffers the newest update of each key; forwards it when its time comes, or early when the buffer is full.
+    """Buffers the newest update of each key; forwards it when it is due, or early when the buffer is full.
 
-    A key's place in the buffer is the end of its window where windows have to close, else its first timestamp since
-    it is held; only a late update moves it, forward. A row leaves once stream time reaches its place plus
-    ``delay_ms``: the oldest place first, then, where windows need not close, by its own timestamp, then by key. Rows
+    A key's place in the buffer is the end of its window if windows have to close, else the first timestamp since it is
+    held; only an update with an older timestamp moves it, to that time. A row leaves once stream time reaches its place
+    plus ``delay_ms``: the oldest place first, then, if windows need not close, by its own timestamp, then by key. Rows
     keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
     """
 
     store: StoreSpec
     delay_ms: int
     is_final: bool
-    """Whether windows have to close; tombstones go nowhere then."""
+    """Whether windows have to close; tombstones are not forwarded then."""
     limits: BufferLimits
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
@@ -68,7 +69,7 @@ class Suppression:
         return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]], how="horizontal"))
 
     def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
-        """Without limits the order of records does not matter: put the newest, take what has closed."""
+        """Without limits the order of records does not matter: write the newest, take what has closed."""
         by = list(self.store.key)
         buffer.put(rows.unique(by, keep="last", maintain_order=True))
         return self._due(buffer, stream_time, rows.select(PLACE))
@@ -82,12 +83,12 @@ class Suppression:
         return None if oldest_ms is None else oldest_ms + self.delay_ms
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
-        """The rows whose time has come."""
+        """The rows that are due."""
         rows = self._due(self._buffer(epoch), pl.Series([epoch.clocks[self.store.name]]), NOWHERE)
         return rows if rows.height else None
 
     def _due(self, buffer: _Buffer, stream_time: pl.Series, places: pl.DataFrame) -> pl.DataFrame:
-        """Take out what is due; ``places`` are those of the records at whose turns ``stream_time`` was."""
+        """Take out what is due; ``places`` are those of the records at whose turns stream time was ``stream_time``."""
         due = buffer.take_through(int(stream_time[-1]) - self.delay_ms).sort(SINCE, buffer.tie, *self.store.key)
         turns = stream_time.search_sorted(due.get_column(SINCE).dt.timestamp("ms") + self.delay_ms, side="left")
         return self._forwarded(pl.concat([due, places[turns]], how="horizontal"))
@@ -105,7 +106,7 @@ class Suppression:
 class _Buffer:
     """The rows that a suppression holds, with their index by place, during one batch.
 
-    ``tie`` is the column that decides, before the key, which of the rows at one place leaves first.
+    ``tie`` is the column that decides, before the key, which of several rows at one place leaves first.
     """
 
     def __init__(self, spec: StoreSpec, epoch: Epoch, *, tie: str) -> None:
@@ -124,7 +125,7 @@ class _Buffer:
         return _ms(rows.get_column(self.tie).cast(TIME))
 
     def sizes(self, keys: list[bytes], rows: pl.DataFrame) -> list[int]:
-        """Bytes of keys and rows, what Weir keeps beside them left out."""
+        """Bytes of keys and rows, without Weir's own columns."""
         return [len(key) + len(value) for key, value in zip(keys, self._sizes.encode(rows), strict=True)]
 
     def walk(self, rows: pl.DataFrame, keys: list[bytes], limits: BufferLimits) -> Walk:
@@ -145,7 +146,7 @@ class _Buffer:
         return pl.concat(self._candidates)
 
     def settle(self, walk: Walk) -> None:
-        """Put down what the walk has made of the buffer."""
+        """Write the changes that the walk made to the buffer."""
         gone = [held for key, held in self._before.items() if key not in walk.held] + walk.others_left
         moved = [(held, self._before.get(key)) for key, held in walk.held.items() if held != self._before.get(key)]
         self._index.remove([(held.key, held.place_ms) for held in gone])
@@ -159,7 +160,7 @@ class _Buffer:
         self._epoch.clocks[self._clock] = walk.size
 
     def put(self, newest: pl.DataFrame) -> None:
-        """Put one row a key, whose places never change; a tombstone takes the row out."""
+        """Write one row per key, whose place never changes; a tombstone removes the row."""
         keys = self.store.encode(newest)
         before = self._held(keys)
         size = self._epoch.clocks.get(self._clock, 0) - sum(held.size for held in before)
@@ -225,7 +226,7 @@ class _Buffer:
 
 
 def _at_least(count: int, groups: Iterator[list[tuple[bytes, int]]]) -> list[tuple[bytes, int]]:
-    """The next whole groups that have ``count`` entries together, or what there is."""
+    """As many of the next whole groups as have ``count`` entries together, or all that are left."""
     taken: list[tuple[bytes, int]] = []
     while len(taken) < count and (group := next(groups, None)):
         taken += group

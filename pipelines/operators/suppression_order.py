@@ -1,6 +1,6 @@
 """Which record makes which rows leave a suppression's buffer: a walk over the records of a batch (KIP-328).
 
-Only places, times and sizes are walked over; the rows themselves are columns of ``suppress`` beside this.
+The walk sees only places, times and sizes; the rows themselves are columns in ``suppress`` beside this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weir.pipelines.errors import BufferFullError
 
 
 class Held(NamedTuple):
-    """A row in the buffer; the order is that in which rows leave it."""
+    """A row in the buffer; rows sort in the order in which they leave it."""
 
     place_ms: int
     ts_ms: int
@@ -31,7 +31,7 @@ class BufferLimits:
     records: int | None = None
     bytes: int | None = None
     is_strict: bool = True
-    """Whether a full buffer stops the run; else the oldest rows go."""
+    """Whether a full buffer stops the run; else its oldest rows are forwarded."""
 
     def __bool__(self) -> bool:
         return self.records is not None or self.bytes is not None
@@ -39,18 +39,18 @@ class BufferLimits:
 
 @dataclass
 class Walk:
-    """The buffer as one record after another changes it."""
+    """The buffer while record after record changes it."""
 
     name: str
     limits: BufferLimits
     count: int
     size: int
     held: dict[bytes, Held]
-    """Of the keys that the batch brings."""
+    """Rows of the keys in the batch."""
     others: Iterator[Held]
-    """Of all other keys, in order; taken as far as they leave."""
+    """Rows of all other keys, in order; consumed as far as they leave."""
     left: list[tuple[int, int]] = field(default_factory=list)
-    """What left the buffer: the record that made it leave, and the row."""
+    """For each row that left the buffer, the record that made it leave, and the row."""
     others_left: list[Held] = field(default_factory=list)
 
     def run(
@@ -61,10 +61,10 @@ class Walk:
         sizes: Sequence[int],
         due: Sequence[int],
     ) -> None:
-        """Put records in, each in its turn; rows with places up to ``due`` leave.
+        """Put records in, one after another; rows with places up to ``due`` leave.
 
         Raises:
-            BufferFullError: The buffer is strict, and a limit was passed.
+            BufferFullError: The buffer is strict and has passed a limit.
         """
         held, queue = self.held, sorted(row[:3] for row in self.held.values())
         other = next(self.others, None)

@@ -1,4 +1,4 @@
-"""Table-table joins: an update of either table meets the row that its key has in the other one at its turn."""
+"""Table-table joins: an update of either table is joined with the other table's row of its key at its turn."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class JoinedSide:
     table: TableView
     key: tuple[str, ...]
     is_written_first: bool
-    """Whether it has taken a record already that comes as an update of the other one too."""
-    keeps_silent: bool
-    """Whether an update from no row to no row is none: a filter that knows the old row does not pass it on."""
+    """Whether a record that updates both tables is written to this one before it arrives as an update of the other."""
+    drops_no_ops: bool
+    """Whether updates from no row to no row are dropped: a filter that knows the old row does not forward them."""
     newest: NewestRows | None
-    """Of a versioned table: what came out of order brings nothing about, and is counted."""
+    """For a versioned table: drops out-of-order updates, which are counted."""
 
     def in_order(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """The updates that the join sees."""
@@ -41,9 +41,9 @@ class JoinedSide:
 
 @dataclass(frozen=True, kw_only=True)
 class TableTableJoin:
-    """Updates of the joined table, with the greater time of the two rows.
+    """Updates of the joined table, with the greater timestamp of the two rows.
 
-    A tombstone goes out whenever the other side has a row, even twice; where neither side has or had a row, nothing.
+    A tombstone is forwarded whenever the other side has a row, even twice; nothing if neither side has or had a row.
     """
 
     left: JoinedSide
@@ -51,7 +51,7 @@ class TableTableJoin:
     joiner: Joiner
     kind: JoinKind
     is_right_first: bool
-    """Whether an update of both tables comes over the right one first."""
+    """Whether an update of both tables arrives from the right one first."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         left, right = (side.in_order(rows, epoch) for side, rows in zip((self.left, self.right), inputs, strict=True))
@@ -97,7 +97,7 @@ class TableTableJoin:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedTable:
-    """The joined table as a join or grouping behind it looks it up: in the tables that it is made of."""
+    """The joined table as a join or grouping downstream looks it up: in the tables that it joins."""
 
     left: JoinedSide
     right: JoinedSide
@@ -119,7 +119,7 @@ class JoinedTable:
 
 
 def with_tombstones_of(kind: JoinKind, pairs: pl.DataFrame) -> pl.DataFrame:
-    """``pairs`` with both sides gone where the join has no row."""
+    """``pairs`` with both sides marked as gone where the join has no row."""
     if kind == "outer":
         return pairs
     gone = pl.col("_left_gone") if kind == "left" else pl.col("_left_gone") | pl.col("_right_gone")
@@ -129,15 +129,15 @@ def with_tombstones_of(kind: JoinKind, pairs: pl.DataFrame) -> pl.DataFrame:
 def _is_sent(
     side: JoinedSide, rows: pl.DataFrame, met: pl.DataFrame, epoch: Epoch, *, needs_partner: bool
 ) -> pl.Series:
-    """For which updates anything goes out: those that meet a row, and else those that bring or take one."""
+    """Which updates are forwarded: those with a partner and, unless one is needed, those that add or remove a row."""
     has_partner = ~met.get_column("_deleted")
-    if needs_partner or (has_partner.all() and not side.keeps_silent):
+    if needs_partner or (has_partner.all() and not side.drops_no_ops):
         return has_partner
     is_new = ~rows.get_column("_deleted")
-    if (is_new if side.keeps_silent else has_partner | is_new).all():
+    if (is_new if side.drops_no_ops else has_partner | is_new).all():
         return is_new | has_partner
     had_row = ~previous(rows, side.key, side.table, epoch).get_column("_deleted")
-    return is_new | had_row if side.keeps_silent else has_partner | is_new | had_row
+    return is_new | had_row if side.drops_no_ops else has_partner | is_new | had_row
 
 
 def _keys(rows: pl.DataFrame, names: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
@@ -145,7 +145,7 @@ def _keys(rows: pl.DataFrame, names: Sequence[str], others: Sequence[str]) -> pl
 
 
 def _later(rows: pl.DataFrame, met: pl.DataFrame) -> pl.Series:
-    """The greater time of two rows that meet; null in ``met`` where there is none."""
+    """The greater timestamp of two joined rows; ``met`` counts only where it has a row."""
     other = met.get_column("_ts").set(met.get_column("_deleted"), None).alias("_other")
     times = pl.DataFrame([rows.get_column("_ts"), other])
     return times.select(pl.max_horizontal("_ts", "_other").alias("_ts")).to_series()

@@ -1,7 +1,7 @@
-"""Tables as the operators beside them see them: the rows before a batch, and at each record's own turn.
+"""Tables as other operators see them: the rows before a batch, and at each record's own turn.
 
-A table is looked up in the store that keeps it, through the filters and mappings behind it; those keep nothing of
-their own, as in Kafka Streams.
+A table is looked up in the store that keeps it, through the filters and mappings after it; these keep no rows of their
+own, as in Kafka Streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec
 
 BEFORE_ALL_TURNS = -2
-"""Before what silence has brought about too, whose offset is that of ``idle.NOWHERE``."""
+"""Also before rows that idle input caused, whose offset is that of ``idle.NOWHERE``."""
 
 
 class TableView(Protocol):
@@ -26,7 +26,7 @@ class TableView(Protocol):
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         """The rows that stood when the batch began, aligned with ``keys`` (the table's key columns, none null).
 
-        Key columns, value columns, ``_ts _partition _offset _deleted``; where there is none, ``_deleted`` is true.
+        Key columns, value columns, ``_ts _partition _offset _deleted``; ``_deleted`` is true where there is no row.
         """
         ...
 
@@ -37,7 +37,7 @@ class StoredTable:
 
     store: StoreSpec
     finish: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """From the columns that are kept to those that the table has, where they differ."""
+    """Makes the table's columns from the stored ones, where they differ."""
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         store = TypedStore(self.store, epoch.before)
@@ -50,7 +50,7 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A table that a filter or mapping makes of another."""
+    """A table that a filter or mapping derives from another."""
 
     table: TableView
     operator: Operator
@@ -65,8 +65,8 @@ def look_up(
     """The table's row for each row of ``asked`` at its own turn: value columns, ``_ts``, ``_deleted``.
 
     ``asked`` has the table's key columns, under its names, and ``_offset``, by which it is ordered; ``updates`` are
-    the table's rows of this batch. Of an update by the very record that asks, ``is_written_first`` says whether it
-    shows. A null key finds nothing.
+    the table's rows of this batch. ``is_written_first`` says whether an update by the asking record itself is
+    visible. A null key finds nothing.
     """
     keys = [name for name in asked.columns if name != "_offset"]
     distinct = asked.select(keys).unique(maintain_order=True).filter(pl.any_horizontal(pl.col(keys).is_not_null()))
@@ -92,7 +92,7 @@ def look_up(
 
 
 def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Epoch) -> pl.DataFrame:
-    """What each of a table's ``rows`` of this batch took the place of: value columns, ``_ts``, ``_deleted``."""
+    """The row that each of a table's ``rows`` of this batch replaced: value columns, ``_ts``, ``_deleted``."""
     before = table.before(rows.select(key).unique(maintain_order=True), epoch)
     values = [name for name in before.columns if name not in key]
     stacked = pl.concat([before, rows.select(before.columns)])
@@ -100,5 +100,5 @@ def previous(rows: pl.DataFrame, key: Sequence[str], table: TableView, epoch: Ep
 
 
 def numbers_of(keys: pl.DataFrame, numbered: pl.DataFrame) -> pl.Series:
-    """The number of each key, its ``_id`` in ``numbered``; null for one that has none."""
+    """The number of each key, its ``_id`` in ``numbered``; null for a key that has none."""
     return keys.join(numbered, on=keys.columns, how="left", nulls_equal=True, maintain_order="left").get_column("_id")

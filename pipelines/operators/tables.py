@@ -1,4 +1,4 @@
-"""Tables from records: each record is the newest row of its key, a null value deletes the row."""
+"""Tables from records: each record is the newest row of its key; a null value deletes the row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from weir.state.types import StoreSpec
 class Materialization:
     """Keeps the newest row of each key in a store and forwards every row, tombstones of unknown keys included.
 
-    The order of arrival decides, not the timestamp. Null keys are dropped and counted. Where rows of the store expire,
-    a record that has expired already is not kept, and counted as ``expired_records``; it is forwarded all the same.
+    The order of arrival decides, not the timestamp. Null keys are dropped and counted. If rows of the store expire, a
+    record that has already expired is counted as ``expired_records`` and not kept, but still forwarded.
     """
 
     store: StoreSpec
@@ -44,10 +44,10 @@ class Materialization:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionedMaterialization:
-    """Keeps the rows of each key with the times from which they hold, and forwards every row that it keeps.
+    """Keeps the rows of each key with the times from which they are valid, and forwards every row that it keeps.
 
-    A row that is older than the store's history is neither kept nor forwarded, and counted as ``expired_records``; null
-    keys are dropped and counted (KIP-889, KIP-914).
+    A row older than the store's history is neither kept nor forwarded, and counted as ``expired_records``. Null keys
+    are dropped and counted (KIP-889, KIP-914).
     """
 
     store: StoreSpec

@@ -1,7 +1,7 @@
-"""Versioned tables as the operators beside them see them: as of a time, and without what came out of order.
+"""Versioned tables as other operators see them: as of a time, and without out-of-order updates.
 
-A table is versioned where a versioned store keeps it, through the filters and mappings behind that (KIP-914). A record
-of a stream meets the row of its own time; joins of tables and groupings see the updates of a key's newest row alone.
+A table is versioned if a versioned store keeps it, and so are filters and mappings of it (KIP-914). A stream's record
+is joined with the row of its own time; table-table joins and groupings see only the updates of a key's newest row.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ BEFORE_ALL_TIMES = -(1 << 62)
 
 @dataclass(frozen=True)
 class VersionedTable:
-    """A table in a versioned store. Keys with the column ``_as_of`` (ms) ask for the rows that held then, however long
-    ago, others for the newest. A deletion has the time from which it holds; ``_ts`` is null where there was nothing.
+    """A table in a versioned store. Keys with the column ``_as_of`` (ms) ask for the rows valid at that time, however
+    long ago; others ask for the newest. A deletion has the time from which it is valid; ``_ts`` is null where there
+    was nothing.
     """
 
     store: StoreSpec
@@ -45,8 +46,8 @@ class VersionedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class NewestRows:
-    """Forwards the updates of a versioned table that bring the newest row of their key; older ones change nothing that
-    stands now."""
+    """Forwards the updates of a versioned table that are the newest row of their key; older ones do not change the
+    current table."""
 
     table: TableView
     key: tuple[str, ...]
@@ -74,8 +75,8 @@ def look_up_as_of(
     ``_ts``, ``_deleted``.
 
     ``asked`` has the table's key columns, ``_ts`` and ``_offset``, by which it is ordered; ``updates`` are the table's
-    rows of this batch, and ``store`` keeps it. Of an update by the very record that asks, ``is_written_first`` says
-    whether it shows. A time before the history finds a row only where that is the newest of its key (KIP-889); a null
+    rows of this batch, and ``store`` keeps the table. ``is_written_first`` says whether an update by the asking record
+    itself is visible. A time before the history finds a row only if that is the newest of its key (KIP-889); a null
     key finds nothing.
     """
     keys = [name for name in asked.columns if not name.startswith("_")]
@@ -117,9 +118,9 @@ def look_up_as_of(
 def _at_their_turns(
     asks: pl.DataFrame, times: pl.Series, first: int, turns: pl.Series, ids: pl.Series, *, is_written_first: bool
 ) -> pl.DataFrame:
-    """``asks`` with ``_place`` and ``_newest`` moved to the updates that have come by their turns.
+    """``asks`` with ``_place`` and ``_newest`` moved to the updates that have arrived by their turns.
 
-    ``times`` are those of the rows that places are of; updates are the rows from ``first`` on, with ``turns`` and the
+    ``times`` are those of the rows that places point to; updates are the rows from ``first`` on, with ``turns`` and the
     numbers of their keys, ``ids``.
     """
     count = len(turns)
@@ -145,7 +146,7 @@ def _at_their_turns(
 
 
 def _clock_at(turns: pl.Series, updates: pl.DataFrame, before_ms: int, *, is_written_first: bool) -> pl.Series:
-    """The table's stream time at ``turns``; it was ``before_ms`` when the batch began."""
+    """The table's stream time at ``turns``, if it was ``before_ms`` when the batch began."""
     stream_time = np.maximum.accumulate(np.append(before_ms, updates.get_column("_ts").to_numpy()))
     done = np.searchsorted(
         updates.get_column("_offset").to_numpy(), turns.to_numpy(), side="right" if is_written_first else "left"

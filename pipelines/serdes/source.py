@@ -29,6 +29,15 @@ class RawRecords(Protocol):
         ...
 
 
+class FetchedRecords(RawRecords, Protocol):
+    """Records of one topic partition and where the next read starts."""
+
+    @property
+    def next_offset(self) -> int:
+        """After the records here and after offsets that hold none."""
+        ...
+
+
 class DecodableSource(Protocol):
     """What decoding needs to know about a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""
 

@@ -1,6 +1,6 @@
-"""Rows on their way from one sub-topology to the next: one Arrow file a source epoch, edge and target task.
+"""Rows on their way from one sub-topology to the next: one Arrow file per source epoch, edge and target task.
 
-Which blobs are pending is the driver's to know (PROTOCOL 23); how rows choose a target is the edge's.
+Which blobs are pending belongs to the driver (PROTOCOL 23), how rows choose a target to the edge.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import polars as pl
 from weir.state.types import BlobRef, StateId
 
 ORDER = ("_ts", "_partition", "_offset")
-"""Rows of several sources are merged in this order within an epoch."""
+"""The order in which rows of several sources are merged within an epoch."""
 
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
-    """Write ``frame`` under a name of its own. It is synced only if a commit has to name it as pending.
+    """Write ``frame`` under a unique name. It is synced only if a commit has to list it as pending.
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
@@ -38,9 +38,9 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
 
 
 def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str] = ()) -> dict[str, pl.DataFrame]:
-    """By edge, the rows of all blobs merged by timestamp, source partition and offset.
+    """The rows of all blobs by edge, merged by timestamp, source partition and offset.
 
-    Those of the edges ``in_order`` keep the order in which each task sent them.
+    Rows of the edges ``in_order`` keep the order in which each task sent them.
     """
     by_edge: dict[str, list[pl.DataFrame]] = {}
     for blob in blobs:
@@ -53,13 +53,13 @@ def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str]
 
 
 def in_sending_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """By timestamp, but none before one that the same task, ``_partition``, sent earlier, by ``_offset``."""
+    """Rows by timestamp, but none before a row that the same task (``_partition``) sent earlier (``_offset``)."""
     turn = pl.col("_ts").cum_max().over("_partition", order_by="_offset")
     return rows.sort(turn, "_partition", "_offset")
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:
-    """Bring blobs that a commit is about to name to disk."""
+    """Sync blobs that a commit is about to list to disk."""
     for path in [*(folder / blob.path for blob in blobs), *([folder] if blobs else [])]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -69,13 +69,13 @@ def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:
 
 
 def remove_blobs(folder: Path, blobs: Iterable[BlobRef]) -> None:
-    """Delete blobs that a commit has passed; one that is gone already is fine."""
+    """Delete blobs that a commit has passed; it is fine if one is already gone."""
     for blob in blobs:
         (folder / blob.path).unlink(missing_ok=True)
 
 
 def remove_orphans(folder: Path, pending: Iterable[BlobRef]) -> int:
-    """Delete what no commit lists as pending, left by epochs that were rolled back; gives how many."""
+    """Delete blobs of rolled-back epochs, which no commit lists as pending; returns how many."""
     keep = {blob.path for blob in pending}
     orphans = [path for path in folder.glob("*.arrow") if path.name not in keep]
     for path in orphans:

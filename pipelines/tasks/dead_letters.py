@@ -1,4 +1,4 @@
-"""The table of records that could not be read, kept so that nothing is lost on bad input."""
+"""The table of records that could not be read, so that bad input is not lost."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEAD_LETTERS = TableSpec(
         }
     ),
 )
-"""One row a record, committed with the epoch that met it. A timestamp before 1970 is kept as it came, one behind the
-year 9999 is null: few readers have a date for it."""
+"""One row per record, committed with the epoch that read it. A timestamp before 1970 is kept as is; one after the year
+9999 is null, since few readers have a date for it."""
 
 
 def dead_letter_frame(bad: Sequence[BadRecord], epoch: int) -> pl.DataFrame:

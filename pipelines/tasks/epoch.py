@@ -1,8 +1,8 @@
 """One epoch of one task, from its plan to its receipt (PROTOCOL 4 to 9).
 
-Read, decode, run the operators, write the files nobody sees yet, and only then change the local store, in one
-transaction. Whatever goes wrong is an answer, never an exception. What the operators do belongs to
-``weir.pipelines.tasks.processor``; what becomes of a receipt, to the driver.
+Read, decode, run the operators, write files that nobody sees yet, and only then change the local store in one
+transaction. Failures are answers, never exceptions. Running the operators belongs to
+``weir.pipelines.tasks.processor``, what happens to a receipt to the driver.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from weir.pipelines.serdes.source import BadRecord, RawRecords, decode_source
+from weir.pipelines.serdes.source import BadRecord, FetchedRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.blobs import read_blobs, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
@@ -42,19 +42,12 @@ from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, 
 
 log = logging.getLogger(__name__)
 
+Row = TypeVar("Row")
+"""A task's positions or clocks."""
 DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 BATCH_ROWS = 10_000
-"""Records of the first batch where a plan bounds what may be written; the next are as large as the pace allows."""
-
-
-class FetchedRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
-
-    @property
-    def next_offset(self) -> int:
-        """Past the records here and past the offsets that hold none."""
-        ...
+"""Records in the first batch where a plan limits uncommitted bytes; later batches are as large as the limit allows."""
 
 
 class Reader(Protocol):
@@ -63,19 +56,18 @@ class Reader(Protocol):
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 
     def take_back(self, records: Any, offset: int) -> None:
-        """Keep the last read's records, as ``read`` gave them, from ``offset`` on for the next one, which goes on
-        there."""
+        """Keep the records of the last ``read`` from ``offset`` on for the next one, which starts there."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """What is the same for all tasks and epochs of a run."""
+    """Settings shared by all tasks and epochs of a run."""
 
     application_folder: str
     """The application's folder in the warehouse."""
     state_folder: str
-    """The application's folder in the state dir, one folder a task below it."""
+    """The application's folder in the state directory, with one folder per task."""
     partition_counts: Mapping[int, int]
     """Tasks by sub-topology."""
     on_error: Literal["fail", "dead_letter"] = "fail"
@@ -83,7 +75,7 @@ class TaskSettings:
 
 @dataclass
 class _Input:
-    """What an epoch read: frames by topic or edge, where each topic partition stands, and what was bad."""
+    """What an epoch read: frames by topic or edge, positions of topic partitions, and bad records."""
 
     frames: dict[str, pl.DataFrame]
     positions: Positions
@@ -91,14 +83,14 @@ class _Input:
     dead: list[BadRecord]
     stopped_at: BadRecord | None
     left: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """By edge, rows that have to wait: they go into a blob for the task itself."""
+    """Rows that have to wait, by edge: they go into a blob for the task itself."""
     skipped: list[tuple[str, int]] = field(default_factory=list)
     """Topic and offset of records without a valid time."""
     was_cut: bool = False
-    """Whether records that were read are left for the next epoch."""
+    """Whether records that were read are left for the next epoch because of ``max_uncommitted_bytes``."""
 
     def leave(self, name: str, partition: int, rows: int) -> bool:
-        """Keep the first ``rows`` of a topic's or an edge's frame; False when that is all of them."""
+        """Keep the first ``rows`` of a topic's or an edge's frame; False if that is all of them."""
         frame = self.frames[name]
         if rows == frame.height:
             return False
@@ -110,7 +102,7 @@ class _Input:
         return True
 
     def cut(self, topic: str, partition: int, rows: int) -> None:
-        """Keep the first ``rows`` of a topic's frame, not all of them; the next epoch reads on behind them."""
+        """Keep only the first ``rows`` of a topic's frame, fewer than all; the next epoch continues after them."""
         frame = self.frames[topic]
         position = int(frame["_offset"][rows])
         self.frames[topic] = frame[:rows]
@@ -125,7 +117,7 @@ class _Input:
 
 
 class EpochRunner:
-    """Runs epochs of the tasks of one topology; keep it between epochs for its caches, which are safe to lose."""
+    """Runs epochs of the tasks of one topology. Keep it between epochs for its caches, which are safe to lose."""
 
     def __init__(
         self,
@@ -143,7 +135,7 @@ class EpochRunner:
         ]
 
     def run(self, plan: TaskPlan) -> Receipt:
-        """Carry out ``plan`` once, however often it comes: the same plan again gives the stored receipt."""
+        """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
         try:
             store = self._store(plan.task, plan.instance, is_new=plan.expected is None)
             if (stored := _stored_receipt(plan, store)) is not None:
@@ -180,15 +172,15 @@ class EpochRunner:
                     plan,
                     ReceiptStatus.DISK_FULL,
                     f"the disk of {self._folder} is full ({error}); "
-                    "nothing was committed of it: free some space and the epoch runs again",
+                    "nothing of the epoch was committed: free some space, and it runs again",
                 )
             log.exception("task %s failed in epoch %s", plan.task, plan.state)
             return _refusal(plan, ReceiptStatus.FAILED, f"{type(error).__name__}: {error}")
 
     def settle(self, task: TaskId, instance: str, *, generation: int, committed: StateId, close: bool) -> bool:
-        """Let an idle task drop its undo log, its current state being committed; ``close`` syncs it for good.
+        """Drop the undo log of a task without a plan, whose state is committed; with ``close``, also close its store.
 
-        False when the store does not hold the committed state, cannot be used, or belongs to a newer driver.
+        False if the store does not hold the committed state, cannot be used, or belongs to a newer driver.
         """
         try:
             store = self._store(task, instance, is_new=False)
@@ -227,7 +219,7 @@ class EpochRunner:
                         plan,
                         ReceiptStatus.NEEDS_RESTORE,
                         f"holds position {found} of {wanted.topic}-{wanted.partition}, "
-                        f"but the plan goes on from {wanted.start}",
+                        f"but the plan continues from {wanted.start}",
                     )
             self._global_tables.read_on(plan.global_ranges, self._read_global, plan.now_ms)
             read = self._read(plan, sub_topology, clocks)
@@ -290,9 +282,11 @@ class EpochRunner:
                 make_receipt=make_receipt,
             )
         if applied is None and (stored := _stored_receipt(plan, store)) is not None:
-            return stored  # a cancelled run of this very plan was quicker (PROTOCOL 6)
+            return stored  # a cancelled run of the same plan finished first (PROTOCOL 6)
         if applied is None:
-            return _refusal(plan, ReceiptStatus.FAILED, "another run of this task changed its store meanwhile")
+            return _refusal(
+                plan, ReceiptStatus.FAILED, "another run of this task has changed its store in the meantime"
+            )
         self._on_step("state written")
         if plan.blobs:
             self._on_step("blob consumed")
@@ -336,7 +330,7 @@ class EpochRunner:
             if frame.height:
                 read.frames[wanted.topic] = frame
                 read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
-                if until_ms is not None and not source.timestamp.is_records_own:  # the reader cannot see its times
+                if until_ms is not None and not source.timestamp.is_records_own:  # the reader does not know its times
                     beyond = (frame["_ts"] > until_ms).arg_true()
                     if len(beyond) and max(1, beyond[0]) < frame.height:
                         read.cut(wanted.topic, wanted.partition, max(1, beyond[0]))
@@ -350,7 +344,7 @@ class EpochRunner:
     def _wait_for_unfinished(
         self, plan: TaskPlan, sub_topology: SubTopology, read: _Input, raws: Mapping[str, FetchedRecords]
     ) -> None:
-        """Leave for later what an older record may precede that a topic of the task still has on the brokers."""
+        """Leave records for later that an older one, still on the brokers in a topic of the task, may precede."""
         unfinished = [
             wanted.topic
             for wanted in plan.ranges
@@ -362,7 +356,7 @@ class EpochRunner:
                 self._reader(name, plan.task.partition).take_back(raws[name], position)
 
     def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
-        """Run the operators; in batches where the plan bounds what they may write, leaving records for later."""
+        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave records for later."""
         processor = self._processors[plan.task.sub_topology]
         if plan.max_uncommitted_bytes is None or not read.frames:
             return processor.run(
@@ -437,7 +431,7 @@ class EpochRunner:
     def _write_blobs(
         self, plan: TaskPlan, output: EpochOutput, left: Mapping[str, pl.DataFrame]
     ) -> tuple[BlobRef, ...]:
-        """What leaves for other tasks, and the rows ``left`` of this one's own edges, which it takes up again."""
+        """Write the rows for other tasks, and the rows ``left`` of this task's own edges, which it will read again."""
         own = self._topology.task_name(plan.task)
         blobs = [
             write_blob(self._folder / "_blobs", rows, source=own, target=own, edge=name, state=plan.state)
@@ -468,12 +462,12 @@ class EpochRunner:
 
 
 def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[bytes, bytes]]:
-    """The rows of ``TASK_STORE`` for a task that stands at ``positions``, by key, as a restore puts them down."""
+    """The rows of ``TASK_STORE`` for a task at ``positions``, by key, as a restore writes them."""
     return [(CLOCKS_KEY, msgspec.msgpack.encode(dict(clocks))), (POSITIONS_KEY, msgspec.msgpack.encode(positions))]
 
 
 def partition_clock(topic: str) -> str:
-    """The clock that keeps the greatest time read of the task's partition of ``topic``, where its source needs it."""
+    """The clock for the greatest timestamp read from the task's partition of ``topic``, if its source needs that."""
     return f"_partition_time:{topic}"
 
 
@@ -489,30 +483,30 @@ def _partition_times(
     return found
 
 
-def load_task_row(view: StateView, key: bytes, kind):
-    """A task's positions or stream times as ``TASK_STORE`` has them; empty before its first epoch."""
+def load_task_row(view: StateView, key: bytes, kind: type[Row]) -> Row:
+    """A task's positions or clocks as ``TASK_STORE`` has them; empty before its first epoch."""
     (stored,) = view.get_many(TASK_STORE, [key])
     try:
-        return msgspec.msgpack.decode(stored, type=kind) if stored is not None else {}
+        return msgspec.msgpack.decode(stored, type=kind) if stored is not None else kind()
     except msgspec.MsgspecError as error:
         raise RowFormatError((key.decode(),), str(error)) from error
 
 
 def _save(session: StateSession, key: bytes, value: object) -> None:
-    """Put down ``value`` unless it stands there already: an idle epoch leaves nothing to undo."""
+    """Write ``value`` unless it is stored already, so that an epoch without input leaves nothing to undo."""
     encoded = msgspec.msgpack.encode(value)
     if session.get_many(TASK_STORE, [key]) != [encoded]:
         session.put_many(TASK_STORE, [key], [encoded])
 
 
 def _stored_receipt(plan: TaskPlan, store: TaskStore) -> Receipt | None:
-    """The receipt of this very plan, if it led to the state that the store holds."""
+    """The receipt of the same plan, if that plan led to the state that the store holds."""
     stored = store.stored_receipt(plan.plan_hash) if store.current == plan.state else None
     return None if stored is None else msgspec.msgpack.decode(stored, type=Receipt)
 
 
 def _is_disk_full(error: Exception) -> bool:
-    """Whether writing a file met a full disk; polars gives the number in the text only."""
+    """Whether writing a file failed because the disk is full; polars gives the error number only in its text."""
     return isinstance(error, (OSError, pl.exceptions.PolarsError)) and (
         getattr(error, "errno", None) in DISK_FULL_CODES
         or any(f"(os error {code})" in str(error) for code in DISK_FULL_CODES)

@@ -1,17 +1,17 @@
-"""The rows of global tables, as one worker holds them in memory: loaded before its first epoch, then read on.
+"""The rows of global tables, as one worker holds them in memory: loaded before its first epoch, then kept up to date.
 
-They are made of their topics alone: there is no changelog, and a new worker reads them from the beginning again.
+They come from their topics alone: there is no changelog, and a new worker reads the topics from the beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import polars as pl
 
 from weir.pipelines.errors import BadInputError
-from weir.pipelines.serdes.source import RawRecords, decode_source
+from weir.pipelines.serdes.source import FetchedRecords, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.plan import OffsetRange
 from weir.pipelines.topology import Topology
@@ -20,18 +20,11 @@ from weir.state.stores.typed import TypedStore
 
 READ_BYTES = 64 << 20
 TRIES = 30
-"""Reads in a row that may bring nothing, about a second each while the brokers are away."""
-
-
-class ReadRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
-
-    @property
-    def next_offset(self) -> int: ...
+"""Consecutive reads that may return nothing, about a second each while the brokers are away."""
 
 
 class GlobalTables:
-    """Fits ``weir.state.engine.contract.StateView`` as far as looking up keys needs it."""
+    """Fits ``weir.state.engine.contract.StateView`` as far as lookups by key need it."""
 
     def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
         self._nodes = {node.source.topic: node for node in topology.global_tables}
@@ -40,13 +33,13 @@ class GlobalTables:
         self._positions: dict[tuple[str, int], int] = {}
 
     def read_on(
-        self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], ReadRecords], now_ms: int
+        self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], FetchedRecords], now_ms: int
     ) -> None:
-        """Take every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
+        """Read every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
 
         Raises:
-            BadInputError: A record cannot be read and the application stops at such; else it is passed over.
-            TimeoutError: The brokers give nothing for half a minute.
+            BadInputError: A record cannot be read, and ``on_error`` is "fail"; else it is skipped.
+            TimeoutError: The brokers return nothing for half a minute.
         """
         for wanted in ranges:
             place = wanted.topic, wanted.partition
@@ -58,13 +51,12 @@ class GlobalTables:
                 at = self._positions[place] = raw.next_offset
                 if not tries:
                     raise TimeoutError(
-                        f"topic {wanted.topic!r}, partition {wanted.partition}, of a global table gives "
-                        f"nothing at offset {at} of {wanted.end}; see that the brokers are up and start "
-                        "again"
+                        f"topic {wanted.topic!r}, partition {wanted.partition}, of a global table returns nothing at "
+                        f"offset {at} of {wanted.end}; make sure that the brokers are up, then start again"
                     )
 
     def take(self, raw: RawRecords, now_ms: int) -> None:
-        """Put the records of one topic partition into its table."""
+        """Put the records of one topic partition into the topic's table."""
         node = self._nodes[raw.topic]
         decoded = decode_source(node.source, raw, now_ms=now_ms, partition_time_ms=UNKNOWN_MS)
         if decoded.bad and self._on_error == "fail":

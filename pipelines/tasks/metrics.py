@@ -1,8 +1,8 @@
-"""Metrics by Kafka Streams' names: what an epoch of a task adds, and readings of the last minute over many epochs.
+"""Metrics under Kafka Streams' names: what an epoch of a task adds, and readings of the last minute over many epochs.
 
-Counts come from the operators, through ``processor``; receipts carry them to the driver, whose ``RunMetrics`` keeps
-them. Totals are since the driver started, as Kafka Streams' are; rates, averages and maxima are over the last minute.
-Showing and storing readings belongs to others.
+Counts come from the operators through ``processor``; receipts carry them to the driver, whose ``RunMetrics`` keeps
+them. Totals count from the driver's start, as in Kafka Streams; rates, averages and maxima are over the last minute.
+Showing and storing readings belongs elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 
 OVER_S = 60
 TASK_CLOCK = "_stream_time"
-"""The clock that keeps a task's stream time: the greatest timestamp of all its input."""
+"""The clock of a task's stream time: the greatest timestamp of all its input."""
 DROPS = (
     "late_records",
     "null_keys",
@@ -39,15 +39,15 @@ class EpochMetrics:
     records: int = 0
     """Rows of topics and edges."""
     lateness_ms: int = 0
-    """Over all records, how far each was behind the task's stream time."""
+    """How far each record was behind the task's stream time, summed over all records."""
     max_lateness_ms: int = 0
     nodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By node, its counts; ``process`` of a source, ``suppression_emits`` of a suppression."""
+    """Counts by node; ``process`` for a source, ``suppression_emits`` for a suppression."""
     buffers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By store of a suppression, the rows and bytes that it holds now."""
+    """The rows and bytes that a suppression holds now, by its store."""
 
     def __add__(self, later: EpochMetrics) -> EpochMetrics:
-        """Of two batches of one epoch."""
+        """The sum of two batches of one epoch."""
         nodes = {name: Counter(self.nodes.get(name, {})) for name in (*self.nodes, *later.nodes)}
         for name, counts in later.nodes.items():
             nodes[name].update(counts)
@@ -61,9 +61,9 @@ class EpochMetrics:
 
 
 def lateness(inputs: Iterable[pl.DataFrame], clocks: dict[str, int]) -> tuple[int, int]:
-    """Sum and maximum of how far records are behind the task's stream time at their turn, in ms; moves the clock.
+    """Sum and maximum of how far records are behind the task's stream time at their turn, in ms; advances the clock.
 
-    Several inputs have their rows' turns in ``_offset``, as ``TaskProcessor`` gives them.
+    Several inputs have their rows' turns in ``_offset``, as set by ``TaskProcessor``.
     """
     frames = [frame.select("_ts", "_offset") for frame in inputs if frame.height]
     if not frames:
@@ -79,7 +79,7 @@ def lateness(inputs: Iterable[pl.DataFrame], clocks: dict[str, int]) -> tuple[in
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One metric as of now."""
+    """The current value of one metric."""
 
     group: str
     name: str
@@ -89,8 +89,7 @@ class Reading:
 
 
 class Sensor:
-    """Values of the last minute, by the second; ``now`` gives seconds, and counting began when it was made or
-    before."""
+    """Values of the last minute, by second. ``now`` gives seconds; counting began at ``began``, or when it was made."""
 
     def __init__(self, now: Callable[[], float], began: float | None = None) -> None:
         self._now, self._began = now, now() if began is None else began
@@ -98,7 +97,7 @@ class Sensor:
         self.total = self.last = 0.0
 
     def record(self, value: float, count: int = 1, maximum: float | None = None) -> None:
-        """``count`` values that are ``value`` together, the greatest of them ``maximum``."""
+        """Add ``count`` values whose sum is ``value`` and whose greatest is ``maximum``."""
         second, maximum = int(self._now()), value if maximum is None else maximum
         self.total, self.last = self.total + value, value
         if self._seconds and self._seconds[-1][0] == second:
@@ -108,23 +107,23 @@ class Sensor:
 
     @property
     def rate(self) -> float:
-        """The values' sum by the second."""
+        """The sum of the values per second."""
         return sum(value for _, value, _, _ in self._kept()) / max(1.0, min(OVER_S, self._now() - self._began))
 
     @property
     def count_rate(self) -> float:
-        """How many values there are by the second."""
+        """The number of values per second."""
         return sum(count for _, _, count, _ in self._kept()) / max(1.0, min(OVER_S, self._now() - self._began))
 
     @property
     def average(self) -> float:
-        """0 without any."""
+        """0 if there are no values."""
         counted = sum(count for _, _, count, _ in self._kept())
         return sum(value for _, value, _, _ in self._kept()) / counted if counted else 0.0
 
     @property
     def maximum(self) -> float:
-        """0 without any."""
+        """0 if there are no values."""
         return max((maximum for *_, maximum in self._kept()), default=0.0)
 
     def _kept(self) -> Sequence[tuple[int, float, int, float]]:
@@ -141,16 +140,16 @@ class RunMetrics:
         self._sensors: dict[tuple[str, str, str, str], Sensor] = defaultdict(lambda: Sensor(now, began))
         self._remaining: dict[str, int] = {}
         self.commits = Sensor(now)
-        """How long commits took, in ms."""
+        """The duration of commits in ms."""
         self._commits = 0
 
     def commit(self, seconds: float) -> None:
-        """A commit has just ended and took so long."""
+        """Note that a commit has just ended and took ``seconds``."""
         self.commits.record(seconds * 1000)
         self._commits += 1
 
     def epoch(self, task: str, metrics: EpochMetrics, counts: Mapping[str, int]) -> None:
-        """An epoch of a task was accepted; ``counts`` are those of the task, ``EpochMetrics.nodes`` those of nodes."""
+        """Note an accepted epoch of a task; ``counts`` are those of the task, ``EpochMetrics.nodes`` those of nodes."""
         self._sensors[TASK, task, "", "process"].record(metrics.records)
         self._sensors[TASK, task, "", "record-lateness"].record(
             metrics.lateness_ms, metrics.records, metrics.max_lateness_ms
@@ -168,13 +167,13 @@ class RunMetrics:
             self._sensors[STATE, task, store, "suppression-buffer-size"].record(size)
 
     def restoring(self, task: str, rows: int, remaining: int) -> None:
-        """A restore under way has loaded so many rows and has about so many before it."""
+        """Note that a running restore has loaded ``rows`` and has about ``remaining`` to go."""
         sensor = self._sensors[TASK, task, "", "restore"]
         sensor.record(max(0.0, rows - sensor.total) if task in self._remaining else rows)
         self._remaining[task] = remaining
 
     def restored(self, task: str, rows: int) -> None:
-        """A restore has ended with so many rows in the task's stores."""
+        """Note that a restore has ended with ``rows`` in the task's stores."""
         self.restoring(task, rows, 0)
         del self._remaining[task]
 
@@ -187,8 +186,8 @@ class RunMetrics:
                 ("commit-total", self._commits),
                 ("commit-latency-avg", self.commits.average),
                 ("commit-latency-max", self.commits.maximum),
-                ("process-rate", self._sum("process", "rate")),
-                ("process-total", self._sum("process", "total")),
+                ("process-rate", self._sum("process", lambda sensor: sensor.rate)),
+                ("process-total", self._sum("process", lambda sensor: sensor.total)),
             )
         ]
         found.append(Reading(group=UPDATER, name="active-restoring-tasks", value=len(self._remaining)))
@@ -205,15 +204,13 @@ class RunMetrics:
         return found
 
     def _drop_late(self, group: str, task: str, part: str, counts: Mapping[str, int]) -> None:
-        late = counts.get("late_records", 0)  # KIP-328's two names, the second also of what a store finds too old
+        late = counts.get("late_records", 0)  # KIP-328's two names; the second also counts records too old for a store
         self._sensors[group, task, part, "late-record-drop"].record(late)
         self._sensors[group, task, part, "expired-window-record-drop"].record(late + counts.get("expired_records", 0))
 
-    def _sum(self, name: str, which: str) -> float:
+    def _sum(self, name: str, value: Callable[[Sensor], float]) -> float:
         return sum(
-            getattr(sensor, which)
-            for (group, _, _, found), sensor in self._sensors.items()
-            if group == TASK and found == name
+            value(sensor) for (group, _, _, found), sensor in self._sensors.items() if group == TASK and found == name
         )
 
 

@@ -1,4 +1,4 @@
-"""What an epoch of a task gives beside its state, and how the batches of an epoch become one."""
+"""What an epoch of a task outputs besides its state, and how the batches of an epoch become one."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from weir.pipelines.topology.nodes import TableSinkNode
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOutput:
-    """What an epoch of a task gave, beside the state in its session."""
+    """The output of an epoch of a task, besides the state in its session."""
 
     sinks: dict[str, pl.DataFrame]
-    """By table, where there are rows: the table's columns but ``_epoch``; ``_seq`` counts from 0."""
+    """Rows by table, if there are any: the table's columns except ``_epoch``; ``_seq`` counts from 0."""
     edges: dict[str, pl.DataFrame]
-    """By repartition edge, where there are rows: the edge's columns, in processing order."""
+    """Rows by repartition edge, if there are any: the edge's columns, in processing order."""
     counts: dict[str, int]
-    """``rows_out``, ``suppression_emits``, ``late_records`` (once a window), ``null_keys``, ``null_values``; of this
-    epoch."""
+    """Of this epoch: ``rows_out``, ``suppression_emits``, ``late_records`` (counted once per window), ``null_keys``,
+    ``null_values``."""
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     gauges: dict[str, int]
-    """``open_windows``: windows held in the stores now."""
+    """``open_windows``: windows now in the stores."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
 
 
 def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> EpochOutput:
-    """What the batches of one epoch gave, in order, as if it had been one; ``sinks`` that collapse do so again."""
+    """The outputs of one epoch's batches, in order, as if they had been one; ``sinks`` that collapse do so again."""
     if len(outputs) == 1:
         return outputs[0]
     counts: Counter[str] = Counter()
@@ -64,7 +64,7 @@ def joined(outputs: Sequence[EpochOutput], sinks: Iterable[TableSinkNode]) -> Ep
 
 
 def sink_rows(node: TableSinkNode, rows: pl.DataFrame) -> pl.DataFrame:
-    """What a sink's table gets of the rows that reach it in an epoch: its columns but ``_epoch``."""
+    """What a sink's table gets from the rows that reach it in an epoch: its columns except ``_epoch``."""
     if node.collapses:
         rows = rows.unique(list(node.record.key_columns), keep="last", maintain_order=True)
     return rows.select(

@@ -1,8 +1,7 @@
 """Whether the producers of a topic put keys where repartitioned rows look for them.
 
-Kafka's own producers do, by murmur2 over the key; librdkafka's by CRC32 unless they are told otherwise, and then a join
-would find nothing and say nothing. This is a look at the first keys of each read, not a proof: a few that lie
-elsewhere pass.
+Kafka's own producers use murmur2 of the key; librdkafka's use CRC32 by default, and then a join would find nothing,
+without an error. Only the first keys of each read are checked, which proves nothing: a few misplaced keys pass.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from weir.pipelines.serdes.source import RawRecords
 RECORDS = 1_000
 FEWEST_KEYS = 4
 SHARE_ELSEWHERE = 0.25
-"""Another partitioner puts half of the keys elsewhere where there are two partitions, more where there are more."""
+"""With two partitions another partitioner misplaces half of the keys, with more partitions more."""
 
 
 def check_placement(raw: RawRecords, partitions: int) -> None:
-    """Raises ``PartitionerError`` where too many keys belong into another one of the topic's ``partitions``."""
+    """Raise ``PartitionerError`` if too many keys belong in another one of the topic's ``partitions``."""
     keys = raw.frame["key"][:RECORDS].drop_nulls().unique().to_list()
     if len(keys) < FEWEST_KEYS:
         return

@@ -1,7 +1,7 @@
 """What the driver asks of a task for one epoch, and what the task answers (PROTOCOL 4 to 9).
 
-Both travel through Spark, so they hold plain values only. Making plans belongs to
-``weir.pipelines.spark.planner``, carrying them out to ``weir.pipelines.tasks.epoch``.
+Both travel through Spark, so they hold only plain values. Making plans belongs to ``weir.pipelines.spark.planner``,
+carrying them out to ``weir.pipelines.tasks.epoch``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OffsetRange:
     start: int
     end: int
     available: int | None = None
-    """Where the brokers have the topic partition end: what is read of others must not overtake the records up to there.
-    None to wait for none."""
+    """Where the topic partition ends on the brokers: records of other topics must not overtake those up to there. None
+    to wait for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,36 +38,36 @@ class TaskPlan:
     task: TaskId
     instance: str
     state: StateId
-    """The id that this epoch's state gets."""
+    """The id of the state after this epoch."""
     expected: StateId | None
     """The id that the local store must hold now; None for a task that never ran an epoch."""
     committed: StateId | None
     """The id of the task's committed state; None before its first commit."""
     now_ms: int
-    """The wall clock that the epoch sees, so that running the plan again gives the same rows."""
+    """The wall clock of the epoch, so that running the plan again gives the same rows."""
     ranges: tuple[OffsetRange, ...] = ()
     global_ranges: tuple[OffsetRange, ...] = ()
-    """What the global tables that the task joins with hold at least, from the beginning of each topic partition."""
+    """What the global tables that the task joins must at least hold, from the beginning of each topic partition."""
     until_time_ms: int | None = None
-    """Stop at the first record beyond this time, after at least one record (PROTOCOL 10)."""
+    """Stop at the first record after this time, but read at least one record (PROTOCOL 10)."""
     blobs: tuple[BlobRef, ...] = ()
     max_bytes: int = 64 << 20
     """Stop reading a topic partition once its keys and values pass this many bytes."""
     lets_idle: bool = False
-    """Whether all that the topics hold is read with this plan: what is quiet then is silent."""
+    """Whether this plan reads all that the topics hold: an input without records is then idle."""
     end_time_ms: int | None = None
     """The input has ended: stream time moves to here after the rows, and what that closes is forwarded."""
     max_uncommitted_bytes: int | None = None
-    """Stop processing after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
+    """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
     @property
     def plan_hash(self) -> str:
-        """Names the plan: the same plan again is answered with the stored receipt (PROTOCOL 7)."""
+        """Identifies the plan: the same plan again is answered with the stored receipt (PROTOCOL 7)."""
         return hashlib.blake2b(msgspec.msgpack.encode(self), digest_size=16).hexdigest()
 
 
 class ReceiptStatus(StrEnum):
-    """How an epoch of a task ended; whatever is not ``DONE`` left no local effect."""
+    """How an epoch of a task ended; anything but ``DONE`` had no local effect."""
 
     DONE = "done"
     NEEDS_RESTORE = "needs_restore"
@@ -78,21 +78,21 @@ class ReceiptStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What one epoch of one task left."""
+    """The outcome of one epoch of one task."""
 
     task: TaskId
     plan_hash: str
     status: ReceiptStatus
     state: StateId | None = None
     positions: Positions = field(default_factory=dict)
-    """Next offsets of every source partition of the task, read or not."""
+    """Next offsets of all source partitions of the task, read or not."""
     files: tuple[FileEntry, ...] = ()
     blobs: tuple[BlobRef, ...] = ()
     """Written for tasks of later sub-topologies."""
     consumed: tuple[BlobRef, ...] = ()
     clocks: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
-    """Greatest record timestamp seen, by ``topic-partition``; what aligned catch-up goes by."""
+    """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
     gauges: Mapping[str, int] = field(default_factory=dict)

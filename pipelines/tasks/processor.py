@@ -1,6 +1,6 @@
-"""Processes one epoch of one task: the rows of its topics and edges through its operators, to sinks and edges.
+"""Processes one epoch of one task: passes the rows of its topics and edges through its operators to sinks and edges.
 
-Reading, settling and writing files belong to ``epoch`` beside this; here is neither I/O nor a clock.
+Reading, settling and writing files belong to ``epoch`` beside this; there is neither I/O nor a clock here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from weir.pipelines.operators.idle import Closing, Following, Idleness
 from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
+from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
-from weir.pipelines.tasks.several import global_join_of, several_inputs_of
-from weir.pipelines.tasks.single import operator_of
 from weir.pipelines.tasks.turns import TURNS, turns
 from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
     LateRecordsNode,
     Node,
@@ -31,7 +31,6 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
-from weir.pipelines.topology.silence import followed_in_silence, idle_after_ms
 from weir.pipelines.topology.sub_topology import SubTopology
 from weir.state.engine.contract import StateSession, StateView
 from weir.state.stores.access import StoreTime
@@ -42,7 +41,7 @@ from weir.state.types import StoreClock, StoreKind
 
 
 class TaskProcessor:
-    """The operators of one sub-topology. Holds no state between epochs: that is in the session and the clocks."""
+    """The operators of one sub-topology. It holds no state between epochs: that is in the session and the clocks."""
 
     def __init__(self, sub_topology: SubTopology, global_tables: StateView | None = None) -> None:
         self._sub_topology = sub_topology
@@ -57,7 +56,7 @@ class TaskProcessor:
         self._closing = {node: operator for node, operator in operators.items() if isinstance(operator, Closing)}
         self._idleness: dict[Node, Idleness | Following] = {}
         for node, operator in self._closing.items():
-            if (aggregation := followed_in_silence(node)) is not None:
+            if (aggregation := followed_while_idle(node)) is not None:
                 self._idleness[node] = Following(operator=operator, aggregation=aggregation.store.name)
             elif (after_ms := idle_after_ms(node)) is not None:
                 self._idleness[node] = Idleness(operator=operator, after_ms=after_ms)
@@ -84,11 +83,11 @@ class TaskProcessor:
         lets_idle: bool = False,
         end_time_ms: int | None = None,
     ) -> EpochOutput:
-        """Process ``inputs``, by topic or edge name, each in processing order; missing or empty ones are quiet.
+        """Process ``inputs``, by topic or edge name, each in processing order; missing and empty ones have no records.
 
-        With ``lets_idle``, quiet is silent: time passes for operators that say what silence means. With
-        ``end_time_ms`` the input has ended, and after the rows stream time moves to there, node by node. Writes go to
-        ``session``. ``clocks`` are those of the task's last epoch and stay as they are, ``partition`` is the task's.
+        With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
+        With ``end_time_ms`` the input has ended, and after the rows stream time advances to there, node by node. Writes
+        go to ``session``. ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is its own.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
@@ -109,7 +108,7 @@ class TaskProcessor:
     def _run(
         self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool, end_time_ms: int | None
     ) -> EpochOutput:
-        """``run`` with ``inputs`` in turn."""
+        """``run`` with ``inputs`` that have turns."""
         session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
         forwarded: dict[Node, pl.DataFrame] = {}
@@ -120,7 +119,7 @@ class TaskProcessor:
             before = epoch.counts.copy()
             arrived = _arrived(node, inputs, forwarded, epoch)
             if not arrived:
-                rows = self._in_silence(node, end_time_ms, epoch, lets_idle=lets_idle)
+                rows = self._while_idle(node, end_time_ms, epoch, lets_idle=lets_idle)
             elif isinstance(node, TableSinkNode):
                 sinks[node.table] = sink_rows(node, arrived[0])
                 epoch.counts["rows_out"] += sinks[node.table].height
@@ -161,7 +160,7 @@ class TaskProcessor:
         )
 
     def _process(self, node: Node, arrived: list[pl.DataFrame], end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame:
-        """What a node forwards of the rows of each of its parents, or of its topic."""
+        """What a node forwards for the rows of its parents or its topic."""
         if node in self._joins:
             forwarded = self._joins[node].process_all(arrived, epoch)
         else:
@@ -173,13 +172,13 @@ class TaskProcessor:
             forwarded = pl.concat([forwarded, closed]) if forwarded.height else closed
         return forwarded
 
-    def _in_silence(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
-        """What a node forwards that nothing has reached; None for nothing."""
+    def _while_idle(self, node: Node, end_time_ms: int | None, epoch: Epoch, *, lets_idle: bool) -> pl.DataFrame | None:
+        """What a node without input forwards; None for nothing."""
         idleness = self._idleness.get(node)
         return idleness.pass_time(epoch) if idleness and lets_idle else self._end(node, end_time_ms, epoch)
 
     def _end(self, node: Node, end_time_ms: int | None, epoch: Epoch) -> pl.DataFrame | None:
-        """What the operator of ``node`` forwards as its stream time moves to the end of the input; None for nothing."""
+        """What a node forwards when its stream time advances to the end of the input; None for nothing."""
         operator = self._closing.get(node)
         if end_time_ms is None or operator is None:
             return None
@@ -190,7 +189,7 @@ class TaskProcessor:
         return operator.close(before_ms, epoch)
 
     def _forget(self, epoch: Epoch) -> list[int]:
-        """Remove what has expired; when, by the wall clock in ms, something expires next in stores that go by it."""
+        """Remove expired rows; returns when, in wall-clock ms, rows expire next in stores that use the wall clock."""
         due_ms = []
         for spec in self._expiring:
             store = store_of(spec, epoch.session, StoreTime(clocks=epoch.clocks, now_ms=epoch.now_ms))
@@ -203,7 +202,7 @@ class TaskProcessor:
         return due_ms
 
     def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
-        """``inputs`` with the turn of each row for its offset, where rows meet that have no order otherwise."""
+        """``inputs`` with each row's turn as its offset, if rows meet that have no order otherwise."""
         sub_topology = self._sub_topology
         is_ordered = len(sub_topology.inputs) == 1 and not (self._joins and sub_topology.edges_in)
         names = [name for name in sub_topology.inputs if name in inputs and inputs[name].height]
@@ -223,7 +222,7 @@ def _placed(
     given: Mapping[str, pl.DataFrame],
     in_turn: Mapping[str, pl.DataFrame],
 ) -> UserFunctionError:
-    """``error`` with topic and offset of its record, where that is one of those that were ``given``."""
+    """``error`` with topic and offset of its record, if that is one of the records ``given``."""
     record = error.record
     if record is None:
         return error
@@ -243,7 +242,7 @@ def _placed(
 def _arrived(
     node: Node, inputs: Mapping[str, pl.DataFrame], forwarded: Mapping[Node, pl.DataFrame], epoch: Epoch
 ) -> list[pl.DataFrame]:
-    """The rows of each of the node's parents, or of its topic; an empty list where there are none at all."""
+    """The rows of each of the node's parents, or of its topic; an empty list if there are none at all."""
     match node:
         case SourceNode():
             found = [inputs.get(node.topic)]

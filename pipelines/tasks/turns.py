@@ -1,8 +1,8 @@
 """Turns: the order in which a task takes the records of several topics and edges.
 
-The next record is the oldest of those that are next in their inputs, as in Kafka Streams; within an input the order
-stays, whatever the timestamps. At equal times the inputs of tables that a join looks up come first, then those that
-were declared first (``SubTopology.inputs``). What becomes of an epoch's records is ``weir.pipelines.tasks.epoch``'s.
+The next record is the oldest of those that are next in their inputs, as in Kafka Streams; the order within an input
+stays, whatever the timestamps. At equal timestamps the inputs of tables that a join looks up come first, then those
+declared first (``SubTopology.inputs``). Reading an epoch's records belongs to ``weir.pipelines.tasks.epoch``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 import polars as pl
 
 TURNS = "_turns"
-"""The task's clock that counts the records it has taken; the next one's turn."""
+"""The task's clock that counts the records taken, which is the turn of the next one."""
 
 
 def turns(frames: Sequence[pl.DataFrame]) -> list[np.ndarray]:
-    """Of each row its place among the rows of all inputs, from 0; ``frames`` in the order that decides at equal times.
+    """The place of each row among the rows of all inputs, from 0; ``frames`` are in the order that decides ties.
 
-    An input's record that is older than one before it is next as soon as that one is taken, so the greatest
-    timestamp up to a record stands for it.
+    A record that is older than its predecessor in the same input is next as soon as that one is taken, so the greatest
+    timestamp up to a record counts for it.
     """
     if not frames:
         return []
@@ -31,9 +31,9 @@ def turns(frames: Sequence[pl.DataFrame]) -> list[np.ndarray]:
 
 
 def takeable(frames: Mapping[str, pl.DataFrame], order: Sequence[str], unfinished: Collection[str]) -> dict[str, int]:
-    """How many rows of each input come before anything that ``unfinished`` inputs may still bring.
+    """How many rows of each input come before anything that may still arrive in ``unfinished`` inputs.
 
-    All of them while nothing is unfinished; none, of the others, while an unfinished input has no rows.
+    All of them if no input is unfinished; none of the other inputs while an unfinished one has no rows.
     """
     taken = {name: frame.height for name, frame in frames.items()}
     bounds = [

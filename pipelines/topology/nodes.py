@@ -1,7 +1,7 @@
 """The nodes of a topology: what the DSL describes and the tasks execute. Nodes hold definitions, never data.
 
 Each node has the name that Kafka Streams would give it. ``topology`` splits nodes into sub-topologies, and
-``weir.pipelines.tasks.single`` and ``several`` turn them into operators.
+``weir.pipelines.tasks.operator_factory`` turns them into operators.
 """
 
 from __future__ import annotations

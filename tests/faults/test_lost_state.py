@@ -194,7 +194,7 @@ DAMAGES: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: put(
             shop, POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 10_000}}), state=shop.committed.state
         ),
-        "holds position 10000 of sales-1, but the plan goes on from 60",
+        "holds position 10000 of sales-1, but the plan continues from 60",
     ),
     "a state beyond the log": (
         lambda shop: put(shop, b"extra", b"", state=StateId(1, 999)),

@@ -1,4 +1,4 @@
-"""An application of what the others leave out: msgpack, Protobuf, times from a column, silence, branches, sketches."""
+"""An application of what the others lack: msgpack, Protobuf, times from a column, idle input, branches, sketches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from weir import (
 TOPICS, PARTITIONS, RECORDS = ("mixed-visits", "mixed-amounts"), 2, 120
 PAGES = {"a": "news", "b": "sport"}
 START = datetime(2024, 1, 1, tzinfo=UTC)
-SECOND, SILENCE = timedelta(seconds=1), timedelta(milliseconds=500)
+SECOND, HALF_SECOND = timedelta(seconds=1), timedelta(milliseconds=500)
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def program() -> Application:
         key=String("user"),
         value=Msgpack(Visit),
         timestamp=FailOnInvalidTimestamp("at"),
-        idle_after=SILENCE,
+        idle_after=HALF_SECOND,
     )
-    amounts = builder.stream("mixed-amounts", key=String("user"), value=Protobuf(Int64Value), idle_after=SILENCE)
+    amounts = builder.stream("mixed-amounts", key=String("user"), value=Protobuf(Int64Value), idle_after=HALF_SECOND)
     pages = builder.global_table("mixed-pages", key=String("page"), value=Json(Page), store="pages")
     branches = visits.split("by-").branch(col("amount") < 60, "small").default_branch("large")
     branches["by-small"].flat_map(halves).to_delta("halves")
@@ -84,7 +84,7 @@ def program() -> Application:
     ).agg("closed_store", n=Count(), amount=Sum("amount")).to_delta("closed")
     by_user.windowed_by(UnlimitedWindows.start_on(START + 2 * SECOND)).count("since").to_stream().to_delta("since")
     visits.left_join(
-        amounts, windows=JoinWindows.of_time_difference_and_grace(SILENCE, SILENCE), store="paid"
+        amounts, windows=JoinWindows.of_time_difference_and_grace(HALF_SECOND, HALF_SECOND), store="paid"
     ).to_delta("paid")
     return Application("mixed", builder, commit_interval=timedelta(milliseconds=300))
 

@@ -1,4 +1,4 @@
-"""Windows, a rate limit, silence, serdes, branches and sketches on a real broker and Spark: rows of the test driver."""
+"""Windows, a rate limit, idle input, serdes, branches and sketches on a broker and Spark: rows of the test driver."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_rows_are_those_of_the_test_driver(summary, place, expected, table):
 
 
 def mixed_rows() -> dict[str, Counter[str]]:
-    """By table, all rows of one test driver a partition, after an hour of silence."""
+    """All rows by table, from one test driver per partition, after an hour of idle input."""
     found: dict[str, Counter[str]] = {table: Counter() for table in mixed.TABLES}
     for partition in range(mixed.PARTITIONS):
         queues = {topic: [row for row in mixed.records(topic) if row[0] == partition] for topic in mixed.TOPICS}
@@ -95,9 +95,9 @@ def mixed_rows() -> dict[str, Counter[str]]:
     return found
 
 
-def test_what_a_live_run_writes_and_lets_go_in_silence_are_the_rows_of_the_test_driver(broker, place, spark):
-    """Of msgpack with times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
-    silence alone brings to their end."""
+def test_what_a_live_run_writes_and_idle_input_releases_are_the_rows_of_the_test_driver(broker, place, spark):
+    """With msgpack and times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
+    only idle input closes."""
     expected = mixed_rows()
     admin, producer = KafkaAdmin(broker), Producer({"bootstrap.servers": broker})
     admin.create_topic("mixed-pages", 1)

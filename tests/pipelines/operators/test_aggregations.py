@@ -1,4 +1,4 @@
-"""Aggregations and tables to the record (Kafka Streams features, sections 2, 3 and 7)."""
+"""Aggregations and tables, record by record (Kafka Streams features, sections 2, 3 and 7)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ def test_null_keys_and_null_values_are_dropped_and_counted():
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 1)
 
 
-def test_json_null_is_a_tombstone_as_no_bytes_are():
+def test_json_null_is_a_tombstone_like_no_bytes():
     with driven(lambda s: s.to_table("t").to_delta("out")) as (topic, out, _):
         topic.pipe_input("a", Click("x"), timestamp_ms=1)
         topic.pipe_input("a", b"null", timestamp_ms=2)
@@ -74,7 +74,7 @@ def test_the_first_value_is_the_first_result_of_reduce():
         assert driver.get_key_value_store("longest").get("a") == dict(page="xx", ms=None)
 
 
-def test_none_from_an_aggregator_deletes_the_row_and_the_next_record_begins_anew():
+def test_none_from_an_aggregator_deletes_the_row_and_the_next_record_starts_over():
     def add(key: str, click: Click, visits: Visits) -> Visits | None:
         return None if click.page == "logout" else Visits(visits.pages + click.page, visits.n + 1)
 
@@ -100,7 +100,7 @@ def test_the_time_of_a_result_never_goes_back():
         assert [record.timestamp for record in out.read_records()] == [at(9), at(9), at(12)]
 
 
-def test_every_aggregate_ignores_nulls_and_says_what_nothing_gives():
+def test_every_aggregate_ignores_nulls_and_has_a_result_for_nothing():
     def program(clicks):
         clicks.group_by_key().agg(
             "all",

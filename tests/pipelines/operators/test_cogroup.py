@@ -1,4 +1,4 @@
-"""Cogrouped streams to the record (KIP-150; Kafka Streams features, section 3)."""
+"""Cogrouped streams, record by record (KIP-150; Kafka Streams features, section 3)."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -72,7 +72,7 @@ def topics(builder: StreamsBuilder) -> tuple[KStream, KStream]:
 
 @contextmanager
 def driven(program: Callable[[CogroupedKStream], KTable]):
-    """Pipes ``clicks`` and ``purchases``, and the table ``out``, of cogrouped functions."""
+    """The topics ``clicks`` and ``purchases``, the table ``out`` and the driver, for cogrouped functions."""
     builder = StreamsBuilder()
     clicks, purchases = topics(builder)
     cogrouped = clicks.group_by_key().cogroup(clicked).cogroup(purchases.group_by_key(), bought)
@@ -90,7 +90,7 @@ def visits(out):
     return [(row["user"], row["pages"], row["cents"]) for row in out.read_rows()]
 
 
-def test_each_stream_has_its_aggregator_and_all_share_one_state_a_key():
+def test_each_stream_has_its_aggregator_and_all_share_one_state_per_key():
     with driven(lambda cogrouped: cogrouped.aggregate("visits", Visit)) as (clicks, purchases, out, driver):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=1)
         purchases.pipe_input("ann", Purchase("", 3), timestamp_ms=2)
@@ -115,7 +115,7 @@ def test_null_keys_and_null_values_are_dropped_and_counted():
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 1)
 
 
-def test_an_aggregator_that_returns_none_deletes_the_row_and_the_next_record_begins_anew():
+def test_an_aggregator_that_returns_none_deletes_the_row_and_the_next_record_starts_over():
     with driven(lambda cogrouped: cogrouped.aggregate("visits", Visit)) as (clicks, purchases, out, driver):
         clicks.pipe_input("ann", Click("a"), timestamp_ms=1)
         purchases.pipe_input("ann", Purchase("", 0), timestamp_ms=2)
@@ -193,7 +193,7 @@ def test_sliding_windows_hold_records_of_all_streams_and_are_forwarded_on_close(
         assert visits(out) == [("ann", "a", 0), ("ann", "a", 3), ("ann", "", 3)]
 
 
-def test_aggregates_of_each_stream_stand_beside_each_other():
+def test_aggregates_of_all_streams_are_columns_of_one_row():
     builder = StreamsBuilder()
     clicks, purchases = topics(builder)
     (

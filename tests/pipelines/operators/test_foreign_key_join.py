@@ -1,4 +1,4 @@
-"""Joins of tables by foreign key to the record (KIP-213; Kafka Streams features, 5), and however messages meet."""
+"""Foreign-key joins, record by record (KIP-213; Kafka Streams features, 5), and with messages in any order."""
 
 from collections import defaultdict
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def tables(builder):
 
 @contextmanager
 def driven(program):
-    """A function that pipes ``(topic, key, value, ms)`` and gives the updates that come of it: value columns, ms."""
+    """A function that pipes ``(topic, key, value, ms)`` and returns the resulting updates: value columns, key, ms."""
     builder = StreamsBuilder()
     program(*tables(builder)).to_stream().to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
@@ -73,7 +73,7 @@ def left(orders, customers):
     return orders.left_join(customers, foreign_key="customer")
 
 
-def test_a_row_meets_the_row_that_it_names_whichever_comes_first():
+def test_a_row_joins_the_row_that_it_names_whichever_comes_first():
     with driven(inner) as pipe:
         assert pipe("orders", "1", Order("ann", 5), 10) == []
         assert pipe("customers", "ann", GOLD, 7) == [(("ann", 5, "gold"), "1", 10)]
@@ -89,7 +89,7 @@ def test_an_update_of_the_right_row_reaches_all_that_name_it_and_no_others():
         assert pipe("customers", "ann", IRON, 3) == [(("ann", 1, "iron"), key, 3) for key in ("2", "4")]
 
 
-def test_a_changed_foreign_key_leaves_the_old_row_and_meets_the_new_one():
+def test_a_changed_foreign_key_leaves_the_old_row_and_joins_the_new_one():
     with driven(inner) as pipe:
         pipe("customers", "ann", GOLD, 1)
         pipe("customers", "bob", IRON, 2)
@@ -100,7 +100,7 @@ def test_a_changed_foreign_key_leaves_the_old_row_and_meets_the_new_one():
         assert pipe("orders", "1", Order("joe", 5), 7) == []
 
 
-def test_a_deleted_left_row_takes_its_result_along():
+def test_deleting_a_left_row_deletes_its_result():
     with driven(inner) as pipe:
         pipe("customers", "ann", GOLD, 9)
         pipe("orders", "1", Order("ann", 5), 3)
@@ -111,7 +111,7 @@ def test_a_deleted_left_row_takes_its_result_along():
         assert pipe("orders", "2", None, 13) == []
 
 
-def test_a_deleted_right_row_takes_the_results_along():
+def test_deleting_a_right_row_deletes_its_results():
     with driven(inner) as pipe:
         pipe("customers", "ann", GOLD, 1)
         pipe("orders", "1", Order("ann", 5), 2)
@@ -179,7 +179,7 @@ def test_a_function_may_take_the_foreign_key_from_the_key():
         assert pipe("orders", "1", Order(None, 5), 2) == [((None, 5, "gold"), "1", 2)]
 
 
-def test_rows_that_a_filter_hides_are_no_rows():
+def test_rows_that_a_filter_removes_do_not_exist_for_the_join():
     with driven(
         lambda orders, customers: orders.filter(col("amount") > 0).join(
             customers.filter(col("tier") != "iron"), foreign_key="customer"
@@ -191,7 +191,7 @@ def test_rows_that_a_filter_hides_are_no_rows():
         assert pipe("orders", "1", Order("ann", -5), 4) == [("gone", "1", 4)]
 
 
-def test_what_comes_out_of_order_in_versioned_tables_changes_nothing():
+def test_out_of_order_updates_of_versioned_tables_change_nothing():
     hour = timedelta(hours=1)
     with driven(
         lambda orders, customers: (
@@ -219,7 +219,7 @@ def test_a_table_may_join_itself():
         assert {(r.row["id"], r.is_deleted) for r in out.read_records()} == {("1", True), ("2", True)}
 
 
-def test_a_joined_table_that_is_kept_joins_on():
+def test_a_materialized_join_can_be_joined_again():
     builder = StreamsBuilder()
     orders, customers = tables(builder)
     tiers = builder.table("tiers", key=String("grade"), value=Json(Customer), store="tiers")
@@ -258,7 +258,7 @@ def test_the_tables_need_not_have_equal_numbers_of_partitions():
     assert [sub_topology.name for sub_topology in topology.sub_topologies] == ["orders", "customers"]
 
 
-def test_subscriptions_cannot_find_the_right_table_in_a_part_of_its_tasks():
+def test_subscriptions_need_the_right_table_in_every_task_of_its_sub_topology():
     builder = StreamsBuilder()
     orders, customers = tables(builder)
     inner(orders, customers).to_delta("out")
@@ -332,7 +332,7 @@ LEFT_TASKS, RIGHT_TASKS = 2, 3
 
 
 class Tasks:
-    """All tasks of a join, which take their records and each other's messages in any order and any batches."""
+    """All tasks of a join, which take their records and each other's messages in any order and in any batches."""
 
     def __init__(self, program, random):
         builder = StreamsBuilder()
@@ -346,13 +346,13 @@ class Tasks:
         self.result, self.times, self.history = {}, {}, []
 
     def add(self, topic, key, value, ms):
-        """The task that it waits for."""
+        """Queue a record; returns the task that will take it."""
         (index,) = (each.index for each in self.topology.sub_topologies if topic in each.inputs)
         number = (
             int(murmur2([key.encode()])[0] & 0x7FFFFFFF) % self.counts[index]
             if topic == "customers"
             else ord(key) % self.counts[index]
-        )  # orders: as their producers please
+        )  # orders: wherever their producers put them
         source = self.topology.source(topic)
         fields = list(source.value.columns)
         values = [None if value is None else getattr(value, name) for name in fields]
@@ -372,7 +372,7 @@ class Tasks:
         return index, number
 
     def step(self, task, records=None, messages=None):
-        """One epoch of one task with so many of its records and messages, or with some."""
+        """Run one epoch of one task with the given numbers of its records and messages; None for a random number."""
         index, number = task
         sub_topology, random = self.topology.sub_topologies[index], self.random
         inputs = {}
@@ -418,8 +418,8 @@ def test_an_answer_for_a_row_that_has_changed_since_is_dropped():
     assert tasks.history == ["bob"]
 
 
-def test_a_row_that_comes_again_as_it_was_is_not_taken_for_the_one_that_was_answered():
-    """Kafka Streams answers an insert only if there is a row, and here the first answer would stand for ever."""
+def test_a_row_inserted_again_unchanged_is_not_mistaken_for_the_one_that_was_answered():
+    """Kafka Streams answers an insert only if there is a row; here the first answer would stand forever."""
     tasks = Tasks(inner, Random(0))
     right = tasks.add("customers", "ann", GOLD, 1)
     tasks.run()
@@ -434,7 +434,7 @@ def test_a_row_that_comes_again_as_it_was_is_not_taken_for_the_one_that_was_answ
     assert tasks.result == {}
 
 
-def test_a_result_goes_with_its_row_though_that_comes_again_and_names_nothing():
+def test_a_result_is_deleted_with_its_row_even_if_the_row_returns_without_a_foreign_key():
     tasks = Tasks(inner, Random(0))
     tasks.add("customers", "ann", GOLD, 1)
     tasks.add("orders", "1", Order("ann", 5), 2)
@@ -445,7 +445,7 @@ def test_a_result_goes_with_its_row_though_that_comes_again_and_names_nothing():
     assert tasks.history == ["ann", None]
 
 
-def test_a_row_that_comes_and_goes_within_a_batch_meets_no_older_answer():
+def test_a_row_added_and_deleted_within_a_batch_takes_no_older_answer():
     tasks = Tasks(inner, Random(0))
     ann, bob = tasks.add("customers", "ann", GOLD, 1), tasks.add("customers", "bob", IRON, 1)
     tasks.run()
@@ -454,7 +454,7 @@ def test_a_row_that_comes_and_goes_within_a_batch_meets_no_older_answer():
         left = tasks.add("orders", "1", order, ms)
         tasks.step(left, records=1, messages=0)
         tasks.step(right, messages=1)
-    tasks.step(left, messages=2)  # that of bob has overtaken that of ann
+    tasks.step(left, messages=2)  # bob's has overtaken ann's
     tasks.add("orders", "1", Order("ann", 5), 20)
     tasks.add("orders", "1", None, 21)
     tasks.step(left, records=2, messages=1)
@@ -486,7 +486,7 @@ ROWS = st.lists(
 @pytest.mark.parametrize("program", [inner, left])
 @settings(max_examples=50, deadline=None)
 @given(rows=ROWS, seed=st.integers(0, 1 << 16))
-def test_in_the_end_the_result_is_the_join_of_the_two_tables_however_messages_meet(program, rows, seed):
+def test_in_the_end_the_result_is_the_join_of_the_two_tables_whatever_the_order_of_messages(program, rows, seed):
     random = Random(seed)
     tasks, newest = Tasks(program, random), {"orders": {}, "customers": {}}
     for topic, key, value, ms in rows:

@@ -1,4 +1,4 @@
-"""Errors of the program's functions name the record, as far as it is known, and what was declared; never values."""
+"""Errors of the program's functions name the record, as far as known, and what was declared, but never values."""
 
 import pickle
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ SESSIONS = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(seconds=1))
 
 
 def failing(describe, records):
-    """What the last of ``records`` (topic, key, amount) raises."""
+    """The error that the last of ``records`` (topic, key, amount) raises."""
     builder = StreamsBuilder()
     describe(builder, builder.stream("orders", key=String("user"), value=Json(Order)))
     with TopologyTestDriver(Application("test", builder)) as driver:
@@ -180,7 +180,7 @@ def folds_text(key: str, order: Order, total: int) -> int:
         ),
     ],
 )
-def test_a_result_that_does_not_fit_is_told_by_types_in_one_sentence(describe, reason):
+def test_a_result_that_does_not_fit_is_described_by_types_in_one_sentence(describe, reason):
     text = str(failing(lambda b, s: describe(s), [("orders", "ann", 0)]))
     assert "topic 'orders', partition 0, offset 0, key user='ann': its result does not fit the annotation: " in text
     assert f": {reason}; correct the function" in text

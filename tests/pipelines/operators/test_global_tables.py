@@ -48,7 +48,7 @@ def by_letter(shop: str | None, sale: Sale | None) -> str | None:
 @pytest.mark.parametrize(
     "key", ["product", col("product").str.slice(0, 1), by_letter, {"letter": col("product").str.head(1)}]
 )
-def test_a_record_meets_the_row_of_the_key_that_it_names(key):
+def test_a_record_joins_the_row_of_the_key_that_it_names(key):
     with driven(key=key) as (sales, products, out, _):
         products.pipe_input("x", Product("xylophone"))
         sales.pipe_input("rome", Sale("x", 3), timestamp_ms=7)
@@ -57,7 +57,7 @@ def test_a_record_meets_the_row_of_the_key_that_it_names(key):
         assert record.timestamp.timestamp() == 0.007
 
 
-def test_updates_of_the_table_bring_nothing_and_tombstones_delete():
+def test_updates_of_the_table_produce_no_results_and_tombstones_delete():
     with driven("left_join") as (sales, products, out, _):
         products.pipe_input("x", Product("old"))
         products.pipe_input("x", Product("new"))
@@ -78,7 +78,7 @@ def test_null_keys_are_fine_if_they_name_a_row_and_null_values_are_dropped(join,
         assert (driver.counts["null_values"], driver.counts["null_keys"]) == (1, join == "join")
 
 
-def test_a_bad_record_stops_the_run_or_is_passed_over():
+def test_a_bad_record_stops_the_run_or_is_skipped():
     with driven() as (_, products, _, _), pytest.raises(BadInputError, match="topic 'products', partition 0, offset 0"):
         products.pipe_input("x", b"{")
     with driven(on_error="dead_letter") as (sales, products, out, _):
@@ -87,7 +87,7 @@ def test_a_bad_record_stops_the_run_or_is_passed_over():
         assert out.is_empty()
 
 
-def test_brokers_that_give_nothing_are_waited_for_and_then_named():
+def test_brokers_that_return_nothing_are_waited_for_then_reported():
     builder = StreamsBuilder()
     builder.global_table("products", key=String("id"), value=Json(Product), store="products")
     builder.stream("sales", key=String("shop"), value=Json(Sale)).to_delta("out")
@@ -131,7 +131,7 @@ Topologies:
     )
 
 
-def test_the_key_of_the_row_has_to_be_named():
+def test_the_key_of_the_row_must_be_named():
     builder = StreamsBuilder()
     products = builder.global_table("products", key=String("id"), value=Json(Product), store="products")
     sales = builder.stream("sales", key=String("shop"), value=Json(Sale))

@@ -1,4 +1,4 @@
-"""Silence that closes windows, where the program says so (API of ``idle_after``)."""
+"""Idle input that closes windows where the program asks for it with ``idle_after``."""
 
 from datetime import timedelta
 
@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.test_session_windows import told
-from tests.pipelines.operators.test_table_ttl import UntilTrue
+from tests.pipelines.operators.programs import read_windows
+from tests.pipelines.operators.stop_events import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
     Application,
@@ -64,8 +64,8 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_window_closes_when_the_silence_is_long_enough(name):
-    """[0, 10) with 5 ms of grace and a newest record at 7 closes after 100 ms and another 8."""
+def test_a_window_closes_once_its_input_has_been_idle_long_enough(name):
+    """[0, 10) with 5 ms of grace and a newest record at 7 closes after 100 ms plus 8 ms."""
     source = {"idle_after": AFTER} if name == "a source" else {}
     program = PROGRAMS[name]
     with TopologyTestDriver(application(lambda s: program(s).to_delta("out"), **source)) as driver:
@@ -74,14 +74,14 @@ def test_a_window_closes_when_the_silence_is_long_enough(name):
         driver.advance_wall_clock_time(107 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 1, 3), (0, 10, 1, 7)]
+        assert read_windows(out) == [(0, 10, 1, 3), (0, 10, 1, 7)]
         topic.pipe_input("a", "x", timestamp_ms=9)  # stream time is 15 now
         driver.advance_wall_clock_time(1_000 * MS)
         assert driver.counts["late_records"] == 1
         assert out.is_empty()
 
 
-def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_being_asked():
+def test_a_record_ends_the_idle_time_and_idle_input_changes_nothing_unless_asked_for():
     program = PROGRAMS["a window"]
     with TopologyTestDriver(application(lambda s: program(s).to_delta("out"))) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
@@ -91,7 +91,7 @@ def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_
         driver.advance_wall_clock_time(90 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(22 * MS)
-        assert told(out) == [(0, 10, 2, 3)]
+        assert read_windows(out) == [(0, 10, 2, 3)]
     with TopologyTestDriver(application(lambda s: PROGRAMS["a source"](s).to_delta("out"))) as driver:
         driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(timedelta(days=1))
@@ -99,8 +99,8 @@ def test_a_record_ends_the_silence_and_a_quiet_wall_clock_means_nothing_without_
 
 
 @pytest.mark.parametrize("says_so", ["a window", "a source", "a suppression"])
-def test_final_results_behind_a_filter_come_when_their_window_closes_and_once(says_so):
-    """What ends the silence for the window, a null key here, does so for the suppression that waits for it."""
+def test_final_results_after_a_filter_come_once_when_their_window_closes(says_so):
+    """What ends the idle time of the window, here a null key, ends it for the suppression that waits for it too."""
     own = {"idle_after": AFTER}
     program = lambda s: (
         s.group_by_key()
@@ -121,25 +121,25 @@ def test_final_results_behind_a_filter_come_when_their_window_closes_and_once(sa
         driver.advance_wall_clock_time(110 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 2, 4)]
+        assert read_windows(out) == [(0, 10, 2, 4)]
 
 
 @pytest.mark.parametrize("name", ["a suppression of its own", "a strict buffer"])
-def test_a_final_result_comes_once_where_its_suppression_alone_knows_of_silence(name):
-    """What comes after the silence is late for the window, however far the next record moves stream time."""
+def test_a_final_result_comes_once_if_only_its_suppression_sets_idle_after(name):
+    """Records after the idle time are late for the window, however far the next record moves stream time."""
     with TopologyTestDriver(application(lambda s: PROGRAMS[name](s).to_delta("out"))) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_input("a", "x", timestamp_ms=3)
         driver.advance_wall_clock_time(500 * MS)
-        assert told(out) == [(0, 10, 1, 3)]
+        assert read_windows(out) == [(0, 10, 1, 3)]
         topic.pipe_records([("a", "x", 4), ("b", "x", 2_000)])
         driver.advance_wall_clock_time(500 * MS)
-        assert told(out) == [(2_000, 2_010, 1, 2_000)]
+        assert read_windows(out) == [(2_000, 2_010, 1, 2_000)]
         assert driver.counts["late_records"] == 1
 
 
-def test_the_longest_silence_counts_of_the_topics_upstream():
-    """Topics say 50 and 100 ms: [0, 10) with its grace of 5, a newest record at 3, closes after 112 ms."""
+def test_the_longest_idle_after_of_the_topics_upstream_counts():
+    """Topics set 50 and 100 ms: [0, 10) with 5 ms of grace and a newest record at 3 closes after 112 ms."""
     builder = StreamsBuilder()
     streams = [
         builder.stream(name, key=String("user"), value=String("page"), idle_after=after * MS)
@@ -152,31 +152,31 @@ def test_the_longest_silence_counts_of_the_topics_upstream():
         driver.advance_wall_clock_time(111 * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == [(0, 10, 1, 3)]
+        assert read_windows(out) == [(0, 10, 1, 3)]
 
 
 @pytest.mark.parametrize(
-    ("windows", "silence", "closed"),
+    ("windows", "idle_ms", "closed"),
     [
         (SessionWindows.of_inactivity_gap_and_grace(10 * MS, 5 * MS), 116, [(3, 3, 1, 3)]),
         (SlidingWindows.of_time_difference_and_grace(10 * MS, 5 * MS), 113, [(0, 10, 1, 3)]),
     ],
 )
-def test_sessions_and_sliding_windows_close_too(windows, silence, closed):
+def test_sessions_and_sliding_windows_close_too(windows, idle_ms, closed):
     program = lambda s: (
         s.group_by_key().windowed_by(windows, idle_after=AFTER).count("c").suppress(FINAL).to_delta("out")
     )
     with TopologyTestDriver(application(program)) as driver:
         topic, out = driver.create_input_topic("in"), driver.create_output_table("out")
         topic.pipe_input("a", "x", timestamp_ms=3)
-        driver.advance_wall_clock_time((silence - 1) * MS)
+        driver.advance_wall_clock_time((idle_ms - 1) * MS)
         assert out.is_empty()
         driver.advance_wall_clock_time(MS)
-        assert told(out) == closed
+        assert read_windows(out) == closed
         assert driver.open_windows == (1 if isinstance(windows, SlidingWindows) else 0)
 
 
-def test_a_time_limit_ends_in_silence():
+def test_a_time_limit_ends_while_the_input_is_idle():
     limit = Suppressed.until_time_limit(30 * MS, BufferConfig.max_records(9)).with_idle_after(AFTER)
     program = lambda s: s.group_by_key().count("c").suppress(limit).to_delta("out")
     with TopologyTestDriver(application(program)) as driver:
@@ -188,7 +188,7 @@ def test_a_time_limit_ends_in_silence():
         assert [row["user"] for row in out.read_rows()] == ["b"]
 
 
-def test_what_closes_in_silence_goes_on_downstream_and_over_a_repartition():
+def test_windows_closed_by_idle_input_are_forwarded_downstream_and_through_a_repartition():
     program = lambda s: PROGRAMS["a window"](s).to_stream().group_by(n="count").count("sizes").to_delta("out")
     with TopologyTestDriver(application(program)) as driver:
         driver.create_input_topic("in").pipe_input("a", "x", timestamp_ms=3)
@@ -196,7 +196,7 @@ def test_what_closes_in_silence_goes_on_downstream_and_over_a_repartition():
         assert driver.create_output_table("out").read_rows() == [dict(n=1, count=1)]
 
 
-def test_what_leaves_in_silence_meets_the_table_though_that_changes_in_the_same_batch():
+def test_rows_released_by_idle_input_join_a_table_that_changes_in_the_same_batch():
     builder = StreamsBuilder()
     held = Suppressed.until_time_limit(10 * MS, UNBOUNDED).with_idle_after(AFTER)
     table = builder.table("names", key=String("key"), value=String("name"), store="names")
@@ -220,7 +220,7 @@ def finals(place):
     return set(read_table(table)["user"]) if table.exists() else set()
 
 
-def test_a_topic_that_goes_quiet_closes_its_windows_and_a_run_that_catches_up_does_not(tmp_path):
+def test_an_idle_topic_closes_its_windows_and_a_run_that_catches_up_does_not(tmp_path):
     app = application(lambda s: PROGRAMS["a window"](s).to_delta("out"))
     place = Place(app, Topics({("in", 0): [(b"a", b"x", 3)]}), tmp_path)
     place.run()
@@ -230,19 +230,19 @@ def test_a_topic_that_goes_quiet_closes_its_windows_and_a_run_that_catches_up_do
     assert finals(place) == {"a"}
 
 
-def test_one_quiet_partition_among_busy_ones_closes_its_windows(tmp_path):
-    topics = Topics({("in", 0): [(b"quiet", b"x", 3)], ("in", 1): [(b"busy", b"x", 3)]})
+def test_one_idle_partition_among_busy_ones_closes_its_windows(tmp_path):
+    topics = Topics({("in", 0): [(b"idle", b"x", 3)], ("in", 1): [(b"busy", b"x", 3)]})
     place = Place(application(lambda s: PROGRAMS["a window"](s).to_delta("out")), topics, tmp_path, max_records=1)
     clock = iter(range(4, 100_000))
 
     def is_done() -> bool:
         topics.rows["in", 1].append((b"busy", b"x", next(clock)))
-        return "quiet" in finals(place)
+        return "idle" in finals(place)
 
     place.driver().run(UntilTrue(is_done))
-    assert "quiet" in finals(place)
+    assert "idle" in finals(place)
 
 
-def test_the_silence_must_be_positive():
+def test_idle_after_must_be_positive():
     with pytest.raises(TopologyError, match="idle_after"):
         FINAL.with_idle_after(timedelta(0))

@@ -1,10 +1,10 @@
-"""Sessions to the record (Kafka Streams features, sections 4 and 18)."""
+"""Sessions, record by record (Kafka Streams features, sections 4 and 18)."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
-from tests.pipelines.operators.programs import Click, driven
+from tests.pipelines.operators.programs import Click, driven, pipe, read_windows
 from weir import (
     BufferConfig,
     Count,
@@ -23,49 +23,32 @@ STRICT = SessionWindows.of_inactivity_gap_with_no_grace(GAP)
 FINAL = Suppressed.until_window_closes(BufferConfig.unbounded())
 
 
-def in_ms(time: datetime) -> int:
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-
-
-def told(out, column="count"):
-    """Start, end, value (None for a tombstone) and time of each unread row."""
-    return [
-        (in_ms(r.row["window_start"]), in_ms(r.row["window_end"]), r.row[column], in_ms(r.timestamp))
-        for r in out.read_records()
-    ]
-
-
 def counted(windows):
     return driven(lambda s: s.group_by_key().windowed_by(windows).count("c").to_stream().to_delta("out"))
 
 
-def pipe(topic, *times, user="a"):
-    for time in times:
-        topic.pipe_input(user, Click("x", time), timestamp_ms=time)
-
-
-def test_records_exactly_the_gap_apart_are_of_one_session_and_a_millisecond_more_parts_them():
+def test_records_exactly_the_gap_apart_share_a_session_and_a_millisecond_more_splits_it():
     with counted(SESSIONS) as (topic, out, _):
         pipe(topic, 0, 10, 21)
-        assert told(out) == [(0, 0, 1, 0), (0, 0, None, 0), (0, 10, 2, 10), (21, 21, 1, 21)]
+        assert read_windows(out) == [(0, 0, 1, 0), (0, 0, None, 0), (0, 10, 2, 10), (21, 21, 1, 21)]
 
 
 def test_a_merger_sends_a_tombstone_for_every_replaced_session_and_then_the_new_one_with_its_end_as_time():
     with counted(SESSIONS) as (topic, out, driver):
         pipe(topic, 0, 15, 7)
-        assert told(out) == [(0, 0, 1, 0), (15, 15, 1, 15), (0, 0, None, 0), (15, 15, None, 15), (0, 15, 3, 15)]
+        assert read_windows(out) == [(0, 0, 1, 0), (15, 15, 1, 15), (0, 0, None, 0), (15, 15, None, 15), (0, 15, 3, 15)]
         assert driver.open_windows == 1
 
 
 def test_a_record_inside_a_session_replaces_it_under_the_same_bounds():
-    """Kafka Streams forwards that tombstone too; a second record of the very same time only is none."""
+    """Kafka Streams forwards that tombstone too, except for a second record at exactly the same time."""
     with counted(SESSIONS) as (topic, out, _):
         pipe(topic, 0, 8)
         out.read_rows()
         pipe(topic, 5)
-        assert told(out) == [(0, 8, None, 8), (0, 8, 3, 8)]
+        assert read_windows(out) == [(0, 8, None, 8), (0, 8, 3, 8)]
         pipe(topic, 40, 40)
-        assert told(out) == [(40, 40, 1, 40), (40, 40, 2, 40)]
+        assert read_windows(out) == [(40, 40, 1, 40), (40, 40, 2, 40)]
 
 
 @pytest.mark.parametrize(("stream_time", "is_late"), [(25, False), (26, True)])
@@ -84,7 +67,7 @@ def test_a_late_record_that_joins_an_open_session_counts():
         pipe(topic, 25, user="b")
         out.read_rows()
         pipe(topic, 5)  # alone it would be late
-        assert told(out) == [(12, 12, None, 12), (5, 12, 2, 12)]
+        assert read_windows(out) == [(12, 12, None, 12), (5, 12, 2, 12)]
         assert driver.counts["late_records"] == 0
 
 
@@ -98,10 +81,10 @@ def test_a_closed_session_is_not_joined_so_that_a_final_result_stays_final():
         pipe(topic, 10, user="b")
         assert out.is_empty()
         pipe(topic, 11, user="b")
-        assert told(out) == [(0, 0, 1, 0)]
+        assert read_windows(out) == [(0, 0, 1, 0)]
         pipe(topic, 5)
         pipe(topic, 60, user="b")
-        assert told(out) == [(5, 5, 1, 5), (10, 11, 2, 11)]
+        assert read_windows(out) == [(5, 5, 1, 5), (10, 11, 2, 11)]
 
 
 def test_final_sessions_come_by_end_then_key_and_the_store_forgets_them():
@@ -151,7 +134,7 @@ def test_a_merger_function_starts_from_the_initializer_and_none_deletes_the_sess
         for page, time in (("x", 0), ("y", 15), ("z", 7), ("end", 8)):
             topic.pipe_input("a", Click(page), timestamp_ms=time)
         assert calls == [("a", "-", "-x"), ("a", "--x", "-y"), ("a", "-", "--x-yz")]
-        assert told(out, "value")[-3:] == [(0, 15, "--x-yz", 15), (0, 15, None, 15), (0, 15, None, 15)]
+        assert read_windows(out, "value")[-3:] == [(0, 15, "--x-yz", 15), (0, 15, None, 15), (0, 15, None, 15)]
         assert driver.open_windows == 0
 
 
@@ -159,7 +142,7 @@ def test_null_values_are_folded_and_null_keys_are_dropped():
     with counted(SESSIONS) as (topic, out, driver):
         topic.pipe_input("a", None, timestamp_ms=1)
         topic.pipe_input(None, Click("x"), timestamp_ms=90)
-        assert told(out) == [(1, 1, 1, 1)]
+        assert read_windows(out) == [(1, 1, 1, 1)]
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 0)
 
 
@@ -167,10 +150,10 @@ def test_late_records_go_where_they_are_sent_with_the_bounds_of_the_closed_sessi
     program = lambda s: s.group_by_key().windowed_by(SESSIONS, late_to=lambda late: late.to_delta("out")).count("c")
     with driven(program) as (topic, out, _):
         pipe(topic, 100, 3)
-        assert [(*row[:2], row[3]) for row in told(out, "page")] == [(3, 3, 3)]
+        assert [(*row[:2], row[3]) for row in read_windows(out, "page")] == [(3, 3, 3)]
 
 
-def test_retention_keeps_closed_sessions_to_be_read():
+def test_retention_keeps_closed_sessions_readable():
     kept = timedelta(milliseconds=30)
     with driven(lambda s: s.group_by_key().windowed_by(SESSIONS, retention=kept).count("c").to_delta("out")) as (
         topic,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.one_topic import CUTS, RECORDS, batched_and_single, build, frame
 from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_batches_equal_records import CUTS, RECORDS, batched_and_single, build, frame
 from weir import (
     ApproxDistinct,
     ApproxQuantiles,
@@ -52,11 +52,11 @@ PROGRAMS = {
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)
-    assert batched["facts"] == single["facts"]  # sketches of one content may differ in their bytes
+    assert batched["facts"] == single["facts"]  # sketches of equal content may differ in their bytes
     assert batched["counts"] == single["counts"]
 
 
-def test_nothing_gives_no_quantiles_no_distinct_values_and_an_empty_list():
+def test_nulls_alone_give_null_quantiles_no_distinct_values_and_an_empty_list():
     def program(clicks):
         clicks.group_by_key().agg(
             "a",
@@ -75,7 +75,7 @@ def test_nothing_gives_no_quantiles_no_distinct_values_and_an_empty_list():
         assert driver.get_key_value_store("a").get("a") == dict(pages=2, slow=[7.0, 9.0, 9.0], took=3, first=[7, 3])
 
 
-def test_sketches_of_many_values_stay_small_and_near_whatever_the_batches():
+def test_sketches_of_many_values_stay_small_and_accurate_whatever_the_batches():
     builder = StreamsBuilder()
     (
         builder.stream("in", key=String("user"), value=Int64("n"))
@@ -98,7 +98,7 @@ def test_sketches_of_many_values_stay_small_and_near_whatever_the_batches():
     assert len(next(iter(session.rows["s"].values()))) < 10_000
 
 
-def test_a_table_keeps_every_update_where_it_is_asked_to():
+def test_a_table_keeps_every_update_if_asked_to():
     batch = frame([("a", 1, (1, "x")), ("a", 2, (2, "y")), ("b", 3, (3, "z"))])
     for emit, counts in (("newest", [("a", 2), ("b", 1)]), ("record", [("a", 1), ("a", 2), ("b", 1)])):
         sub_topology = build(lambda s, e=emit: s.group_by_key().count("c").to_delta("out", emit=e))

@@ -1,4 +1,4 @@
-"""Sliding and unlimited windows to the record (Kafka Streams features, sections 4 and 18)."""
+"""Sliding and unlimited windows, record by record (Kafka Streams features, sections 4 and 18)."""
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipelines.operators.programs import Click, driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.operators.programs import Click, driven, in_ms, pipe, read_windows
 from weir import (
     BufferConfig,
     EmitStrategy,
@@ -32,31 +31,31 @@ def counted(windows, **options):
     return driven(lambda s: s.group_by_key().windowed_by(windows, **options).count("c").to_stream().to_delta("out"))
 
 
-def test_a_record_makes_the_window_that_ends_with_it_and_the_one_behind_the_record_before_it():
+def test_a_record_opens_the_window_that_ends_with_it_and_the_one_after_the_record_before_it():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 20, 26)
-        assert told(out) == [(10, 20, 1, 20), (21, 31, 1, 26), (16, 26, 2, 26)]
+        assert read_windows(out) == [(10, 20, 1, 20), (21, 31, 1, 26), (16, 26, 2, 26)]
 
 
 def test_both_ends_of_a_window_are_in_it():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 20, 30)
-        assert told(out)[-1] == (20, 30, 2, 30)
-        pipe(topic, 41)  # 11 after: together with 30 no more
-        assert told(out) == [(31, 41, 1, 41)]
+        assert read_windows(out)[-1] == (20, 30, 2, 30)
+        pipe(topic, 41)  # 11 after 30, so no longer in one window
+        assert read_windows(out) == [(31, 41, 1, 41)]
 
 
 def test_no_window_starts_before_1970():
     with counted(SLIDING) as (topic, out, _):
         pipe(topic, 3, 5)
-        assert told(out) == [(0, 10, 1, 3), (4, 14, 1, 5), (0, 10, 2, 5)]
+        assert read_windows(out) == [(0, 10, 1, 3), (4, 14, 1, 5), (0, 10, 2, 5)]
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 45), min_size=1, max_size=9))
 def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(times):
-    """With grace for all; a model that tries every start."""
+    """With enough grace for all records; the model tries every start."""
     model = defaultdict(int)
     for start in {max(0, time - 10) for time in times} | {time + 1 for time in times}:
         if count := sum(start <= time <= start + 10 for time in times):
@@ -68,9 +67,10 @@ def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(time
 
 
 def expected(records, difference, grace):
-    """What each record, a user and a time, gives by a model that keeps every one and forms every distinct set.
+    """What each record (user and time) gives by a model that keeps every record and forms every distinct set.
 
-    Rows as ``told`` gives them, with the sum of 2**number over the records, and the bounds that the record is late for.
+    Rows as ``read_windows`` gives them, with the sum of 2**number over the records, and the bounds of windows that the
+    record is late for.
     """
     stream_time, kept = 0, defaultdict(list)
     for number, (user, time) in enumerate(records):
@@ -82,9 +82,9 @@ def expected(records, difference, grace):
 
         formed = {start for each, _ in held for start in (max(0, each - difference), each + 1) if within(start)}
         over = {own} | {start for start in formed if start <= time <= start + difference}
-        behind = {each + 1 for each, _ in held if own <= each < time}
+        after = {each + 1 for each, _ in held if own <= each < time}
         late = {start for start in over if start < open_from} if time >= open_from else {own}
-        takers = {start for start in over | behind if start >= open_from} if time >= open_from else set()
+        takers = {start for start in over | after if start >= open_from} if time >= open_from else set()
         if takers:
             held.append((time, 1 << number))
             takers |= {time + 1} - formed if within(time + 1) else set()
@@ -105,7 +105,7 @@ def expected(records, difference, grace):
     grace=st.sampled_from([0, 1, 5, 12]),
 )
 def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(records, difference, grace):
-    """Updates and late records one by one, and final results: the last update of each window."""
+    """Updates and late records one by one; and final results, the last update of each window."""
     windows = SlidingWindows.of_time_difference_and_grace(*(timedelta(milliseconds=ms) for ms in (difference, grace)))
     newest = {}
     with driven(
@@ -122,8 +122,8 @@ def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(
             zip(records, expected(records, difference, grace), strict=True)
         ):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
-            assert sorted(told(out, "total")) == sorted(rows)
-            assert sorted(row[:2] for row in told(late, "page")) == sorted(bounds)
+            assert sorted(read_windows(out, "total")) == sorted(rows)
+            assert sorted(row[:2] for row in read_windows(late, "page")) == sorted(bounds)
             newest |= {(user, start): (start, end, total, at) for start, end, total, at in rows}
     with driven(
         lambda s: s.group_by_key().windowed_by(windows).agg("c", total=Sum("ms")).suppress(FINAL).to_delta("out")
@@ -131,11 +131,11 @@ def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(
         for number, (user, time) in enumerate(records):
             topic.pipe_input(user, Click("x", 1 << number), timestamp_ms=time)
         pipe(topic, 999, user="z")
-        assert sorted(told(out, "total")) == sorted(newest.values())
+        assert sorted(read_windows(out, "total")) == sorted(newest.values())
 
 
-def test_a_record_that_only_closed_windows_lie_over_opens_none_behind_it():
-    """At stream time 26 windows that end before 21 are closed: [6, 16], which lies over 13, and its own [3, 13]."""
+def test_a_record_in_closed_windows_only_opens_none_after_it():
+    """At stream time 26 windows that end before 21 are closed: [6, 16], which contains 13, and its own [3, 13]."""
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 16)
         pipe(topic, 26, user="b")
@@ -146,23 +146,23 @@ def test_a_record_that_only_closed_windows_lie_over_opens_none_behind_it():
         assert driver.open_windows == 2
 
 
-def test_a_kept_record_is_in_every_window_that_opens_later_over_it():
-    """34 is late for its own window and taken by [34, 41]; 38 opens [31, 38], which lies over both."""
+def test_a_kept_record_is_in_every_window_that_opens_later_and_overlaps_it():
+    """34 is late for its own window but in [34, 41]; 38 opens [31, 38], which contains both."""
     windows = SlidingWindows.of_time_difference_and_grace(timedelta(milliseconds=7), GRACE)
     with counted(windows) as (topic, out, driver):
         pipe(topic, 41, 34)
         out.read_rows()
         pipe(topic, 38)
-        assert told(out) == [(34, 41, 3, 41), (35, 42, 2, 41), (31, 38, 2, 38), (39, 46, 1, 41)]
+        assert read_windows(out) == [(34, 41, 3, 41), (35, 42, 2, 41), (31, 38, 2, 38), (39, 46, 1, 41)]
         assert driver.counts["late_records"] == 1  # [27, 34]
 
 
-def test_what_a_record_missed_is_no_part_of_the_closed_windows_in_the_store():
-    """At stream time 26, 20 is late for [10, 20], which never opens, and for [11, 21], which holds 17 and is not."""
+def test_closed_windows_in_the_store_do_not_include_records_that_were_late_for_them():
+    """At stream time 28 the record at 20 is late for [10, 20], which never opens, and for [11, 21], which holds 17."""
     with counted(SLIDING, retention=timedelta(milliseconds=90)) as (topic, _, driver):
         pipe(topic, 10, 17, 28)
         pipe(topic, 20)
-        assert driver.counts["late_records"] == 2  # [10, 20] of its own, [11, 21] behind 10
+        assert driver.counts["late_records"] == 2  # its own [10, 20], and [11, 21] after 10
         assert {
             in_ms(windowed.window_start): count for windowed, count in driver.get_session_store("c").fetch("a")
         } == {0: 1, 7: 2, 11: 1, 18: 2, 21: 1}
@@ -175,7 +175,7 @@ def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_an
         pipe(topic, 35, user="b")
         out.read_rows()
         pipe(topic, 20)
-        assert told(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
+        assert read_windows(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
         assert driver.counts["late_records"] == 1  # [10, 20]
 
 
@@ -184,30 +184,30 @@ def test_late_records_of_sliding_windows_have_the_bounds_of_each_window_that_the
         lambda s: s.group_by_key().windowed_by(SLIDING, late_to=lambda late: late.to_delta("out")).count("c")
     ) as (topic, out, _):
         pipe(topic, 16, 26, 13)  # at stream time 26 windows that end before 21 are closed
-        assert [row[:2] for row in told(out, "page")] == [(3, 13), (6, 16)]
-        pipe(topic, 60, 13, 3)  # no window over them is open
-        assert [row[:2] for row in told(out, "page")] == [(3, 13), (0, 10)]
+        assert [row[:2] for row in read_windows(out, "page")] == [(3, 13), (6, 16)]
+        pipe(topic, 60, 13, 3)  # no window that contains them is open
+        assert [row[:2] for row in read_windows(out, "page")] == [(3, 13), (0, 10)]
 
 
 @pytest.mark.parametrize(("stream_time", "late"), [(25, 0), (26, 1), (35, 1), (36, 1)])
 def test_a_window_is_closed_to_a_record_when_it_ends_before_stream_time_minus_grace(stream_time, late):
-    """Of the record at 20 the window [10, 20] is closed from stream time 26 on; from 36 on no window can take it."""
+    """The window [10, 20] of the record at 20 is closed from stream time 26 on; from 36 on no window can take it."""
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, stream_time, user="b")
         out.read_rows()
         pipe(topic, 20)
-        assert told(out) == ([] if late else [(10, 20, 1, 20)])
+        assert read_windows(out) == ([] if late else [(10, 20, 1, 20)])
         assert driver.counts["late_records"] == late
 
 
-def test_a_record_that_no_open_window_takes_leaves_no_trace_and_one_that_a_window_takes_opens_the_next():
-    """At stream time 30 windows that end before 25 are closed: 22 is taken by [16, 26], 20 by nothing."""
+def test_a_record_outside_open_windows_leaves_no_trace_and_one_inside_opens_the_next():
+    """At stream time 30 windows that end before 25 are closed: 22 is in [16, 26], 20 in no open window."""
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 26)
         pipe(topic, 30, user="b")
         out.read_rows()
         pipe(topic, 22)
-        assert told(out) == [(16, 26, 2, 26), (23, 33, 1, 26)]
+        assert read_windows(out) == [(16, 26, 2, 26), (23, 33, 1, 26)]
         assert driver.counts["late_records"] == 1  # [12, 22]
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 30, user="b")
@@ -215,18 +215,18 @@ def test_a_record_that_no_open_window_takes_leaves_no_trace_and_one_that_a_windo
         pipe(topic, 20)
         assert driver.counts["late_records"] == 1
         pipe(topic, 25)  # a trace of 20 would have opened [21, 31]
-        assert told(out) == [(15, 25, 1, 25)]
+        assert read_windows(out) == [(15, 25, 1, 25)]
 
 
 @pytest.mark.parametrize("user", ["a", "b"])
-def test_the_window_behind_a_record_opens_until_it_is_closed_itself(user):
-    """At stream time 36 windows that end before 31 are closed; the one behind 20 ends at 31, with 25 in it."""
+def test_the_window_after_a_record_opens_until_it_is_closed_itself(user):
+    """At stream time 36 windows that end before 31 are closed; the one after 20 ends at 31 and contains 25."""
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 20)
         pipe(topic, 36, user="c")
         out.read_rows()
         pipe(topic, 25, user=user)
-        assert told(out) == ([(21, 31, 1, 25)] if user == "a" else [])
+        assert read_windows(out) == ([(21, 31, 1, 25)] if user == "a" else [])
         assert driver.counts["late_records"] == 1  # [15, 25]
 
 
@@ -235,7 +235,7 @@ def test_null_keys_and_null_values_are_dropped():
         topic.pipe_input("a", None, timestamp_ms=90)
         topic.pipe_input(None, Click("x"), timestamp_ms=90)
         pipe(topic, 20)
-        assert told(out) == [(10, 20, 1, 20)]
+        assert read_windows(out) == [(10, 20, 1, 20)]
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (1, 1)
 
 
@@ -256,11 +256,11 @@ def test_final_results_come_once_by_window_then_key_with_the_greatest_time_folde
     with driven(program) as (topic, out, _):
         pipe(topic, 20, 18)
         pipe(topic, 25, user="b")
-        assert told(out) == [(8, 18, 1, 18)]  # 18 + 5 < 25; Kafka Streams' suppression has <= at the very same time
+        assert read_windows(out) == [(8, 18, 1, 18)]  # 18 + 5 < 25; Kafka Streams' suppression compares with <=
         pipe(topic, 26, user="b")
-        assert told(out) == [(10, 20, 2, 20)]
+        assert read_windows(out) == [(10, 20, 2, 20)]
         pipe(topic, 99, user="b")
-        assert told(out) == [(15, 25, 1, 25), (16, 26, 2, 26), (19, 29, 1, 20), (26, 36, 1, 26)]
+        assert read_windows(out) == [(15, 25, 1, 25), (16, 26, 2, 26), (19, 29, 1, 20), (26, 36, 1, 26)]
 
 
 def test_late_records_go_where_they_are_sent_once_for_each_closed_window():
@@ -270,12 +270,12 @@ def test_late_records_go_where_they_are_sent_once_for_each_closed_window():
     )
     with driven(program) as (topic, out, driver):
         pipe(topic, 60, 7)
-        assert [(*row[:2], row[3]) for row in told(out, "page")] == [(0, 10, 7), (5, 15, 7)]
+        assert [(*row[:2], row[3]) for row in read_windows(out, "page")] == [(0, 10, 7), (5, 15, 7)]
         assert driver.counts["late_records"] == 2
         assert out.is_empty()
 
 
-def test_the_window_without_an_end_never_closes_and_takes_nothing_from_before_its_start():
+def test_the_unlimited_window_never_closes_and_excludes_records_before_its_start():
     start = datetime(1970, 1, 1, 0, 0, 0, 5_000, UTC)
     with counted(UnlimitedWindows.start_on(start)) as (topic, out, driver):
         pipe(topic, 5, 4, 10**12, 6)
@@ -303,7 +303,7 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
         pipe(topic, 40)
         assert [in_ms(windowed.window_start) for windowed, _ in store.fetch_all("a")] == [10, 30, 40]
         if is_final:
-            assert [row[:3] for row in told(out)] == [(0, 10, 1), (10, 20, 1)]
+            assert [row[:3] for row in read_windows(out)] == [(0, 10, 1), (10, 20, 1)]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
         (SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE), 14),
     ],
 )
-def test_a_retention_that_is_shorter_than_windows_need_is_refused(windows, retention):
+def test_a_retention_shorter_than_the_windows_need_is_refused(windows, retention):
     with pytest.raises(TopologyError, match="retention"), counted(windows, retention=timedelta(milliseconds=retention)):
         pass
 
@@ -340,7 +340,7 @@ def test_the_least_retention_keeps_all_that_a_record_may_still_join(windows, ret
     def updates(retention):
         with counted(windows, retention=timedelta(milliseconds=retention)) as (topic, out, driver):
             pipe(topic, *times)
-            return told(out), driver.counts["late_records"]
+            return read_windows(out), driver.counts["late_records"]
 
     assert updates(retention) == updates(10_000)
 

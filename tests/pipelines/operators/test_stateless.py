@@ -1,4 +1,4 @@
-"""The stateless set to the record (Kafka Streams features, section 2)."""
+"""The stateless operators, record by record (Kafka Streams features, section 2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def test_map_by_columns_keeps_null_values_null():
         ]
 
 
-def test_a_function_may_give_any_number_of_records_at_the_time_of_theirs():
+def test_a_function_may_give_any_number_of_records_at_the_time_of_its_record():
     with driven(lambda s: s.flat_map(words).to_delta("out")) as (topic, out, _):
         pipe(topic, ("a", ("x yy",)), ("b", None), ("c", ("",)), ("d", ("zzz",)))
         assert [(*record.row.values(), record.timestamp.microsecond // 1000) for record in out.read_records()] == [
@@ -120,7 +120,7 @@ def test_the_elements_of_a_list_column_become_records_beside_the_other_columns()
     empty = lambda s: s.flat_map_values(word=col("page").str.split(" ").list.head("ms")).to_delta("out")
     with driven(empty) as (topic, out, _):
         pipe(topic, ("a", ("x y", 0)), ("b", ("x y", 1)))
-        assert out.read_rows() == [dict(user="b", word="x")], "an empty list makes no record"
+        assert out.read_rows() == [dict(user="b", word="x")], "an empty list gives no record"
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_the_elements_of_a_list_column_become_records_beside_the_other_columns()
         (lambda s: s.select_key("user"), True),
     ],
 )
-def test_a_key_counts_as_changed_behind_what_could_have_changed_it(program, moves):
+def test_a_key_counts_as_changed_after_an_operator_that_could_have_changed_it(program, moves):
     builder = StreamsBuilder()
     clicks = builder.stream("clicks", key=String("user"), value=Json(Click))
     program(clicks.filter(col("ms") > 1).map_values(page="page", ms="ms")).group_by_key().count("s")
     assert len(builder.build().sub_topologies) == 1 + moves
 
 
-def test_peek_sees_every_record_in_its_place_and_passes_it_on():
+def test_peek_sees_every_record_in_order_and_forwards_it():
     seen = []
     look = lambda name: lambda key, value: seen.append((name, key, value))
 
     def program(clicks):
-        clicks.peek(look("before")).filter(col("ms") > 3).peek(look("behind")).to_delta("out")
+        clicks.peek(look("before")).filter(col("ms") > 3).peek(look("after")).to_delta("out")
         clicks.for_each(look("each"))
 
     with driven(program) as (topic, out, _):
@@ -154,7 +154,7 @@ def test_peek_sees_every_record_in_its_place_and_passes_it_on():
     click = Click("x", 5)
     assert seen == [
         ("before", "a", click),
-        ("behind", "a", click),
+        ("after", "a", click),
         ("each", "a", click),
         ("before", None, None),
         ("each", None, None),
@@ -178,10 +178,10 @@ def test_a_record_goes_into_the_first_branch_that_it_meets():
         pipe(topic, ("a", ("xxx", 9)), ("b", ("yyy", 9)), ("c", ("y", 9)), ("d", ("y", 1)), ("e", None))
         expected = {"by-x": [("a",)], "by-2": [("b",)], "by-3": [("c",)], "by-0": [("d",), ("e",)]}
         assert {name: values(driver.create_output_table(name), "user") for name in expected} == expected
-        assert asked == ["b", "c", "d", "e"], "a function is asked about what is left only"
+        assert asked == ["b", "c", "d", "e"], "a function is called only for what is left"
 
 
-def test_without_a_default_branch_what_is_left_is_gone_and_not_counted():
+def test_without_a_default_branch_the_rest_is_dropped_and_not_counted():
     def program(clicks):
         (branch,) = clicks.split().branch(col("ms") > 3).no_default_branch().values()
         branch.to_delta("out")
@@ -233,7 +233,7 @@ def returns_one(user: str, click: Click) -> list[tuple[str, int]]:
 
 def test_a_mapper_that_breaks_its_promise_is_named():
     for program, reason in (
-        (lambda s: s.map(returns_nothing), "it gave None, which is not a pair"),
+        (lambda s: s.map(returns_nothing), "None, which is not a pair"),
         (lambda s: s.flat_map(returns_one), "'NoneType' object is not iterable"),
     ):
         with (

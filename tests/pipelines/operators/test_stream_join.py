@@ -1,4 +1,4 @@
-"""Stream-stream joins to the record (Kafka Streams features, sections 5, 18), and against a model of its processor."""
+"""Stream-stream joins, record by record (Kafka Streams features, 5 and 18), and against a model of its processor."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ WINDOWS = JoinWindows.of_time_difference_and_grace(ms(5), ms(2))
 
 @contextmanager
 def driven(join, windows=WINDOWS, **source):
-    """A function that pipes ``(topic, key, n, ms)`` and gives what comes of it: key, left, right, ms."""
+    """A function that pipes ``(topic, key, n, ms)`` and returns the results: key, left, right, ms."""
     builder = StreamsBuilder()
     left, right = (builder.stream(topic, key=String("key"), value=Json(Seen), **source) for topic in ("left", "right"))
     getattr(left, join)(right, pair, windows=windows, store="met").to_delta("out")
@@ -62,7 +62,7 @@ def driven(join, windows=WINDOWS, **source):
         yield pipe
 
 
-def test_records_meet_up_to_both_ends_of_the_window_and_have_the_greater_time():
+def test_records_join_up_to_both_ends_of_the_window_with_the_greater_timestamp():
     with driven("join") as pipe:
         pipe("left", "a", 1, 100)
         assert pipe("right", "a", 2, 95) == [("a", 1, 2, 100)]
@@ -81,7 +81,7 @@ def test_before_and_after_are_mirrored_for_the_other_side():
         assert pipe("left", "a", 5, 104) == []
 
 
-def test_all_pairs_go_out_and_duplicates_are_kept():
+def test_all_pairs_are_forwarded_duplicates_included():
     with driven("join") as pipe:
         pipe("left", "a", 1, 100)
         pipe("left", "a", 1, 100)
@@ -92,7 +92,7 @@ def test_all_pairs_go_out_and_duplicates_are_kept():
 @pytest.mark.parametrize(
     ("join", "alone"), [("join", []), ("left_join", [("left", 1)]), ("outer_join", [("left", 1), ("right", 2)])]
 )
-def test_null_values_are_dropped_and_null_keys_go_out_alone_where_a_side_may(join, alone):
+def test_null_values_are_dropped_and_null_keys_forwarded_alone_on_an_outer_side(join, alone):
     with driven(join) as pipe:
         assert pipe("left", "a", None, 1) == pipe("right", "a", None, 1) == []
         found = [("left", 1)] if pipe("left", None, 1, 5) == [(None, 1, None, 5)] else []
@@ -110,14 +110,14 @@ def test_a_record_without_a_match_waits_until_window_and_grace_are_over():
         assert pipe("left", "c", 3, 200) == []
 
 
-def test_a_match_ends_the_waiting():
+def test_a_match_ends_the_wait():
     with driven("outer_join") as pipe:
         pipe("left", "a", 1, 100)
         assert pipe("right", "a", 2, 103) == [("a", 1, 2, 103)]
         assert pipe("right", "b", 3, 300) == []
 
 
-def test_only_records_at_stream_time_let_the_waiting_go():
+def test_only_records_at_stream_time_release_waiting_records():
     with driven("left_join") as pipe:
         pipe("left", "a", 1, 100)
         assert pipe("left", None, 2, 300) == [(None, 2, None, 300)]
@@ -125,7 +125,7 @@ def test_only_records_at_stream_time_let_the_waiting_go():
         assert pipe("right", "b", 4, 300) == [("a", 1, None, 100)]
 
 
-def test_the_waiting_go_by_time_the_right_side_first_then_by_key_and_before_the_match():
+def test_waiting_records_leave_by_time_right_side_first_then_key_and_before_the_match():
     with driven("outer_join") as pipe:
         pipe("left", "b", 1, 100)
         pipe("left", "a", 2, 100)
@@ -141,14 +141,14 @@ def test_the_waiting_go_by_time_the_right_side_first_then_by_key_and_before_the_
         ]
 
 
-def test_a_late_record_without_a_match_goes_at_once_whatever_the_grace():
+def test_a_late_record_without_a_match_is_forwarded_at_once_whatever_the_grace():
     with driven("left_join") as pipe:
         pipe("right", "b", 1, 106)
         assert pipe("left", "a", 2, 101) == []
         assert pipe("left", "a", 3, 100) == [("a", 3, None, 100)]
 
 
-def test_a_late_record_meets_what_the_other_side_keeps_by_its_own_stream_time():
+def test_a_late_record_joins_what_the_other_side_keeps_by_its_own_stream_time():
     with driven("join") as pipe:
         pipe("right", "a", 1, 100)
         pipe("left", "b", 2, 500)
@@ -157,8 +157,8 @@ def test_a_late_record_meets_what_the_other_side_keeps_by_its_own_stream_time():
         assert pipe("left", "a", 5, 100) == []
 
 
-def test_what_waits_goes_in_silence_when_window_and_grace_are_over():
-    """100 ms of silence, then up to 108: the window of 5 and the grace of 2 have to be passed."""
+def test_idle_input_releases_waiting_records_when_window_and_grace_are_over():
+    """Idle for 100 ms, then up to 108 ms: the window of 5 and the grace of 2 must have passed."""
     with driven("left_join", idle_after=ms(100)) as pipe:
         pipe("left", "a", 1, 100)
         assert pipe.wait(107) == []
@@ -170,7 +170,7 @@ def test_what_waits_goes_in_silence_when_window_and_grace_are_over():
         assert pipe.wait(3_600_000) == []
 
 
-def test_either_side_ends_the_silence_of_both():
+def test_a_record_of_either_side_ends_the_idle_time_of_both():
     with driven("outer_join", idle_after=ms(100)) as pipe:
         pipe("left", "a", 1, 100)
         assert pipe.wait(90) == []
@@ -180,7 +180,7 @@ def test_either_side_ends_the_silence_of_both():
 
 
 @pytest.mark.parametrize("afters", [(50, 100), (100, 50)])
-def test_the_longer_silence_of_the_two_sources_counts(afters):
+def test_the_longer_idle_after_of_the_two_sources_counts(afters):
     builder = StreamsBuilder()
     left, right = (
         builder.stream(topic, key=String("key"), value=Json(Seen), idle_after=ms(after))
@@ -196,7 +196,7 @@ def test_the_longer_silence_of_the_two_sources_counts(afters):
         assert [row["left"] for row in out.read_rows()] == [1]
 
 
-def test_a_join_without_anything_that_waits_is_the_same_after_silence():
+def test_idle_input_does_not_change_an_inner_join():
     with driven("join", idle_after=ms(100)) as pipe:
         pipe("left", "a", 1, 100)
         assert pipe.wait(3_600_000) == []
@@ -215,25 +215,25 @@ RECORDS = st.lists(
 @settings(max_examples=12, deadline=None)
 @given(
     before=RECORDS,
-    behind=RECORDS,
-    silence=st.integers(1, 20),
+    after=RECORDS,
+    idle_ms=st.integers(1, 20),
     windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]),
 )
-def test_silence_does_what_records_of_both_sides_at_its_time_do(join, before, behind, silence, windows):
-    """But for those records themselves: of a key of their own, they go out alone or not at all."""
+def test_idle_input_has_the_effect_of_records_of_both_sides_at_its_time(join, before, after, idle_ms, windows):
+    """Except those records themselves: having their own key, they are forwarded alone or not at all."""
     newest = max(record[3] for record in before)
     with driven(join, windows, idle_after=ms(100)) as pipe, driven(join, windows) as told:
         for record in before:
             pipe(*record)
             told(*record)
-        due = pipe.wait(100 + silence)
-        marked = told("left", "mark", 0, newest + silence) + told("right", "mark", 0, newest + silence)
+        due = pipe.wait(100 + idle_ms)
+        marked = told("left", "mark", 0, newest + idle_ms) + told("right", "mark", 0, newest + idle_ms)
         assert due == [row for row in marked if row[0] != "mark"]
-        for record in behind:
+        for record in after:
             assert pipe(*record) == [row for row in told(*record) if row[0] != "mark"]
 
 
-def test_windows_and_the_stores_name_are_needed():
+def test_windows_and_a_store_name_are_required():
     builder = StreamsBuilder()
     left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
     with pytest.raises(TopologyError, match=r"pass JoinWindows\."):
@@ -280,7 +280,7 @@ Topologies:
 
 @dataclass
 class Model:
-    """The processor of Kafka Streams, a record at a time, without its throttling by the wall clock."""
+    """The processor of Kafka Streams, record by record, without its throttling by the wall clock."""
 
     windows: JoinWindows
     outer: set[str]
@@ -346,7 +346,7 @@ class Model:
     ),
     windows=st.sampled_from([WINDOWS, WINDOWS.before(ms(0)).after(ms(8)), WINDOWS.before(ms(1)).after(ms(0))]),
 )
-def test_every_record_brings_what_kafka_streams_processor_gives(join, outer, records, windows):
+def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, records, windows):
     model = Model(windows, outer)
     with driven(join, windows) as pipe:
         for record in records:

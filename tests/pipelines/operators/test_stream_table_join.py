@@ -1,4 +1,4 @@
-"""Stream-table joins to the record (Kafka Streams features, section 5; section 18, rule 11)."""
+"""Stream-table joins, record by record (Kafka Streams features, section 5; section 18, rule 11)."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def sides(builder):
 
 @contextmanager
 def driven(program):
-    """Pipes ``orders`` and ``customers``, and the table ``out``."""
+    """The topics ``orders`` and ``customers``, the table ``out`` and the driver."""
     builder = StreamsBuilder()
     program(*sides(builder)).to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
@@ -49,7 +49,7 @@ def driven(program):
         )
 
 
-def test_a_record_meets_the_row_of_its_key_and_only_the_stream_brings_results():
+def test_a_record_joins_the_row_of_its_key_and_only_the_stream_produces_results():
     with driven(lambda orders, customers: orders.join(customers)) as (orders, customers, out, _):
         orders.pipe_input("a", Order(1), timestamp_ms=1)
         customers.pipe_input("a", Customer("gold"), timestamp_ms=2)
@@ -58,7 +58,7 @@ def test_a_record_meets_the_row_of_its_key_and_only_the_stream_brings_results():
         assert out.read_rows() == [dict(customer="a", amount=2, note="x", tier="gold", note_right=None)]
 
 
-def test_a_left_join_goes_on_without_a_row():
+def test_a_left_join_forwards_records_without_a_row():
     with driven(lambda orders, customers: orders.left_join(customers)) as (orders, customers, out, _):
         orders.pipe_input("a", Order(1), timestamp_ms=1)
         customers.pipe_input("a", Customer("gold"), timestamp_ms=2)
@@ -67,7 +67,7 @@ def test_a_left_join_goes_on_without_a_row():
         assert [(row["amount"], row["tier"]) for row in out.read_rows()] == [(1, None), (2, None)]
 
 
-def test_the_result_has_the_streams_time_and_a_newer_row_may_meet_an_older_record():
+def test_the_result_has_the_streams_time_and_an_older_record_may_join_a_newer_row():
     with driven(lambda orders, customers: orders.join(customers)) as (orders, customers, out, _):
         customers.pipe_input("a", Customer("gold"), timestamp_ms=9_000)
         orders.pipe_input("a", Order(1), timestamp_ms=1_000)
@@ -76,7 +76,7 @@ def test_the_result_has_the_streams_time_and_a_newer_row_may_meet_an_older_recor
 
 
 @pytest.mark.parametrize(("join", "rows", "null_keys"), [("join", [], 1), ("left_join", [(1, None)], 0)])
-def test_null_values_are_dropped_and_null_keys_meet_nothing(join, rows, null_keys):
+def test_null_values_are_dropped_and_null_keys_match_nothing(join, rows, null_keys):
     with driven(lambda orders, customers: getattr(orders, join)(customers)) as (orders, customers, out, driver):
         customers.pipe_input("a", Customer("gold"), timestamp_ms=1)
         orders.pipe_input("a", None, timestamp_ms=2)
@@ -96,7 +96,7 @@ def keyed(key: str, order: Order, customer: Customer | None) -> Priced:
     return Priced(order.amount, key)
 
 
-def test_a_function_makes_the_result_and_none_is_a_null_value_that_goes_on():
+def test_a_function_makes_the_result_and_none_is_forwarded_as_a_null_value():
     with driven(lambda orders, customers: orders.left_join(customers, priced)) as (orders, customers, out, _):
         customers.pipe_input("a", Customer("gold"), timestamp_ms=1)
         orders.pipe_records([("a", Order(1), 2), ("b", Order(2), 3), ("a", Order(13), 4)])

@@ -1,4 +1,4 @@
-"""Suppression to the row: every table of KIP-328, buffers, time limits and windows of every kind."""
+"""Suppression, row by row: every table of KIP-328, buffers, time limits and windows of every kind."""
 
 import shutil
 from datetime import timedelta
@@ -8,8 +8,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.programs import driven
-from tests.pipelines.operators.test_session_windows import in_ms, pipe, told
+from tests.pipelines.operators.programs import driven, in_ms, pipe, read_windows
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
     Application,
@@ -29,7 +28,7 @@ from weir.testing import TopologyTestDriver
 
 NONE, TWO_MS = timedelta(days=1), timedelta(milliseconds=2)
 KILO = 1_000
-"""What a character of the KIP's tables is here, so that what every row takes beside its value does not count."""
+"""Bytes here for each character in the KIP's tables, so that the overhead of rows does not matter."""
 TWO_KEYS, THREE_BYTES = BufferConfig.max_records(2), BufferConfig.max_bytes(3 * KILO + 200)
 UNBOUNDED = BufferConfig.unbounded()
 
@@ -58,8 +57,8 @@ KIP_TABLES = {
         ("A", "yy", 1, [], ["Ayy1"]),
         ("B", "zz", 2, ["Ayy1"], ["Bzz2"]),
     ),
-    # The KIP's table shows A leave with the next row. By its own rule that an update does not start the time anew, and
-    # in Kafka Streams, A leaves here: it is held since 0, and stream time is 2.
+    # The KIP's table shows A leave with the next row. By its own rule that an update does not restart the time, and in
+    # Kafka Streams, A leaves here: it has been held since 0, and stream time is 2.
     "emit after 2 ms": table(
         Suppressed.until_time_limit(TWO_MS, UNBOUNDED),
         ("A", "w", 0, [], ["Aw0"]),
@@ -142,7 +141,7 @@ def rows_of(out):
     return [(r.row["key"], r.row["value"], in_ms(r.timestamp), r.is_deleted) for r in out.read_records()]
 
 
-def test_the_time_goes_from_the_first_update_and_the_row_keeps_its_own_timestamp(clicks):
+def test_the_time_runs_from_the_first_update_and_the_row_keeps_its_own_timestamp(clicks):
     _, topic, out = clicks(Suppressed.until_time_limit(timedelta(milliseconds=30), UNBOUNDED))
     topic.pipe_records([("a", "1", 100), ("a", "2", 120), ("b", "1", 129)])
     assert out.is_empty()
@@ -166,7 +165,7 @@ def test_a_time_limit_of_zero_suppresses_nothing(clicks):
     assert rows_of(out) == [("a", "1", 5, False), ("a", "2", 3, False), ("b", "1", 5, False)]
 
 
-def test_rows_of_one_place_leave_by_key_and_full_is_above_the_limit(clicks):
+def test_rows_at_one_place_leave_by_key_and_full_means_above_the_limit(clicks):
     _, topic, out = clicks(Suppressed.until_time_limit(NONE, TWO_KEYS.emit_early_when_full()))
     topic.pipe_records([("c", "1", 7), ("b", "1", 7)])
     assert out.is_empty()
@@ -174,7 +173,7 @@ def test_rows_of_one_place_leave_by_key_and_full_is_above_the_limit(clicks):
     assert [row[0] for row in rows_of(out)] == ["a", "b"]
 
 
-def test_a_limit_of_records_and_one_of_bytes_hold_together(clicks):
+def test_a_limit_on_records_and_one_on_bytes_apply_together(clicks):
     both = BufferConfig.max_records(3).with_max_bytes(2 * KILO + 200)
     _, topic, out = clicks(Suppressed.until_time_limit(NONE, both))
     topic.pipe_records([("a", "x" * KILO, 1), ("b", "x" * KILO, 2), ("c", "x" * KILO, 3)])
@@ -191,7 +190,7 @@ def test_a_buffer_that_shuts_down_when_full_stops_the_run(clicks):
     assert out.is_empty()
 
 
-def test_expiry_comes_before_a_limit_is_looked_at(clicks):
+def test_expiry_is_checked_before_the_limits(clicks):
     _, topic, out = clicks(Suppressed.until_time_limit(TWO_MS, TWO_KEYS.shut_down_when_full()))
     topic.pipe_records([("a", "1", 1), ("b", "1", 2), ("c", "1", 3)])
     assert [row[0] for row in rows_of(out)] == ["a"]
@@ -230,7 +229,7 @@ def test_final_results_of_windows_are_the_same_with_every_strict_buffer(buffer, 
         pipe(topic, 1, 11, 9, 14)
         assert out.is_empty()
         pipe(topic, 15)
-        assert told(out) == [(0, 10, 2, 9)]
+        assert read_windows(out) == [(0, 10, 2, 9)]
 
 
 @pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(9).shut_down_when_full()])
@@ -261,23 +260,23 @@ def test_a_full_strict_buffer_of_windows_stops_the_run():
         pipe(topic, 1, 11)
 
 
-def test_final_sessions_behind_a_filter_come_once_and_replaced_ones_never():
+def test_final_sessions_after_a_filter_come_once_and_replaced_ones_never():
     program = lambda s: (
         s.group_by_key().windowed_by(SESSIONS).count("c").filter(col("count") > 1).suppress(FINAL).to_delta("out")
     )
     with driven(program) as (topic, out, driver):
         pipe(topic, 1, 3, 15, 10, 30)
-        assert told(out) == []
-        pipe(topic, 31)  # what a filter takes out is a tombstone, and moves stream time as well
-        assert told(out) == [(1, 15, 4, 15)]
+        assert read_windows(out) == []
+        pipe(topic, 31)  # a row that the filter removes is a tombstone, which moves stream time too
+        assert read_windows(out) == [(1, 15, 4, 15)]
         pipe(topic, 90, user="b")
-        assert told(out) == [(30, 31, 2, 31)]
+        assert read_windows(out) == [(30, 31, 2, 31)]
         assert driver.get_key_value_store("KTABLE-SUPPRESS-STATE-STORE-0000000004").approximate_num_entries() == 0
 
 
 @pytest.mark.parametrize("buffer", [UNBOUNDED, BufferConfig.max_records(4)])
-def test_rows_of_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
-    """All are held since 5; a has been updated at 9, b and d at 7, c never."""
+def test_rows_at_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
+    """All have been held since 5; a was updated at 9, b and d at 7, c never."""
     builder = StreamsBuilder()
     (
         builder.stream("in", key=String("key"), value=String("value"))
@@ -302,7 +301,7 @@ def test_rows_of_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
 
 
-def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
+def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
     builder = StreamsBuilder()
     (
         builder.stream("in", key=String("key"), value=String("value"))
@@ -329,8 +328,8 @@ def test_a_suppressions_rows_are_counted_and_so_is_what_it_holds():
 
 
 @pytest.mark.slow
-def test_what_is_held_back_is_restored_with_its_places_and_its_size(tmp_path):
-    """The order of the buffer is made anew from its rows: the late key leaves first."""
+def test_held_rows_are_restored_with_their_places_and_size(tmp_path):
+    """The order of the buffer is rebuilt from its rows: the late key leaves first."""
     outs = {}
     for name in ("whole", "lost"):
         application = suppressed_table(Suppressed.until_time_limit(NONE, BufferConfig.max_records(3)))
@@ -362,7 +361,7 @@ def test_a_suppression_that_makes_no_sense_is_refused(make, words):
         make()
 
 
-def test_what_is_final_is_not_suppressed_again():
+def test_final_results_cannot_be_suppressed_again():
     with (
         pytest.raises(TopologyError, match="final already"),
         driven(
@@ -379,7 +378,7 @@ def test_what_is_final_is_not_suppressed_again():
         pass
 
 
-def test_a_name_keeps_the_numbers_of_other_nodes_as_they_are():
+def test_a_name_does_not_change_the_numbers_of_other_nodes():
     def described(suppressed):
         builder = StreamsBuilder()
         table = builder.stream("in", key=String("key"), value=String("value")).to_table("values")

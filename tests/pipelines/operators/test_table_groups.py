@@ -30,7 +30,7 @@ class Total:
 
 @contextmanager
 def driven(program):
-    """A function that pipes ``(key, value, ms)`` and gives the updates that come of it."""
+    """A function that pipes ``(key, value, ms)`` and returns the resulting updates."""
     builder = StreamsBuilder()
     program(builder.table("towns", key=String("town"), value=Json(Town), store="towns")).to_stream().to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
@@ -60,7 +60,7 @@ def test_an_update_within_its_group_is_one_update():
         assert pipe("rome", Town("it", 7)) == [("it", 1, 7)]
 
 
-def test_a_delete_subtracts_only():
+def test_a_delete_only_subtracts():
     with driven(lambda towns: towns.group_by("country").count("s")) as pipe:
         pipe("rome", Town("it", 4))
         assert pipe("rome", None) == [("it", 0)]
@@ -116,8 +116,8 @@ def test_the_time_of_a_group_never_goes_back():
         assert [int(r.timestamp.timestamp() * 1000) for r in out.read_records()] == [9, 9]
 
 
-def test_the_time_of_a_group_goes_on_though_the_subtractor_leaves_nothing_before_the_adder():
-    """Within one update; a group that an update before has emptied begins anew."""
+def test_the_time_of_a_group_survives_a_subtractor_that_leaves_nothing_before_the_adder():
+    """Within one update; a group that an earlier update emptied starts over."""
     builder = StreamsBuilder()
     towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
     towns.group_by("country").aggregate("s", lambda: Total(0, ""), add, subtract).to_stream().to_delta("out")
@@ -134,9 +134,9 @@ def test_the_time_of_a_group_goes_on_though_the_subtractor_leaves_nothing_before
         ]
 
 
-def test_what_cannot_be_taken_back_is_refused_with_the_way_out():
+def test_aggregates_that_cannot_subtract_are_refused_with_the_way_out():
     towns = StreamsBuilder().table("towns", key=String("town"), value=Json(Town), store="towns")
-    with pytest.raises(TopologyError, match=r"cannot take a row out again.*subtractor"):
+    with pytest.raises(TopologyError, match=r"high=Max.*cannot subtract.*aggregate.*subtractor"):
         towns.group_by("country").agg("s", high=Max("people"))
 
 

@@ -1,4 +1,4 @@
-"""Table-table joins to the record (Kafka Streams features, sections 5 and 7)."""
+"""Table-table joins, record by record (Kafka Streams features, sections 5 and 7)."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def tables(builder):
 
 @contextmanager
 def driven(program):
-    """A function that pipes ``(topic, key, value, ms)`` and gives the updates that come of it: key, name, city, ms."""
+    """A function that pipes ``(topic, key, value, ms)`` and returns the resulting updates: key, name, city, ms."""
     builder = StreamsBuilder()
     program(*tables(builder)).to_stream().to_delta("out")
     with TopologyTestDriver(Application("test", builder)) as driver:
@@ -94,7 +94,7 @@ def test_null_keys_are_dropped(join):
         assert pipe("names", None, ANN, 5) == pipe("cities", None, ROME, 5) == []
 
 
-def test_a_row_that_a_filter_hides_is_no_row():
+def test_a_row_that_a_filter_removes_does_not_exist_for_the_join():
     with driven(lambda names, cities: names.join(cities.filter(col("city") != "oslo"))) as pipe:
         pipe("names", "a", ANN, 1)
         assert pipe("cities", "a", OSLO, 2) == [("a", None, None, True, 2)]
@@ -103,7 +103,7 @@ def test_a_row_that_a_filter_hides_is_no_row():
         assert pipe("names", "a", BOB, 5) == []
 
 
-def test_a_filter_that_knows_the_old_row_does_not_pass_nothing_to_nothing_on():
+def test_a_filter_that_knows_the_old_row_does_not_forward_changes_from_nothing_to_nothing():
     with driven(lambda names, cities: names.outer_join(cities.filter(col("city") != "oslo"))) as pipe:
         pipe("names", "a", ANN, 1)
         assert pipe("cities", "a", OSLO, 2) == []

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.pipelines.operators.stop_events import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, StreamsBuilder, String, TopologyError
 from weir.state.changelog.rows import CHANGELOG_FOLDER
@@ -53,7 +54,7 @@ def test_a_record_that_has_expired_already_is_counted_and_forwarded_but_not_kept
         assert [row["user"] for row in out.read_rows()] == ["a", "b"]
 
 
-def test_a_deletion_in_one_batch_is_not_undone_by_an_expired_record_behind_it(tmp_path):
+def test_a_deletion_in_one_batch_is_not_undone_by_an_expired_record_after_it(tmp_path):
     rows = [(b"a", b"x", 100_000), (b"a", None, 100_001), (b"a", b"old", 1)]
     place = Place(application(), Topics({("pages", 0): rows}), tmp_path)
     place.run()
@@ -76,8 +77,8 @@ def test_by_the_wall_clock_event_time_does_not_matter():
     ("ttl", "ttl_by", "expired"),
     [(timedelta(seconds=1), "stream_time", {"a"}), (timedelta(milliseconds=300), "wall_clock", {"a", "b", "c"})],
 )
-def test_tombstones_reach_the_changelog_though_nothing_more_is_read(tmp_path, ttl, ttl_by, expired):
-    """By the wall clock a row's end is a punctuation, which the plan waits for."""
+def test_tombstones_reach_the_changelog_even_if_nothing_more_is_read(tmp_path, ttl, ttl_by, expired):
+    """On wall-clock time a row's expiry is a punctuation, for which the driver makes a plan."""
     rows = [(b"a", b"x", 1_000), (b"b", b"y", 1_500), (b"c", b"z", 2_000)]
     place = Place(application(ttl, ttl_by), Topics({("pages", 0): rows}), tmp_path, max_records=1)
     changelog = place.warehouse / "ttl" / CHANGELOG_FOLDER / "last_page"
@@ -89,23 +90,10 @@ def test_tombstones_reach_the_changelog_though_nothing_more_is_read(tmp_path, tt
     assert set(read_table(changelog)["user"]) == {"a", "b", "c"} - expired
 
 
-class UntilTrue:
-    """A stop event that is set once a condition holds; asked by the driver between epochs."""
-
-    def __init__(self, condition):
-        self._condition = condition
-
-    def is_set(self) -> bool:
-        return bool(self._condition())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set()
-
-
 @pytest.mark.parametrize(
     ("ttl", "ttl_by", "words"),
     [(timedelta(0), "stream_time", "at least one millisecond"), (MINUTE, "event_time", "stream_time, wall_clock")],
 )
-def test_a_ttl_that_cannot_be_is_refused_when_the_topology_is_built(ttl, ttl_by, words):
+def test_an_invalid_ttl_is_refused_when_the_topology_is_built(ttl, ttl_by, words):
     with pytest.raises(TopologyError, match=words):
         application(ttl, ttl_by)

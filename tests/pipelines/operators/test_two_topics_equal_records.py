@@ -1,4 +1,4 @@
-"""Where two topics meet, any cut of the input into batches gives what one record at a time gives."""
+"""Where two topics meet, any cut of the input into batches gives what single records give."""
 
 from datetime import timedelta
 
@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from tests.pipelines.operators.two_topics import (
-    CUTS,
-    RECORDS,
-    Event,
-    assert_cuts_do_not_show,
-    left,
-    right,
-)
+from tests.pipelines.operators.one_topic import Event
+from tests.pipelines.operators.two_topics import CUTS, RECORDS, assert_cuts_do_not_show, left, right
 from weir import (
     BufferConfig,
     CogroupedKStream,

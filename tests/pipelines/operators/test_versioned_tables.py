@@ -1,4 +1,4 @@
-"""Versioned tables to the record (KIP-889, KIP-914) and joins as of a time that wait for it (KIP-923)."""
+"""Versioned tables, record by record (KIP-889, KIP-914), and joins as of a time that wait for it (KIP-923)."""
 
 from collections import defaultdict
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
-from tests.pipelines.operators.two_topics import CUTS, Event, assert_cuts_do_not_show, build, left, picked, run
+from tests.pipelines.operators.one_topic import Event
+from tests.pipelines.operators.two_topics import CUTS, assert_cuts_do_not_show, build, left, picked, run
 from weir import (
     Application,
     BufferConfig,
@@ -38,7 +39,7 @@ def rates_of(builder: StreamsBuilder, history: timedelta | None = HISTORY) -> KT
 
 @contextmanager
 def driven(program, history: timedelta | None = HISTORY):
-    """Pipes ``rates`` (a versioned table) and ``sales`` (a stream), the table ``out`` and the driver."""
+    """The topics ``rates`` (a versioned table) and ``sales`` (a stream), the table ``out`` and the driver."""
     builder = StreamsBuilder()
     rates = rates_of(builder, history)
     sales = builder.stream("sales", key=String("currency"), value=Int64("amount"))
@@ -53,7 +54,7 @@ def driven(program, history: timedelta | None = HISTORY):
 
 
 def pipe(topic, *records):
-    """Values of the key a by their times."""
+    """Pipe values of the key ``a`` with their times."""
     for value, time_ms in records:
         topic.pipe_input("a", value, timestamp_ms=time_ms)
 
@@ -62,7 +63,7 @@ def joined(out):
     return [(row["amount"], row["rate"]) for row in out.read_rows()]
 
 
-def test_a_record_meets_the_row_that_held_at_its_own_time():
+def test_a_record_joins_the_row_that_was_valid_at_its_own_time():
     with driven(lambda sales, rates: sales.left_join(rates)) as (rates, sales, out, _):
         pipe(rates, (1, 10), (3, 30))
         pipe(sales, (100, 9), (101, 10), (102, 29), (103, 30), (104, 99))
@@ -82,7 +83,7 @@ def test_a_record_meets_the_row_that_held_at_its_own_time():
         ]
 
 
-def test_an_inner_join_drops_what_meets_no_row_of_its_time_and_updates_bring_nothing():
+def test_an_inner_join_drops_records_without_a_row_at_their_time_and_updates_produce_nothing():
     with driven(lambda sales, rates: sales.join(rates)) as (rates, sales, out, _):
         pipe(sales, (100, 9))
         pipe(rates, (1, 10), (2, 5))
@@ -93,7 +94,7 @@ def test_an_inner_join_drops_what_meets_no_row_of_its_time_and_updates_bring_not
         ]
 
 
-def test_beyond_the_history_only_a_row_that_is_still_the_newest_is_met():
+def test_beyond_the_history_only_a_row_that_is_still_the_newest_is_found():
     with driven(lambda sales, rates: sales.left_join(rates)) as (rates, sales, out, _):
         pipe(rates, (1, 10), (2, 20))
         rates.pipe_input("b", 7, timestamp_ms=115)
@@ -113,7 +114,7 @@ def test_a_row_older_than_the_history_is_neither_kept_nor_forwarded_but_counted(
         assert drops["late-record-drop-total"] == 0
 
 
-def test_to_stream_has_every_record_and_the_tables_output_its_newest_rows():
+def test_to_stream_has_every_record_and_the_output_table_only_newest_rows():
     with driven(lambda sales, rates: rates.to_stream()) as (rates, _, out, driver):
         pipe(rates, (3, 30), (1, 10), (4, 30), (None, 20))
         assert [(r.row["rate"], r.is_deleted) for r in out.read_records()] == [
@@ -140,7 +141,7 @@ def test_filters_and_mappings_of_a_versioned_table_are_versioned_too():
         assert joined(out) == [(100, 20), (101, None), (102, 30)]
 
 
-def test_a_filter_forwards_tombstones_of_what_never_passed_and_out_of_order_ones():
+def test_a_filter_forwards_tombstones_for_rows_that_never_passed_and_out_of_order_ones():
     with driven(lambda sales, rates: rates.filter(col("rate") > 1).to_stream()) as (rates, _, out, _):
         pipe(rates, (1, 30), (1, 40), (0, 20), (2, 10))
         assert [(r.row["rate"], r.is_deleted) for r in out.read_records()] == [
@@ -152,7 +153,7 @@ def test_a_filter_forwards_tombstones_of_what_never_passed_and_out_of_order_ones
 
 
 @pytest.mark.parametrize("join", ["join", "left_join", "outer_join"])
-def test_updates_out_of_order_bring_nothing_to_a_join_of_tables_and_are_not_met(join):
+def test_out_of_order_updates_have_no_effect_on_a_join_of_tables(join):
     def program(sales, rates):
         return getattr(rates, join)(sales.to_table("sold", history_retention=HISTORY)).to_stream()
 
@@ -179,7 +180,7 @@ def test_a_join_of_versioned_tables_is_not_versioned():
         assert joined(out) == [(100, 3)]
 
 
-def test_a_grouped_table_counts_the_newest_rows_alone():
+def test_a_grouped_table_counts_only_the_newest_rows():
     def program(sales, rates):
         return rates.group_by("rate").agg("groups", n=Count(), total=Sum("rate")).to_stream()
 
@@ -193,7 +194,7 @@ def graced(grace: int, join: str = "join"):
     return lambda sales, rates: getattr(sales, join)(rates, grace=ms(grace), store="waiting")
 
 
-def test_with_a_grace_records_wait_and_join_in_the_order_of_their_time():
+def test_with_a_grace_records_wait_and_join_in_the_order_of_their_timestamps():
     with driven(graced(10)) as (rates, sales, out, driver):
         pipe(rates, (1, 0), (3, 30))
         pipe(sales, (100, 25), (101, 20), (102, 29))
@@ -206,7 +207,7 @@ def test_with_a_grace_records_wait_and_join_in_the_order_of_their_time():
         assert joined(out) == [(102, 2), (103, 3)]
 
 
-def test_records_of_one_key_and_time_all_wait_and_go_in_the_order_of_arrival():
+def test_records_of_one_key_and_time_all_wait_and_leave_in_order_of_arrival():
     with driven(graced(10)) as (rates, sales, out, _):
         pipe(rates, (1, 0))
         pipe(sales, (100, 20), (101, 20), (100, 20), (102, 30))
@@ -222,7 +223,7 @@ def test_records_wait_under_keys_of_any_length():
         assert joined(out) == [(100, 1), (101, None)]
 
 
-def test_a_record_beyond_the_grace_joins_at_once_and_one_at_its_edge_goes_with_what_is_due():
+def test_a_record_beyond_the_grace_joins_at_once_and_one_at_its_edge_leaves_with_those_due():
     with driven(graced(10)) as (rates, sales, out, _):
         pipe(rates, (1, 0))
         pipe(sales, (100, 50), (101, 39))
@@ -231,7 +232,7 @@ def test_a_record_beyond_the_grace_joins_at_once_and_one_at_its_edge_goes_with_w
         assert joined(out) == [(102, 1)]
 
 
-def test_rows_keep_their_time_and_the_table_alone_lets_nothing_go():
+def test_rows_keep_their_time_and_the_table_alone_releases_nothing():
     with driven(graced(10)) as (rates, sales, out, _):
         pipe(sales, (100, 20))
         pipe(rates, (1, 0), (2, 90))
@@ -248,10 +249,10 @@ def test_without_key_or_value_nothing_waits(join, rows, null_keys):
         assert joined(out) == rows
         assert (driver.counts["null_keys"], driver.counts["null_values"]) == (null_keys, 1)
         pipe(sales, (100, 20))
-        assert out.is_empty(), "their times are not those of the records that wait"
+        assert out.is_empty(), "their times do not move the stream time of waiting records"
 
 
-def test_silence_lets_waiting_records_go():
+def test_idle_input_releases_waiting_records():
     builder = StreamsBuilder()
     rates = rates_of(builder)
     builder.stream("sales", key=String("currency"), value=Int64("amount"), idle_after=ms(500)).left_join(
@@ -271,7 +272,7 @@ def test_silence_lets_waiting_records_go():
         assert [row["amount"] for row in out.read_rows()] == [0, 1, 2, 3], "long keys keep their order"
 
 
-def test_a_stream_with_a_new_key_waits_behind_its_repartition_and_the_buffer_stands_with_the_join():
+def test_a_stream_with_a_new_key_waits_after_its_repartition_in_the_node_of_the_join():
     builder = StreamsBuilder()
     rates = rates_of(builder)
     builder.stream("sales", key=String("shop"), value=Json(Event)).select_key(currency="word").left_join(
@@ -348,7 +349,7 @@ def joining(history=HISTORY, of=None, **options):
         ),
     ],
 )
-def test_what_does_not_go_with_a_versioned_table_is_refused_with_the_way_out(describe, message):
+def test_options_that_do_not_fit_a_versioned_table_are_refused_with_the_way_out(describe, message):
     with pytest.raises(TopologyError, match=message):
         describe()
 
@@ -375,7 +376,7 @@ PROGRAMS = {
     "join as of a time": lambda b: left(b).join(versioned(b)).to_delta("out"),
     "left join as of a time": lambda b: left(b).left_join(versioned(b)).to_delta("out"),
     "left join with a grace": lambda b: left(b).left_join(versioned(b), grace=ms(5), store="w").to_delta("out"),
-    "join with a grace of nothing": lambda b: left(b).join(versioned(b), grace=ms(0), store="w").to_delta("out"),
+    "join with a grace of zero": lambda b: left(b).join(versioned(b), grace=ms(0), store="w").to_delta("out"),
     "join with a filtered table, with a grace": lambda b: (
         left(b)
         .left_join(versioned(b).filter(col("amount") > 3).map_values(twice=col("amount") * 2), grace=ms(12), store="w")
@@ -428,7 +429,7 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts
 
 
 def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
-    """Key, value, the table's value and time of what a left join with a grace gives, one record after another."""
+    """Key, value, the table's value and time of each result of a left join with a grace, record by record."""
     versions, waiting, out = defaultdict(dict), [], []
     table_time = stream_time = -1
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from polars import col
 
-from tests.pipelines.operators.test_batches_equal_records import (
+from tests.pipelines.operators.one_topic import (
     ALL,
     CUTS,
     FINAL,
@@ -173,7 +173,7 @@ PROGRAMS: dict[str, Callable[[KStream], None]] = {
 
 
 def without_deleted(found: dict) -> dict:
-    """A tombstone of a session that came and went within a batch stands for nothing."""
+    """Without tombstones, since one may be of a session that opened and vanished within a batch."""
     return {
         **found,
         "facts": {table: [row for row in rows if not row["_deleted"]] for table, rows in found["facts"].items()},

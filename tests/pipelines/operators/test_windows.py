@@ -1,4 +1,4 @@
-"""Time windows, lateness and final results, to the record (Kafka Streams features, sections 4, 6 and 18)."""
+"""Time windows, lateness and final results, record by record (Kafka Streams features, sections 4, 6 and 18)."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -132,7 +132,7 @@ def test_a_suppression_swallows_tombstones():
         assert [row["user"] for row in out.read_rows()] == ["b"]
 
 
-def test_open_windows_can_be_read_and_go_when_they_close():
+def test_open_windows_can_be_read_until_they_close():
     with driven(lambda s: s.group_by_key().windowed_by(TEN_SECONDS).count("c").to_delta("out")) as (topic, _, driver):
         topic.pipe_input("a", Click("x"), timestamp_ms=1_000)
         topic.pipe_input("a", Click("x"), timestamp_ms=11_000)

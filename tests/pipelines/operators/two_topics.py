@@ -1,25 +1,18 @@
-"""Programs over the topics ``left`` and ``right``, run in batches over rows of both, however these are cut."""
+"""Programs over the topics ``left`` and ``right``, run over rows of both in batches of any cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import polars as pl
 from hypothesis import strategies as st
 
 from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
-
-
-@dataclass(frozen=True)
-class Event:
-    amount: int | None
-    word: str
-
 
 Row = tuple[str, str | None, int, tuple[int | None, str] | None]
 """Topic, key, time in ms, value."""
@@ -52,7 +45,7 @@ def build(program: Callable[[StreamsBuilder], None]) -> SubTopology:
 
 
 def picked(records: Sequence[Row], inputs: Sequence[str]) -> list[tuple[Row, int]]:
-    """Records with their offsets in the order in which a task takes them: always the oldest of the next in line."""
+    """Records with their offsets, in the order in which a task takes them: always the oldest of the next in line."""
     queues = {name: [row for row in records if row[0] == name] for name in inputs}
     positions = dict.fromkeys(inputs, 0)
     order = []
@@ -67,7 +60,7 @@ def picked(records: Sequence[Row], inputs: Sequence[str]) -> list[tuple[Row, int
 
 
 def frames(sub_topology: SubTopology, batch: Sequence[tuple[Row, int]]) -> dict[str, pl.DataFrame]:
-    """By topic, what its decoded source gives of the batch."""
+    """The batch as decoded frames by topic."""
     found = {}
     for source in sub_topology.sources:
         topic = source.topic
@@ -92,7 +85,7 @@ def frames(sub_topology: SubTopology, batch: Sequence[tuple[Row, int]]) -> dict[
 
 
 def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]]) -> dict:
-    """What is left and what went out after all batches: facts in order, of updates the newest a key."""
+    """State and outputs after all batches: facts in order; of updates, the newest per key."""
     processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
     counts: dict[str, int] = {}
     facts: dict[str, list[dict]] = {}
@@ -120,7 +113,7 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
 
 
 def assert_cuts_do_not_show(program: Callable[[StreamsBuilder], None], records: Sequence[Row], cuts: set[int]) -> None:
-    """Batches that end at ``cuts`` give what the records give one by one."""
+    """Assert that batches that end at ``cuts`` give what the records give one by one."""
     sub_topology = build(program)
     order = picked(records, sub_topology.inputs)
     if not order:

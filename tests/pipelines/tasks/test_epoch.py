@@ -1,4 +1,4 @@
-"""One epoch of one task under what may happen to it meanwhile: a twin that is quicker, a disk that fills."""
+"""One epoch of one task under interference: a twin that is quicker, a disk that fills up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def runner(place: Place, on_step=lambda name: None) -> EpochRunner:
 
 
 def test_a_task_whose_cancelled_twin_was_quicker_answers_with_the_twins_receipt(place):
-    """PROTOCOL 6 and 7: Spark's retry runs beside what it cancelled, with the same plan."""
+    """PROTOCOL 6 and 7: Spark's retry runs beside the task that it cancelled, with the same plan."""
     receipts = []
 
     def on_step(name):

@@ -1,25 +1,18 @@
-"""Metrics by Kafka Streams' names: what an epoch adds, and readings of the last minute."""
+"""Metrics under Kafka Streams' names: what an epoch adds, and readings of the last minute."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.test_batches_equal_records import frame
+from tests.pipelines.operators.one_topic import Event, frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.tasks.metrics import EpochMetrics, RunMetrics, Sensor
 from weir.pipelines.tasks.processor import TaskProcessor
 
 
-@dataclass(frozen=True)
-class Event:
-    amount: int | None
-    word: str
-
-
 def epochs(*batches):
-    """The outputs of a windowed count, final and at most one a user in 36 ms, over batches of records."""
+    """The outputs over batches of records: a final windowed count, and a count at most once per user in 36 ms."""
     builder = StreamsBuilder()
     events = builder.stream("events", key=String("user"), value=Json(Event))
     windows = TimeWindows.of_size_and_grace(timedelta(milliseconds=10), timedelta(milliseconds=4))
@@ -48,7 +41,7 @@ RECORDS = frame(
 )
 
 
-def test_lateness_is_behind_the_tasks_stream_time_over_all_records():
+def test_lateness_is_measured_against_the_tasks_stream_time_over_all_records():
     (output,) = epochs(RECORDS)
     assert (output.metrics.records, output.metrics.lateness_ms, output.metrics.max_lateness_ms) == (5, 23, 22)
 
@@ -105,7 +98,7 @@ def test_a_sensor_forgets_what_is_older_than_a_minute():
         "dead_letters",
     ],
 )
-def test_all_that_is_dropped_counts_as_a_dropped_record(count):
+def test_every_kind_of_drop_counts_as_a_dropped_record(count):
     metrics = RunMetrics(lambda: 0.0)
     metrics.epoch("0_0", EpochMetrics(), {"records_in": 9, count: 2, "rows_out": 7})
     assert {reading.name: reading.value for reading in metrics.readings()}["dropped-records-total"] == 2

@@ -1,4 +1,4 @@
-"""In which order a task takes the records of several inputs, and how far it may go while some have more to come."""
+"""The order in which a task takes the records of several inputs, and how far it may go while some are unfinished."""
 
 import polars as pl
 import pytest
@@ -15,7 +15,7 @@ def frame(times):
 
 
 def picked(queues):
-    """Names and positions, always the oldest of the next in line, the first queue at equal times."""
+    """Names and positions in order: always the oldest of the next in line, and of the first queue at equal times."""
     order, positions = [], dict.fromkeys(queues, 0)
     while waiting := [name for name, times in queues.items() if positions[name] < len(times)]:
         name = min(waiting, key=lambda name: queues[name][positions[name]])

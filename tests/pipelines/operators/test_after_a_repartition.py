@@ -1,7 +1,7 @@
-"""Behind a repartition rows of several tasks meet, in an order that depends on how epochs were cut.
+"""After a repartition rows of several tasks meet, in an order that depends on how epochs were cut.
 
-Whatever the cut, results that do not depend on order are the same; and where lateness decides, each record is either in
-its window or late for it, never both, never neither.
+Whatever the cut, results that do not depend on order are the same. Where lateness matters, each record is either in its
+window or late for it, never both and never neither.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Event:
 Record = tuple[int, int, str]
 """Time in ms, amount, and the word that becomes the key."""
 Epochs = list[tuple[list[Record], ...]]
-"""By epoch, what it takes of each partition."""
+"""For each epoch, the records that it takes from each partition."""
 
 RECORDS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40), st.sampled_from("xyz")), max_size=15)
 CUTS = st.lists(st.integers(0, 15), max_size=4)
@@ -76,21 +76,20 @@ def build(program: Callable[[KGroupedStream], KTable]) -> Topology:
 
 @dataclass
 class Outcome:
-    """What went out after all epochs and the end of the input."""
+    """The output after all epochs and the end of the input."""
 
     tables: dict[str, list[dict]] = field(default_factory=lambda: defaultdict(list))
     late_records: int = 0
 
     def newest(self) -> dict[tuple, dict]:
-        """The rows of ``out`` that stand, by key and window."""
+        """The current rows of ``out``, by key and window."""
         found = {(row["word"], row.get("window_start"), row.get("window_end")): row for row in self.tables["out"]}
         return {key: row for key, row in found.items() if not row["_deleted"]}
 
 
 def run(topology: Topology, epochs: Epochs) -> Outcome:
-    """Each epoch runs the tasks of both sub-topologies; rows between them go as their blobs do."""
-    before, behind = topology.sub_topologies
-    sources, targets = TaskProcessor(before), TaskProcessor(behind)
+    """Run the tasks of both sub-topologies in each epoch; rows between them are ordered as blobs are."""
+    sources, targets = (TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies)
     sessions, clocks = [MemorySession() for _ in range(PARTITIONS)], [dict[str, int]() for _ in range(PARTITIONS)]
     offsets, outcome = Counter[int](), Outcome()
     for pieces in [*epochs, None]:
@@ -172,7 +171,7 @@ def test_results_that_do_not_depend_on_order_are_the_same_however_epochs_were_cu
     assert [without_place(row) for row in ordered(one)] == [without_place(row) for row in ordered(other)]
     assert one.late_records == other.late_records == 0
     counted = Counter(word for records in partitions for _, _, word in records)
-    if name != "windows open to all":  # which hold a record several times
+    if name != "windows open to all":  # which contain each record several times
         assert Counter({word: sum(row["n"] for row in rows) for word, rows in by_word(one).items()}) == counted
 
 
@@ -252,8 +251,8 @@ def test_each_record_is_in_a_session_or_late(is_final, partitions, schedule):
     assert found == Counter(word for records in partitions for _, _, word in records)
 
 
-def test_the_same_record_is_late_or_not_by_how_epochs_were_cut():
-    """A partition that is read ahead of the other closes the windows of both."""
+def test_whether_a_record_is_late_may_depend_on_how_epochs_were_cut():
+    """A partition that is read ahead of the other closes windows for both."""
     topology = build(lambda grouped: kept(grouped, TUMBLING))
     early, ahead = [(1, 7, "x")], [(40, 1, "x")]
     together = run(topology, [(early, ahead)])

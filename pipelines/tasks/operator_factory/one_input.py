@@ -1,14 +1,15 @@
-"""What executes a node with one parent, or with none."""
+"""Makes the operators of nodes with one parent or none."""
 
 from __future__ import annotations
 
 from weir.pipelines.operators.aggregation import Aggregation, WindowedAggregation
 from weir.pipelines.operators.branching import Branch, Split
-from weir.pipelines.operators.changes import ChangeAggregation
+from weir.pipelines.operators.changes import ChangeAggregation, SelectChanges
 from weir.pipelines.operators.data_windows import DataWindowedAggregation
 from weir.pipelines.operators.epoch import Operator
 from weir.pipelines.operators.final_results import FinalResults
 from weir.pipelines.operators.functions import UserFunction
+from weir.pipelines.operators.global_join import GlobalTableJoin
 from weir.pipelines.operators.join_buffer import JoinBuffer
 from weir.pipelines.operators.mapping import FlatMapValues, MapColumns, MapPairs, PairExpressions, SelectKey
 from weir.pipelines.operators.session_windows import SessionWindows
@@ -17,7 +18,9 @@ from weir.pipelines.operators.stateless import Filter, MapValues, Peek
 from weir.pipelines.operators.suppress import Suppression
 from weir.pipelines.operators.tables import Materialization, VersionedMaterialization
 from weir.pipelines.operators.windows import TimeWindows, UnlimitedWindows
-from weir.pipelines.tasks.several import changes_of, cogroup_of, newest_rows_of, subscriptions_of
+from weir.pipelines.tasks.operator_factory.foreign_keys import subscription_send_of
+from weir.pipelines.tasks.operator_factory.several_inputs import cogroup_of
+from weir.pipelines.tasks.operator_factory.table_views import newest_rows_of, view_of
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import SubscriptionSendNode
 from weir.pipelines.topology.global_tables import GlobalJoinNode
@@ -43,11 +46,12 @@ from weir.pipelines.topology.nodes import (
 )
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeSelectNode
 from weir.pipelines.topology.updates import forwards_final, keeps_every_update
+from weir.state.engine.contract import StateView
 from weir.state.types import StoreKind, StoreSpec
 
 
 def operator_of(node: Node) -> Operator | None:
-    """What executes ``node``; None where rows pass as they are."""
+    """The operator of ``node``; None where rows pass unchanged."""
     record = node.parents[0].record if node.parents else node.record
     match node:
         case FilterNode():
@@ -94,9 +98,9 @@ def operator_of(node: Node) -> Operator | None:
         case BranchNode():
             return Branch(node.index)
         case ChangeSelectNode():
-            return changes_of(node, operator_of)
+            return _select_changes_of(node)
         case SubscriptionSendNode():
-            return subscriptions_of(node, operator_of)
+            return subscription_send_of(node, operator_of)
         case ChangeAggregateNode():
             return ChangeAggregation(store=node.store, fold=node.fold, every_update=keeps_every_update(node))
         case CogroupNode():
@@ -145,3 +149,25 @@ def operator_of(node: Node) -> Operator | None:
         ):
             return None
     raise TypeError(f"{node.name} is a {type(node).__name__}, which no operator executes")
+
+
+def global_join_of(node: GlobalJoinNode, rows: StateView | None) -> GlobalTableJoin:
+    """The operator that looks rows up in a global table; ``rows`` holds those of all global tables."""
+    assert rows is not None
+    record = node.parent.record
+    selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.selected.key)
+    return GlobalTableJoin(
+        store=node.table.store, rows=rows, selector=selector, joiner=node.joiner, is_left=node.is_left
+    )
+
+
+def _select_changes_of(node: ChangeSelectNode) -> SelectChanges:
+    record = node.parent.record
+    selector = SelectKey(selector=node.selector, key=record.key_type, value=record.value, result=node.record.key)
+    return SelectChanges(
+        table=view_of(node.parent, operator_of),
+        table_key=tuple(record.key_columns),
+        selector=selector,
+        newest=newest_rows_of(node.parent, operator_of),
+        clock=node.name,
+    )

@@ -1,4 +1,4 @@
-"""What silence means for a node: when the wall clock moves its stream time on, and what it then follows."""
+"""What idle input means for a node: when the wall clock advances its stream time, and what it then follows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNo
 
 
 def idle_after_ms(node: Node) -> int | None:
-    """After how much silence the wall clock moves the node's stream time on; None for never.
+    """How long the node's input must be idle before the wall clock advances its stream time; None for never.
 
-    The shortest of what the node says and the suppressions that wait for its windows, which follow it; where none says
-    anything, the longest of what the topics upstream say.
+    The shortest time set by the node and by the suppressions that wait for its windows, which follow it; if none sets
+    one, the longest set by the topics upstream.
     """
     own = [node.idle_after_ms] if isinstance(node, (AggregateNode, SuppressNode)) else []
     if isinstance(node, AggregateNode):
@@ -21,10 +21,10 @@ def idle_after_ms(node: Node) -> int | None:
     return min(asked) if asked else max(upstream, default=None)
 
 
-def followed_in_silence(node: Node) -> AggregateNode | None:
-    """The aggregation whose stream time a suppression of final results takes over in silence.
+def followed_while_idle(node: Node) -> AggregateNode | None:
+    """The aggregation whose stream time a suppression of final results follows while its input is idle.
 
-    A count of its own would let a window go that the aggregation still changes, and so twice.
+    With idle time of its own, it could forward a window that the aggregation still changes, and so forward it twice.
     """
     if not (isinstance(node, SuppressNode) and node.is_final):
         return None

@@ -1,0 +1,69 @@
+"""How operators look tables up: in the store that keeps a table, through the filters and mappings after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.pipelines.operators.epoch import Operator
+from weir.pipelines.operators.table_table_join import JoinedSide, JoinedTable
+from weir.pipelines.operators.table_view import DerivedTable, StoredTable, TableView
+from weir.pipelines.operators.versioned import NewestRows, VersionedTable
+from weir.pipelines.topology.arrival import is_written_first
+from weir.pipelines.topology.joins import TableTableJoinNode, bases, is_filtered, versioned_store
+from weir.pipelines.topology.nodes import AggregateNode, FilterNode, MapValuesNode, Node, TableNode
+from weir.state.types import StoreKind, StoreSpec
+
+Operators = Callable[[Node], Operator | None]
+"""The operators of nodes with one parent."""
+
+
+def view_of(table: Node, operators: Operators) -> TableView:
+    """How ``table`` is looked up by key."""
+    match table:
+        case TableNode(store=StoreSpec(kind=StoreKind.VERSIONED)):
+            return VersionedTable(table.store)
+        case TableNode():
+            return StoredTable(table.store)
+        case AggregateNode():
+            return StoredTable(table.store, table.fold.finish)
+        case TableTableJoinNode():
+            left, right = sides_of(table, operators)
+            return JoinedTable(left=left, right=right, joiner=table.joiner, kind=table.kind)
+        case FilterNode() | MapValuesNode() if (operator := operators(table)) is not None:
+            return DerivedTable(view_of(table.parent, operators), operator)
+    raise TypeError(f"{table.name} is a {type(table).__name__}, which cannot be looked up")
+
+
+def newest_rows_of(table: Node, operators: Operators) -> NewestRows | None:
+    """What drops the out-of-order updates of a versioned table; None for other tables."""
+    if versioned_store(table) is None:
+        return None
+    return NewestRows(table=view_of(table, operators), key=tuple(table.record.key_columns))
+
+
+def sides_of(node: TableTableJoinNode, operators: Operators) -> list[JoinedSide]:
+    """The left and the right side of a table-table join."""
+    (left, right) = node.parents
+    return [
+        JoinedSide(
+            table=view_of(table, operators),
+            key=tuple(table.record.key_columns),
+            is_written_first=all(is_written_first(base, other, node) for base in bases(table)),
+            newest=newest_rows_of(table, operators),
+            drops_no_ops=is_filtered(table)
+            and versioned_store(table) is None
+            and (node.kind == "outer" or (node.kind == "left" and table is left)),
+        )
+        for table, other in ((left, right), (right, left))
+    ]
+
+
+def foreign_key_side_of(table: Node, operators: Operators) -> JoinedSide:
+    """A side of a foreign-key join, where no record updates both tables at once."""
+    return JoinedSide(
+        table=view_of(table, operators),
+        key=tuple(table.record.key_columns),
+        is_written_first=True,
+        newest=newest_rows_of(table, operators),
+        drops_no_ops=False,
+    )
