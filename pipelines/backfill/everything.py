@@ -17,7 +17,6 @@ import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import UnknownBackfillError
-from weir.pipelines.backfill.ranges import TopicPartition
 from weir.pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
 from weir.pipelines.backfill.swap import reason_of, standing_parts
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -30,7 +29,7 @@ from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId
+from weir.state.types import FileEntry, StateId, TopicPartition
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:

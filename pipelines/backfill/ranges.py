@@ -9,8 +9,8 @@ from typing import Protocol
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
 from weir.state.commit.record import CommitRecord
+from weir.state.types import TopicPartition
 
-TopicPartition = tuple[str, int]
 Ranges = dict[str, dict[int, tuple[int, int]]]
 """Topic to partition to ``[start, end)``."""
 

@@ -16,13 +16,13 @@ import polars as pl
 from weir.pipelines.application import Application
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
-from weir.pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
+from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
 from weir.pipelines.migrate.outputs import output_rows
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.source import RAW_SCHEMA, RawRecords
 from weir.pipelines.topology import SubTopology
 from weir.pipelines.topology.nodes import AggregateNode
-from weir.state.types import StoreSpec, TableSpec, TaskId
+from weir.state.types import StoreSpec, TableSpec, TaskId, TopicPartition
 
 BATCH_BYTES = 16 << 20
 HELD_ROWS = 1_000_000

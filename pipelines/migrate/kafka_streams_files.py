@@ -12,7 +12,7 @@ from pathlib import Path
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
 from weir.state.errors import PositionsFileError
 from weir.state.stores import positions_file
-from weir.state.stores.positions_file import TopicPartition
+from weir.state.types import TopicPartition
 
 CHECKPOINT = ".checkpoint"
 

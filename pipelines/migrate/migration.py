@@ -25,9 +25,8 @@ from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
-from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId
+from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId, TopicPartition
 
-TopicPartition = tuple[str, int]
 EPOCH = 1
 """Of the first commit."""
 _TIME = pl.Datetime("ms", "UTC")

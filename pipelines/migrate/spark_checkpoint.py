@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
+from weir.state.types import TopicPartition
 
-TopicPartition = tuple[str, int]
 VERSIONS = ("v1", "v2")
 _NO_OFFSET = "-"
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from weir.infra.kafka.admin import KafkaAdminError
 from weir.pipelines.spark.afterwards import Afterwards
-from weir.pipelines.spark.planner import TopicPartition
+from weir.state.types import TopicPartition
 
 
 class Groups(Protocol):

@@ -151,4 +151,5 @@ def load_step_hook(reference: str | None) -> Callable[[str], None]:
     if reference is None:
         return lambda name: None
     module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
+    hook: Callable[[str], None] = getattr(importlib.import_module(module), name)
+    return hook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -16,10 +16,10 @@ from weir.pipelines.backfill.begin import begin_everything, begin_from_files, be
 from weir.pipelines.backfill.files import SliceReader, write_slice
 from weir.pipelines.backfill.ranges import Ranges, whole_ranges
 from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
-from weir.pipelines.spark.planner import TopicPartition
-from weir.pipelines.tasks.epoch import TaskSettings
+from weir.pipelines.spark.backfill import FixedRanges
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
+from weir.state.types import TopicPartition
 
 
 @dataclass
@@ -65,11 +65,11 @@ class RangedTopics(Topics):
 
     ranges: Ranges = field(default_factory=dict)
 
-    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return FixedRanges(self.ranges).beginning_offsets(partitions)
 
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return FixedRanges(self.ranges).end_offsets(partitions)
 
 
 @dataclass
@@ -93,13 +93,8 @@ class ShadowPlace(Place):
         return self.shadow.warehouse
 
     @property
-    def settings(self) -> TaskSettings:
-        counts = self.application.topology.partition_counts(self.topics.partition_counts())
-        return TaskSettings(
-            application_folder=str(self.shadow.folder),
-            state_folder=str(self.shadow.state_folder),
-            partition_counts=counts,
-        )
+    def state_folder(self) -> Path:
+        return self.shadow.state_folder
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:

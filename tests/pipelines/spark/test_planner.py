@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.pipelines.spark.planner import Limits, Task, aligned_until, partition_lag, plan_task, total_lag
+from weir.pipelines.spark.planner import Limits, aligned_until, partition_lag, plan_task, total_lag
+from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.types import BlobRef, FileEntry, StateId, TaskId
 

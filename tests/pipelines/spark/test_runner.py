@@ -13,7 +13,7 @@ from tests.pipelines.spark.test_topology_change import program as changed
 from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.settings import Settings
-from weir.pipelines.spark import runner
+from weir.pipelines.spark import brokers, runner
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.state.errors import TableSchemaError
 
@@ -24,8 +24,8 @@ REFERENCE = "tests.integration.applications:reads_nowhere"
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "FIRST_ANSWER_LIMIT_S", 0.2)
-    monkeypatch.setattr(runner, "ANSWER_LIMIT_S", 0.05)
-    monkeypatch.setattr(runner, "RETRY_S", 0.01)
+    monkeypatch.setattr(brokers, "ANSWER_LIMIT_S", 0.05)
+    monkeypatch.setattr(brokers, "RETRY_S", 0.01)
     return Settings(dir=tmp_path, bootstrap_servers=NOBODY)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark import driver as module
-from weir.pipelines.spark import restore as restores
+from weir.pipelines.spark import restore_jobs
 from weir.state.changelog import snapshot as snapshot_module
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
 from weir.state.commit.protocol import newest_commit
@@ -143,13 +143,13 @@ def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
 def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(shop, monkeypatch):
     shop.run()
     shop.lose("0_1")
-    task_rows, calls = restores.task_rows, []
+    task_rows, calls = restore_jobs.task_rows, []
 
     def wrong_at_first(positions, clocks):
         calls.append(positions)
         return task_rows({"sales": {1: 7}} if len(calls) == 1 else positions, clocks)
 
-    monkeypatch.setattr(restores, "task_rows", wrong_at_first)
+    monkeypatch.setattr(restore_jobs, "task_rows", wrong_at_first)
     shop.topics.rows["sales", 1] += sales(30, 1)
     shop.run()
     assert [done.source.split()[0] for done in shop.restores.done] == ["snapshot", "changelog"]

@@ -15,7 +15,7 @@ from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.errors import OffsetsLostError, RestoreFailedError
-from weir.pipelines.spark.restore import Restored, RestoreRequest, read_progress, restore
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, read_progress, restore
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import FencedError
@@ -190,7 +190,7 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
 @pytest.mark.slow
 def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
     place.run()
-    monkeypatch.setattr("weir.pipelines.spark.restore.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("weir.pipelines.spark.restore_jobs.TELL_EVERY_S", 0.0)
     rows, told, bulk_load = [], [], TaskStore.bulk_load
 
     def load_and_look(store, *args, **kwargs):
@@ -217,7 +217,7 @@ def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatc
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
     place.desk.report = lambda progress, tasks, ends: rows.extend(
-        ControlPanel(None, {task.id: 0 for task in tasks})._row(task, ends, is_paused=False) for task in tasks
+        ControlPanel(None, slots=1)._row(task, ends, is_paused=False) for task in tasks
     )
     place.topics.rows["sales", 0] += sales(30, 0)
     place.run()
@@ -315,5 +315,5 @@ def test_restores_of_one_task_in_one_epoch_build_instances_of_different_names(pl
         place.desk.ask("restore", task="0_0")
         driver._answer_requests()
         names.update(request.instance for request in place.restores.waiting)
-        driver._take_up_restored()
+        driver._restores.take_up()
     assert len(names) == 2
