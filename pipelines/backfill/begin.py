@@ -10,7 +10,6 @@ from weir.pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError,
 from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.ranges import (
-    Cluster,
     committed,
     cut_of,
     kafka_ranges,
@@ -19,6 +18,7 @@ from weir.pipelines.backfill.ranges import (
     whole_ranges,
 )
 from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
+from weir.pipelines.cluster import Cluster, History
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.commit.protocol import newest_commit
@@ -30,7 +30,7 @@ def begin_from_kafka(
     application: Application,
     warehouse: Path,
     state_dir: Path,
-    cluster: Cluster,
+    cluster: History,
     days: Days,
     *,
     margin_ms: int | None = None,

@@ -3,32 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
-
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
+from weir.pipelines.cluster import Cluster, History
 from weir.state.commit.record import CommitRecord
-from weir.state.types import TopicPartition
 
 Ranges = dict[str, dict[int, tuple[int, int]]]
 """Topic to partition to ``[start, end)``."""
-
-
-class Cluster(Protocol):
-    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
-
-    def partition_counts(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Of those topics that exist."""
-        ...
-
-    def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
-        """The first offset of each whose record is of ``time_ms`` or later; None where there is none."""
-        ...
 
 
 def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecord:
@@ -68,7 +49,7 @@ def partitions_of(application: Application, cut: CommitRecord) -> Ranges:
     return ranges
 
 
-def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, from_ms: int) -> Ranges:
+def kafka_ranges(application: Application, cluster: History, cut: CommitRecord, from_ms: int) -> Ranges:
     """Of each topic partition that ``cut`` knows, the offsets from the first record at or after ``from_ms`` to the cut.
 
     The brokers know the records' own timestamps alone: where the program takes time from elsewhere, a topic is read

@@ -14,12 +14,13 @@ from typing import Protocol
 import polars as pl
 
 from weir.pipelines.application import Application
+from weir.pipelines.cluster import Groups
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
 from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
 from weir.pipelines.migrate.outputs import output_rows
 from weir.pipelines.operators.windows import TimeWindows
-from weir.pipelines.serdes.source import RAW_SCHEMA, RawRecords
+from weir.pipelines.serdes.source import RAW_SCHEMA, FetchedRecords
 from weir.pipelines.topology import SubTopology
 from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.types import StoreSpec, TableSpec, TaskId, TopicPartition
@@ -34,35 +35,12 @@ TRANSACTION_LIMIT_S = 30.0
 TRANSACTION_LOOK_S = 0.1
 
 
-class FetchedRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
-
-    @property
-    def next_offset(self) -> int: ...
-
-
-class Reader(Protocol):
+class ChangelogReader(Protocol):
     """Reads one topic partition, committed records only; ``weir.infra.kafka.reader.PartitionReader`` fits."""
 
     def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
 
     def close(self) -> None: ...
-
-
-class Cluster(Protocol):
-    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
-
-    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]: ...
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]: ...
-
-    def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
-
-    def group_members(self, group: str) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +49,8 @@ class KafkaStreamsApp:
 
     id: str
     application: Application
-    cluster: Cluster
-    reader: Callable[[str, int], Reader]
+    cluster: Groups
+    reader: Callable[[str, int], ChangelogReader]
     topic_counts: Mapping[str, int]
     """Partitions of the source topics."""
     serdes: Mapping[str, StoreSerdes] = field(default_factory=dict)
@@ -132,7 +110,7 @@ class KafkaStreamsApp:
             read_through=read_through,
         )
 
-    def _committed(self) -> dict[TopicPartition, int]:
+    def _committed(self) -> Mapping[TopicPartition, int]:
         """The group's offsets, which stand still while it has no members."""
         if members := self.cluster.group_members(self.id):
             raise MigrationError(
@@ -141,7 +119,9 @@ class KafkaStreamsApp:
             )
         return self.cluster.group_offsets(self.id)
 
-    def _ends(self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int) -> dict[TopicPartition, int]:
+    def _ends(
+        self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int
+    ) -> Mapping[TopicPartition, int]:
         """Up to where each partition of a store's changelog is read; a source topic, up to the group's position."""
         topic = self.changelogs.get(store.name, f"{self.id}-{store.name}-changelog")
         found = self.cluster.partition_counts([topic]).get(topic)
@@ -163,7 +143,7 @@ class KafkaStreamsApp:
             }
         return self._settled_ends(partitions)
 
-    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The ends of partitions that the application alone writes, once its last transaction has ended in each: a
         broker answers a commit before it has marked all that belongs to it."""
         until = time.monotonic() + TRANSACTION_LIMIT_S

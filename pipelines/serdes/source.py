@@ -30,6 +30,15 @@ class RawRecords(Protocol):
         ...
 
 
+class FetchedRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int:
+        """Past the records here and past the offsets that hold none."""
+        ...
+
+
 class DecodableSource(Protocol):
     """What decoding needs to know of a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""
 
