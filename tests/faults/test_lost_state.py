@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
+import lmdb
 import msgspec
 import pytest
 
@@ -157,8 +158,6 @@ def put(shop: Shop, key: bytes, value: bytes, *, state: StateId) -> None:
 
 
 def lose_rows(shop: Shop) -> None:
-    import lmdb
-
     with lmdb.open(str(shop.instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
         assert txn.delete(b"\x02shop-1", db=raw.open_db(b"sums", txn=txn))
 

@@ -16,6 +16,7 @@ from weir.pipelines.backfill.files import SliceReader
 from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.pipelines.serdes.source import RAW_SCHEMA
+from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows
 
 pytestmark = pytest.mark.slow
@@ -50,8 +51,6 @@ def test_files_that_end_with_the_last_window_of_the_days_give_what_the_live_run_
 
 
 def shadow_cut(place) -> int:
-    from weir.state.commit.protocol import newest_commit
-
     return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
 
 

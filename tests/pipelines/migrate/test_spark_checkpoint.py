@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from pyspark.sql import SparkSession
 
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
@@ -80,8 +81,6 @@ def test_a_folder_without_committed_kafka_offsets_is_refused(tmp_path, batches, 
 @pytest.mark.spark
 def test_the_layout_is_that_of_a_real_query(spark, tmp_path):
     """A query of this Spark writes the folder; the offsets of its source are then put in a Kafka source's place."""
-    from pyspark.sql import SparkSession
-
     query = (
         SparkSession(spark)
         .readStream.format("rate")

@@ -6,6 +6,7 @@ import logging
 from threading import Event
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
@@ -73,8 +74,6 @@ def test_every_commit_hands_its_positions_over(tmp_path):
 @pytest.mark.broker
 def test_a_real_group_has_the_positions(kafka_admin, topic):
     name = topic(partitions=2)
-    from confluent_kafka import Producer
-
     producer = Producer({"bootstrap.servers": kafka_admin.bootstrap_servers})
     for partition in (0, 1):
         producer.produce(name, b"x", partition=partition)

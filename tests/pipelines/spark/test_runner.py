@@ -8,8 +8,7 @@ from threading import Event
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, sales
-from tests.pipelines.spark.test_topology_change import program as changed
+from tests.pipelines.spark.sales import application, program, sales
 from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.settings import Settings
@@ -58,14 +57,14 @@ def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
 
 
 @pytest.mark.parametrize(
-    ("program", "refusal"), [({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)]
+    ("changes", "refusal"), [({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)]
 )
 def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_starts(
-    tmp_path, settings, monkeypatch, program, refusal
+    tmp_path, settings, monkeypatch, changes, refusal
 ):
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
-    monkeypatch.setattr(runner, "load_application", lambda reference: changed(**program))
+    monkeypatch.setattr(runner, "load_application", lambda reference: program(**changes))
     monkeypatch.setattr(runner.Brokers, "partition_counts", lambda *_: topics.partition_counts())
     monkeypatch.setattr(runner, "spark_context", lambda *_: pytest.fail("Spark starts"))
     with pytest.raises(refusal):
