@@ -43,10 +43,12 @@ class KafkaTopics:
         return self.admin.partition_counts(self.names)
 
     def end_offsets(self, partitions):
-        return self.admin.end_offsets(list(partitions))
+        return self.admin.end_offsets(partitions)
 
-    def start_offsets(self, partitions):
-        return self.admin.beginning_offsets(list(partitions))
+    def beginning_offsets(self, partitions):
+        return self.admin.beginning_offsets(partitions)
+
+    start_offsets = beginning_offsets
 
     def new_reader(self, topic, partition):
         return PartitionReader({"bootstrap.servers": self.admin.bootstrap_servers}, topic, partition)

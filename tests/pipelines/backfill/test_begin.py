@@ -83,7 +83,7 @@ def test_windows_and_facts_belong_to_days_and_what_knows_earlier_days_does_not()
         DayOutput(table="by_visit", column="window_start"),
     )
     assert outputs.left_out.keys() == {"by_ever", "running", "changes"}
-    assert "'totals', which holds what came before" in outputs.left_out["changes"]
+    assert "'totals'" in outputs.left_out["changes"]
     assert outputs.look_back_ms >= 4 * 3_600_000
 
 
@@ -120,10 +120,10 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
     builder, stream = clicks()
     stream.to_delta("facts")
     program = application(builder)
-    with pytest.raises(NoCutError, match="it has committed nothing; run it first"):
+    with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begin_from_kafka(program, tmp_path, tmp_path, Cluster(topics), DAYS)
     blob = BlobRef(source="a", target="b", edge="e", state=StateId(1, 7), path="p", rows=1, size_bytes=1)
-    with pytest.raises(NoCutError, match="wait for tasks that restore; try again"):
+    with pytest.raises(NoCutError, match=r"tasks that restore; try again.*weir status"):
         cut_of(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
@@ -138,7 +138,7 @@ def test_a_global_table_is_of_now_and_refused_before_anything_is_made(tmp_path, 
         lambda: begin_everything(program, tmp_path, tmp_path, cluster),
         lambda: begin_from_kafka(program, tmp_path, tmp_path, cluster, DAYS),
     ):
-        with pytest.raises(GlobalTablesError, match="global table 'names', which has its topic's rows of now"):
+        with pytest.raises(GlobalTablesError, match=r"global table 'names'.*make it a table"):
             begin()
     assert not list(tmp_path.iterdir())
 
@@ -194,14 +194,16 @@ def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, top
     assert "1970-01-06 to 1970-01-07" in command(settings, "list", "clicking").stdout
     assert command(settings, "discard", "clicking", shadow.id).exit_code == 0
     assert states(settings) == []
-    assert "there is none" in command(settings, "swap", "clicking", shadow.id).stderr
+    assert f"backfill {shadow.id!r} of 'clicking'" in command(settings, "swap", "clicking", shadow.id).stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["../_commits", "..", ".", "nothing"])
 def test_only_backfills_can_be_discarded(settings, topics, name):
     begun(settings, topics)
-    assert "there is none" in command(settings, "discard", "clicking", name).stderr
+    refused = command(settings, "discard", "clicking", name).stderr
+    assert f"backfill {name!r} of 'clicking'" in refused
+    assert "`weir backfill list` shows all" in refused
     assert (settings.warehouse / "clicking" / "_commits").exists()
     assert len(states(settings)) == 1
 
@@ -228,15 +230,17 @@ def test_days_that_end_before_they_begin_are_refused(settings):
 
 
 @pytest.mark.parametrize(
-    ("days", "message"),
+    ("days", "facts"),
     [
-        (["2024-02-30"], "FIRST is a day, as 2013-01-08, and '2024-02-30' is none"),
-        (["2024-05-03", "tomorrow"], "END is a day, as 2013-01-08, and 'tomorrow' is none"),
+        (["2024-02-30"], ("FIRST", "2013-01-08", "'2024-02-30'")),
+        (["2024-05-03", "tomorrow"], ("END", "2013-01-08", "'tomorrow'")),
     ],
 )
-def test_what_is_no_day_is_refused_in_one_sentence(settings, days, message):
+def test_an_invalid_day_is_refused_in_one_sentence_that_shows_a_valid_one(settings, days, facts):
     refused = command(settings, "run", "clicking", *days)
-    assert refused.stderr.strip() == f"weir: {message}"
+    [sentence] = refused.stderr.strip().splitlines()
+    assert sentence.startswith("weir: ")
+    assert all(fact in sentence for fact in facts)
     assert refused.exit_code == 1
 
 

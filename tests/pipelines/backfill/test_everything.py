@@ -210,7 +210,7 @@ def test_the_live_run_goes_on_beside_the_backfill_which_reads_on_before_the_swap
     live = newest_commit(place.warehouse, "sensors")
     assert is_behind(mended, live, newest_commit(shadow.warehouse, shadow.id))
     before = contents(place)
-    with pytest.raises(SwapRefusedError, match=r"stands at offset \d+ of topic 'readings', .* swap it again"):
+    with pytest.raises(SwapRefusedError, match=r"at offset \d+ of topic 'readings', partition \d.* swap it again"):
         swap(place, shadow)
     assert_same(contents(place), before)
     with pytest.raises(KilledError):
@@ -268,7 +268,7 @@ def test_a_backfill_of_days_from_before_is_refused_and_one_from_after_is_not(pla
     of_days = made(place, DAYS, mended)
     prepare(of_days)
     swap(place, shadow)
-    with pytest.raises(SwapRefusedError, match="has replaced some of its days since it began; run it again"):
+    with pytest.raises(SwapRefusedError, match=r"replaced some of its days.*run it again"):
         swap_at_rest(place.warehouse, mended, of_days.id)
     place.application = mended
     place.run()
@@ -390,7 +390,7 @@ def test_another_topology_takes_over_with_its_state_and_its_topics(place, shadow
         assert output(place, table).height >= rows.height, "what the program has no more stays"
     for store in ("by_kind", "by_hour"):
         assert read_table(place.warehouse / "sensors" / "_changelog" / store).is_empty()
-    with pytest.raises(SwapRefusedError, match="the program has another topology now than the one that made it"):
+    with pytest.raises(SwapRefusedError, match=r"topology is not the one that made it.*run the backfill again"):
         swap(place, shadow, program=GROWN)
 
 
@@ -405,7 +405,7 @@ def test_what_cannot_be_computed_anew_from_the_beginning_does_not_begin(place, t
     ).to_delta("totals")
     with pytest.raises(TableSchemaError, match="write to a table of another name"):
         begun_whole(place, Application("sensors", builder))
-    with pytest.raises(NoCutError, match="it has committed nothing; run it first"):
+    with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begun_whole(replace(place, folder=tmp_path / "empty"))
 
 
@@ -415,7 +415,7 @@ def test_only_a_backfill_that_is_there_and_complete_is_swapped_in(place, shadow)
     with pytest.raises(KilledError):
         run_shadow(place, broken_off, on_step=dying_at("settled", 2))
     for unknown in (broken_off, replace(shadow, id="everything-000000")):
-        with pytest.raises(UnknownBackfillError, match=r"there is none .* or it is not complete"):
+        with pytest.raises(UnknownBackfillError, match=r"is not complete.*weir backfill list"):
             swap(place, unknown, program=place.application)
         assert not (shadow.warehouse / "everything-000000").exists()
     assert_same(contents(place), before)

@@ -42,8 +42,8 @@ def test_a_restore_can_be_asked_for_and_an_unknown_task_is_named(place):
     good, bad = place.desk.ask("restore", task="0_0"), place.desk.ask("restore", task="7_7")
     place.topics.rows["sales", 0] += sales(20, 0)
     place.run()
-    assert place.desk.answers[good] == ("task 0_0 restores", False)
-    assert place.desk.answers[bad] == ("there is no task '7_7'; tasks are 0_0, 0_1", True)
+    assert place.desk.answers[good] == ("task 0_0 is restoring", False)
+    assert place.desk.answers[bad] == ("there is no task '7_7'; the tasks are 0_0, 0_1", True)
     assert totals(place) == expected(place)
 
 
