@@ -24,7 +24,7 @@ from weir.state.types import TopicPartition
 
 @dataclass
 class Cluster:
-    """Topics in memory as a backfill asks of them; ``oldest`` is where retention has got to."""
+    """Topics in memory, as a backfill asks about them; ``oldest`` is the first offset that retention has kept."""
 
     topics: Topics
     oldest: int = 0
@@ -53,7 +53,7 @@ class Cluster:
 
 
 def copied(template: Place, folder: Path) -> Place:
-    """The place with all it has on disk, in a folder of its own, and its topics."""
+    """A copy of the place in a folder of its own, with everything on disk and its topics."""
     subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", folder], check=True)  # stores are sparse
     topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
     return replace(template, folder=folder, desk=Desk(), topics=topics)
@@ -74,7 +74,7 @@ class RangedTopics(Topics):
 
 @dataclass
 class Slices(RangedTopics):
-    """What was written of files in the place of topics."""
+    """Slices of files instead of topics."""
 
     folder: Path = Path()
 
@@ -98,7 +98,7 @@ class ShadowPlace(Place):
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
-    """A shadow of the place's application, or of another program of it, that has not run."""
+    """A shadow of the place's application, or of another program for it, that has not run."""
     return begin_from_kafka(
         program or place.application, place.warehouse, place.folder / "shadows", Cluster(place.topics), days, **options
     )
@@ -146,7 +146,7 @@ def made(place: Place, days: Days, program: Application | None = None, **options
 
 
 def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
-    """A complete backfill over a table or files in the place of the topic ``readings``."""
+    """A complete backfill over a table or files instead of the topic ``readings``."""
     shadow = begin_from_files(
         place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)}, days, **options
     )
@@ -172,7 +172,7 @@ def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
 
 
 def output(place: Place, table: str) -> pl.DataFrame:
-    """The rows that stand, sorted, without what commits add."""
+    """The current rows, sorted, without the columns that commits add."""
     rows = read_table(place.warehouse / place.application.id / table)
     rows = rows.drop("_epoch", "_seq", "_deleted")
     return rows.sort(rows.columns)

@@ -1,4 +1,4 @@
-"""What a backfill swaps and leaves out, where it reads, when it does not begin, and what the commands show of it."""
+"""What a backfill swaps and leaves out, what it reads, when it is refused, and what the commands show."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def cut(**fields) -> CommitRecord:
 
 @pytest.fixture
 def topics() -> Topics:
-    """A record a day, from the second day of all on."""
+    """One record per day, beginning with the second day."""
     return Topics({("clicks", 0): [(b"ann", b"1", (1 + number) * DAY_MS) for number in range(12)]})
 
 
-def test_windows_and_facts_belong_to_days_and_what_knows_earlier_days_does_not():
+def test_windows_and_facts_belong_to_days_and_outputs_that_include_earlier_days_do_not():
     builder, stream = clicks()
     grouped = stream.group_by_key()
     stream.to_delta("facts")
@@ -93,7 +93,7 @@ def test_it_reads_from_the_first_record_of_the_days_less_the_margin_to_the_cut(t
     program, cluster = application(builder), Cluster(topics)
     assert kafka_ranges(program, cluster, cut(), DAYS.start_ms) == {"clicks": {0: (4, 9)}}
     assert kafka_ranges(program, cluster, cut(), DAYS.start_ms - DAY_MS) == {"clicks": {0: (3, 9)}}
-    assert kafka_ranges(program, cluster, cut(), 99 * DAY_MS) == {"clicks": {0: (9, 9)}}, "nothing is that young"
+    assert kafka_ranges(program, cluster, cut(), 99 * DAY_MS) == {"clicks": {0: (9, 9)}}, "no record is that new"
 
 
 def test_what_retention_may_have_taken_is_refused(topics):
@@ -129,7 +129,7 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
 
 
-def test_a_global_table_is_of_now_and_refused_before_anything_is_made(tmp_path, topics):
+def test_a_global_table_holds_the_present_and_is_refused_before_anything_is_made(tmp_path, topics):
     builder, stream = clicks()
     names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
     stream.join(names, key="user").to_delta("named")
@@ -143,7 +143,7 @@ def test_a_global_table_is_of_now_and_refused_before_anything_is_made(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_application_of_running_totals_alone_is_refused_with_the_way_out(tmp_path, topics):
+def test_an_application_with_nothing_but_running_totals_is_refused_with_the_way_out(tmp_path, topics):
     builder, stream = clicks()
     stream.group_by_key().agg("totals", n=Count()).to_delta("running")
     with pytest.raises(NoDayOutputsError, match=r"'running': it is a running table.*; compute all of it with"):
@@ -208,7 +208,7 @@ def test_only_backfills_can_be_discarded(settings, topics, name):
     assert len(states(settings)) == 1
 
 
-def test_compaction_removes_what_broke_off_and_was_still_for_a_day_and_nothing_else(settings, topics):
+def test_compaction_removes_shadows_that_broke_off_a_day_ago_and_nothing_else(settings, topics):
     old, young, complete = (begun(settings, topics) for _ in range(3))
     complete.complete(Completion(records_in=5, seconds=0.1))
     long_ago = time.time() - ABANDONED_AFTER_S - 60
@@ -244,6 +244,6 @@ def test_an_invalid_day_is_refused_in_one_sentence_that_shows_a_valid_one(settin
     assert refused.exit_code == 1
 
 
-def test_a_day_alone_ends_with_the_next():
+def test_a_single_day_ends_where_the_next_begins():
     assert str(Days(first=date(2024, 5, 3), end=date(2024, 5, 4))) == "2024-05-03"
     assert Days.of_ms(DAYS.start_ms, DAYS.end_ms) == DAYS

@@ -1,4 +1,4 @@
-"""Backfills over Delta tables and Parquet files: every window closes at their end, and no record is late."""
+"""Backfills over Delta tables and Parquet files: every window closes at the end, and no record is late."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def shadow_cut(place) -> int:
     return newest_commit(place.warehouse, "sensors").swapped[-1].cut_epoch
 
 
-def test_no_record_of_files_is_late(tmp_path):
-    """The live run dropped some; sorted by time, all of the days' records count."""
+def test_no_record_from_files_is_late(tmp_path):
+    """The live run dropped some; sorted by time, all records of the days count."""
     place = sensors(tmp_path)
     assert place.run().totals["late_records"] > 0
     archive(readings()).write_parquet(tmp_path / "all.parquet")
@@ -95,7 +95,7 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(tmp_path, in_order, 
         begin_from_files(app, place.warehouse, tmp_path, {}, DAYS)
 
 
-def test_rows_without_a_time_are_refused_not_left_out(tmp_path, in_order):
+def test_rows_without_a_time_are_refused_rather_than_left_out(tmp_path, in_order):
     place = sensors(tmp_path, rows=in_order)
     place.run()
     rows = archive(in_order).with_row_index("row")

@@ -75,7 +75,7 @@ class _Reader:
         return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def take_back(self, records: RawRecords, offset: int) -> None:
-        """Nothing was fetched ahead."""
+        """There is nothing to keep: no record was fetched ahead."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class InlineSlots:
 
 @dataclass
 class InlineRestores:
-    """Restores at once, when asked what has finished."""
+    """Restores immediately when asked what has finished."""
 
     application: Application
     settings: TaskSettings
@@ -127,7 +127,7 @@ class InlineRestores:
 
 @dataclass
 class InlineSnapshots:
-    """Publishes at once, when asked what has finished."""
+    """Publishes immediately when asked what has finished."""
 
     application: Application
     settings: TaskSettings
@@ -150,7 +150,7 @@ class InlineSnapshots:
 
 @dataclass
 class Desk:
-    """Stands where the control database stands; ``asked`` are requests that wait."""
+    """Replaces the control database; ``asked`` are all requests, ``answers`` those that were answered."""
 
     asked: list[RequestRow] = field(default_factory=list)
     answers: dict[int, tuple[str, bool]] = field(default_factory=dict)

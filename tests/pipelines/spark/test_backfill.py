@@ -44,7 +44,7 @@ def test_a_program_that_needs_a_schema_registry_is_refused_without_one(tmp_path)
         run(Settings(dir=tmp_path))
 
 
-def test_the_workers_hear_of_the_schema_registry(tmp_path, monkeypatch):
+def test_the_workers_are_told_of_the_schema_registry(tmp_path, monkeypatch):
     class GivenError(Exception):
         """Raised instead of starting a driver."""
 

@@ -1,5 +1,5 @@
-"""How a run begins before Spark is started: where no broker answers, at a real address that nobody listens to, and
-where the program does not fit what is committed."""
+"""How a run begins before Spark is started: when no broker answers, at a real address where nobody listens, and when
+the program does not fit what is committed."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_a_run_until_caught_up_gives_up_on_brokers_that_have_never_answered(sett
     assert not settings.warehouse.exists(), "nothing was claimed"
 
 
-def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
+def test_an_endless_run_waits_for_its_brokers_until_it_is_stopped(settings):
     messages, stop = [], Event()
 
     def hear(progress):
         messages.append(progress.message)
-        if len(messages) == 10:  # each answer took 0.05 s: the limit of the other kind is over
+        if len(messages) == 10:  # each attempt took 0.05 s: the limit of a run until caught up has passed
             stop.set()
 
     assert runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, stop=stop, on_progress=hear).reason == "stopped"

@@ -52,7 +52,7 @@ def application() -> Application:
 
 
 def records(topic: str) -> list[tuple[bytes, bytes | None, int]]:
-    """A record each 10 ms, a third of them up to 120 ms late, some deletions among the rates; two very late."""
+    """A record every 10 ms, a third of them up to 120 ms late, with some deletions among the rates; two very late."""
     found = []
     for index in range(60):
         lot = index * 7919 % 101
