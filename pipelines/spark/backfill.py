@@ -107,7 +107,7 @@ def run_shadow(
     Raises:
         SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
-        BadRecordError, TaskFailedError: A task cannot go on. The shadow stays as it is, incomplete.
+        BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
     application = shadow_application(load_application(reference), shadow.id)
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers

@@ -1,7 +1,7 @@
 """Spark jobs that run beside the epochs, for one task or a few: restores and snapshots, each in its scheduler pool.
 
-They run in Python workers apart from those of the slots, whose tasks go on meanwhile: a slot keeps its warm worker to
-itself, and a process may open an LMDB environment only once. While no task runs, a slot's idle worker is faster.
+They run in Python workers apart from those of the slots, whose tasks continue meanwhile: a slot keeps its warm worker
+to itself, and a process may open an LMDB environment only once. While no task runs, a slot's idle worker is faster.
 """
 
 from __future__ import annotations

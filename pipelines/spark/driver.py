@@ -37,7 +37,7 @@ REQUESTS_EVERY_S = 0.1
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
 DRAIN_S = 2.0
-"""How long a stop goes on running epochs for rows between tasks: it has ten seconds for everything it does."""
+"""How long a stop keeps running epochs for rows between tasks: it has ten seconds for everything it does."""
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
@@ -83,7 +83,7 @@ class Driver:
         ``end_time_ms`` is for input that ends at that time: stream time advances to it, which closes windows.
 
         Raises:
-            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot go on; everything before is committed.
+            BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; everything before is committed.
             OffsetsLostError: A topic ends before the committed position.
             FencedError: A newer driver has taken over; nothing more was written.
         """
@@ -292,9 +292,9 @@ class Driver:
         )
 
     def _drain(self) -> None:
-        """Let the tasks take the rows under way between them, so that another program can go on (PROTOCOL 26).
+        """Let the tasks take the rows under way between them, so that another program can continue (PROTOCOL 26).
 
-        Rows that are left after ``DRAIN_S``, or because a task cannot go on, are recorded by the commit.
+        Rows that are left after ``DRAIN_S``, or because a task cannot continue, are recorded by the commit.
         """
         coordinator, until = self._coordinator, time.monotonic() + DRAIN_S
         while (

@@ -1,4 +1,4 @@
-"""The work of a restore: Spark jobs that rebuild tasks whose local state is lost or in doubt, while the others go on.
+"""The work of a restore: Spark jobs that rebuild tasks whose state is lost or in doubt, while the others continue.
 
 The old folder goes to quarantine, and the changelog's newest rows become a new instance (PROTOCOL 19 to 21). A restore
 reports its progress through a small file in the task's folder, which the driver reads on the same host. Reading the

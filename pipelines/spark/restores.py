@@ -96,7 +96,7 @@ class Restores:
         return f"task {wanted} is restoring"
 
     def take_up(self) -> None:
-        """Let tasks whose restores have finished go on.
+        """Let tasks continue whose restores have finished.
 
         Raises:
             RestoreFailedError: A restore failed; everything that was accepted is committed.
@@ -140,7 +140,9 @@ class Restores:
             task, instance = coordinator.tasks[task_id], new_instance()
             if not from_snapshots:
                 task.distrust_snapshot()
-            log.warning("task %s: %s; it restores into instance %s while the others go on", task_id, reason, instance)
+            log.warning(
+                "task %s: %s; it restores into instance %s while the others continue", task_id, reason, instance
+            )
             requests.append(
                 RestoreRequest(
                     task=task_id,

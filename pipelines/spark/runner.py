@@ -39,7 +39,7 @@ from weir.state.types import TopicPartition
 log = logging.getLogger("weir.driver")
 
 FIRST_ANSWER_LIMIT_S = 120.0
-"""How long a run until caught up waits for brokers that have not answered yet; one that goes on waits until stopped."""
+"""How long a run until caught up waits for brokers that have not answered yet; an endless run waits until stopped."""
 
 
 def run(
@@ -69,7 +69,7 @@ def run(
         BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
-        BadRecordError, TaskFailedError: A task cannot go on; everything before is committed.
+        BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
     """
     application = load_application(reference)

@@ -1,4 +1,4 @@
-"""The work of a snapshot: Spark jobs that publish the state of running tasks while epochs go on.
+"""The work of a snapshot: Spark jobs that publish the state of running tasks while epochs continue.
 
 The files themselves belong to ``weir.state.changelog.snapshot``; when to begin one, to
 ``weir.pipelines.spark.snapshots``.
@@ -50,7 +50,7 @@ class Published:
 
 
 def publish(application: Application, settings: TaskSettings, request: SnapshotRequest) -> Published:
-    """Carry out ``request`` on this host; a failure is an answer, since the task can go on without a snapshot."""
+    """Carry out ``request`` on this host; a failure is an answer, since the task can continue without a snapshot."""
     started, name = time.perf_counter(), application.topology.task_name(request.task)
     snapshot, error = None, ""
     try:
