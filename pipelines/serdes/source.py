@@ -31,11 +31,11 @@ class RawRecords(Protocol):
 
 
 class FetchedRecords(RawRecords, Protocol):
-    """Records and where reading goes on."""
+    """Records of one topic partition and where the next read starts."""
 
     @property
     def next_offset(self) -> int:
-        """Past the records here and past the offsets that hold none."""
+        """After the records here and after offsets that hold none."""
         ...
 
 

@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from weir.pipelines.serdes.source import FetchedRecords, decode_source
+from weir.pipelines.serdes.source import BadRecord, RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
 from weir.pipelines.tasks.blobs import read_blobs, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
-from weir.pipelines.tasks.plan import BadRecord, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.tasks.turns import takeable, turns
 from weir.pipelines.topology import SubTopology, Topology
@@ -46,6 +46,15 @@ DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 POSITIONS_KEY, CLOCKS_KEY = b"positions", b"clocks"
 BATCH_ROWS = 10_000
 """Records of the first batch where a plan bounds what may be written; the next are as large as the pace allows."""
+
+
+class FetchedRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int:
+        """Past the records here and past the offsets that hold none."""
+        ...
 
 
 class Reader(Protocol):

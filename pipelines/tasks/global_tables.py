@@ -6,12 +6,12 @@ They are made of their topics alone: there is no changelog, and a new worker rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import polars as pl
 
 from weir.pipelines.errors import BadInputError
-from weir.pipelines.serdes.source import FetchedRecords, RawRecords, decode_source
+from weir.pipelines.serdes.source import RawRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.plan import OffsetRange
 from weir.pipelines.topology import Topology
@@ -21,6 +21,13 @@ from weir.state.stores.typed import TypedStore
 READ_BYTES = 64 << 20
 TRIES = 30
 """Reads in a row that may bring nothing, about a second each while the brokers are away."""
+
+
+class ReadRecords(RawRecords, Protocol):
+    """Records and where reading goes on."""
+
+    @property
+    def next_offset(self) -> int: ...
 
 
 class GlobalTables:
@@ -33,7 +40,7 @@ class GlobalTables:
         self._positions: dict[tuple[str, int], int] = {}
 
     def read_on(
-        self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], FetchedRecords], now_ms: int
+        self, ranges: Sequence[OffsetRange], read: Callable[[str, int, int, int], ReadRecords], now_ms: int
     ) -> None:
         """Take every record up to the end of each range; ``read`` gives those of ``(topic, partition, start, end)``.
 

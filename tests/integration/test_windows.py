@@ -1,4 +1,4 @@
-"""Windows, a rate limit, idleness, serdes, branches and sketches on a real broker and Spark, as in the test driver."""
+"""Windows, a rate limit, silence, serdes, branches and sketches on a real broker and Spark: rows of the test driver."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def summary(broker: str, place: Settings, spark) -> RunSummary:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Counter[str]]:
-    """By table, all rows with their times, from one test driver per partition."""
+    """By table, all rows with their time, of one test driver a partition."""
     found: dict[str, Counter[str]] = {table: Counter() for table in TABLES}
     for partition in range(PARTITIONS):
         with TopologyTestDriver(app) as driver:
@@ -73,7 +73,7 @@ def test_rows_are_those_of_the_test_driver(summary, place, expected, table):
 
 
 def mixed_rows() -> dict[str, Counter[str]]:
-    """By table, all rows from one test driver per partition, after an idle hour."""
+    """By table, all rows of one test driver a partition, after an hour of silence."""
     found: dict[str, Counter[str]] = {table: Counter() for table in mixed.TABLES}
     for partition in range(mixed.PARTITIONS):
         queues = {topic: [row for row in mixed.records(topic) if row[0] == partition] for topic in mixed.TOPICS}
@@ -95,9 +95,9 @@ def mixed_rows() -> dict[str, Counter[str]]:
     return found
 
 
-def test_what_a_live_run_writes_and_emits_when_idle_are_the_rows_of_the_test_driver(broker, place, spark):
-    """With msgpack and times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
-    end only because their input is idle."""
+def test_what_a_live_run_writes_and_lets_go_in_silence_are_the_rows_of_the_test_driver(broker, place, spark):
+    """Of msgpack with times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
+    silence alone brings to their end."""
     expected = mixed_rows()
     admin, producer = KafkaAdmin(broker), Producer({"bootstrap.servers": broker})
     admin.create_topic("mixed-pages", 1)
