@@ -126,6 +126,7 @@ class Restores:
         A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
         """
         coordinator = self._coordinator
+        # 1. Accepted epochs committed
         if coordinator.has_uncommitted:
             self._commit("restore")
         else:
