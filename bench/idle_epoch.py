@@ -18,9 +18,10 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context
 from weir.pipelines.application import load_application
+from weir.pipelines.spark.brokers import Brokers
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.planner import Limits
-from weir.pipelines.spark.slots import SlotPool, assign
+from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.tables import application_tables
@@ -50,9 +51,9 @@ def main(arguments: Sequence[str]) -> None:
     committer = Committer(
         settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
     )
-    slots = SlotPool(spark, SLOTS, worker, assign(tasks, SLOTS))
+    slots = SlotPool(spark, SLOTS, worker, tasks)
     coordinator = Coordinator(application, settings.warehouse, committer, slots)
-    coordinator.start(counts, lambda partitions: admin.beginning_offsets(list(partitions)))
+    coordinator.start(counts, Brokers(settings, bootstrap_servers, application))
     ends = admin.end_offsets([(topic, p) for topic, count in counts.items() for p in range(count)])
     limits = Limits(max_records=1, max_bytes=1 << 20, max_skew_ms=None)
     seconds = []

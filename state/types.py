@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import polars as pl
 
+TopicPartition = tuple[str, int]
+"""A topic and the number of a partition."""
 Positions = dict[str, dict[int, int]]
 """Topic to partition to the next offset to read."""
 

@@ -1,4 +1,4 @@
-"""The beginning of a backfill: what it swaps, where its cut is, what it reads; then its shadow can be run."""
+"""How a backfill begins: what it swaps, where its cut is, and what it reads; after that its shadow can be run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from weir.pipelines.backfill.errors import GlobalTablesError, NoDayOutputsError,
 from weir.pipelines.backfill.files import TIME_COLUMN, SourceFiles, check_files
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.ranges import (
-    Cluster,
     committed,
     cut_of,
     kafka_ranges,
@@ -19,6 +18,7 @@ from weir.pipelines.backfill.ranges import (
     whole_ranges,
 )
 from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, new_id
+from weir.pipelines.cluster import Cluster, History
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.nodes import AggregateNode
 from weir.state.commit.protocol import newest_commit
@@ -30,18 +30,18 @@ def begin_from_kafka(
     application: Application,
     warehouse: Path,
     state_dir: Path,
-    cluster: Cluster,
+    cluster: History,
     days: Days,
     *,
     margin_ms: int | None = None,
 ) -> Shadow:
-    """Begin a backfill of ``days`` over what the topics hold; ``margin_ms`` is by default what the windows need.
+    """Begin a backfill of ``days`` over what the topics hold; by default ``margin_ms`` is what the windows need.
 
     Raises:
         GlobalTablesError: The application has global tables.
         NoDayOutputsError: No output has rows that belong to days.
         NoCutError: The application's newest commit cannot be the cut.
-        HistoryLostError: The topics may have lost records of the days.
+        HistoryLostError: The topics may have lost some of the days' records.
     """
     outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
     ranges = kafka_ranges(application, cluster, cut, _from_ms(days, outputs, margin_ms))
@@ -75,17 +75,17 @@ def begin_from_files(
 
     Raises:
         GlobalTablesError, NoDayOutputsError, NoCutError: As from Kafka.
-        SourceFilesError: A topic has no files, or they do not have its columns.
+        SourceFilesError: A topic has no files, or the files lack some of its columns.
         OpenWindowsError: The live run has not finished the days.
     """
     outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
-    end_time_ms = days.end_ms + outputs.look_back_ms  # the last windows of the days reach beyond them
+    end_time_ms = days.end_ms + outputs.look_back_ms  # the days' last windows end later
     files = SourceFiles(
         paths=dict(paths), time_column=time_column, from_ms=_from_ms(days, outputs, margin_ms), end_ms=end_time_ms
     )
     for topic in application.topology.topics():
         if topic not in paths:
-            raise SourceFilesError(topic, "nothing", "is named")
+            raise SourceFilesError(topic, "no path", "is named")
         check_files(application.topology.source(topic), files)
     require_closed(application, cut, days, end_time_ms)
     source = ", ".join(f"{path} for {topic}" if len(paths) > 1 else path for topic, path in sorted(paths.items()))
@@ -114,7 +114,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
         GlobalTablesError: As for days.
         NoCutError: The application has committed nothing, or a topic does not exist.
         BeginningLostError: A topic has lost its first records.
-        TableSchemaError: A table of the application has other columns than the program writes.
+        TableSchemaError: A table's columns differ from those that the program writes.
     """
     _require_no_global_tables(application)
     cut = committed(application, newest_commit(warehouse, application.id))
@@ -137,7 +137,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
 
 
 def require_closed(application: Application, cut: CommitRecord, days: Days, end_time_ms: int) -> None:
-    """Raise ``OpenWindowsError`` when a task's stream time at the cut has not come to ``end_time_ms``."""
+    """Raise ``OpenWindowsError`` when a task's stream time at the cut has not reached ``end_time_ms``."""
     windowed = {
         node.store.name
         for node in application.topology.nodes
@@ -160,7 +160,7 @@ def _outputs(application: Application) -> DayOutputs:
         raise NoDayOutputsError(
             application.id,
             "; ".join(f"{table!r}: {reason}" for table, reason in outputs.left_out.items())
-            or "it has no output at all",
+            or "it has no outputs at all",
         )
     return outputs
 

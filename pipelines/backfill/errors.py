@@ -1,10 +1,10 @@
-"""Why there is no backfill; each text names what was found and the way out."""
+"""Why a backfill is refused; each text names what was found and the way out."""
 
 from __future__ import annotations
 
 
 class BackfillError(Exception):
-    """A backfill cannot be made or found; the outputs are as they were."""
+    """A backfill cannot be made or found; the outputs are unchanged."""
 
 
 class NoDayOutputsError(BackfillError):
@@ -16,13 +16,13 @@ class NoDayOutputsError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} has no output that some days' records give: {self.left_out}; "
+            f"application {self.application!r} has no output that the records of some days determine: {self.left_out}; "
             f"compute all of it with `weir backfill run {self.application} --everything`"
         )
 
 
 class HistoryLostError(BackfillError):
-    """A topic may have lost records of the days."""
+    """A topic may have lost some of the days' records."""
 
     def __init__(self, application: str, topic: str, partition: int, oldest: int) -> None:
         super().__init__(application, topic, partition, oldest)
@@ -31,14 +31,14 @@ class HistoryLostError(BackfillError):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
-            "from before the days: some may have fallen out of retention, and a backfill of "
-            f"{self.application!r} would replace whole days with half ones; choose later days, or a smaller "
+            "from before the days: some of theirs may have expired by retention, and a backfill of "
+            f"{self.application!r} would replace complete days with incomplete ones; choose later days, or a smaller "
             "--margin-hours"
         )
 
 
 class BeginningLostError(BackfillError):
-    """A topic has lost its beginning, without which stores and totals would be other ones."""
+    """A topic has lost its beginning, without which stores and totals would be different."""
 
     def __init__(self, application: str, topic: str, partition: int, oldest: int) -> None:
         super().__init__(application, topic, partition, oldest)
@@ -46,14 +46,14 @@ class BeginningLostError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: what came before "
-            f"has fallen out of retention, and the stores and totals of {self.application!r} would be those of the "
+            f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: earlier records "
+            f"have expired by retention, and the stores and totals of {self.application!r} would cover only the "
             "rest; backfill days that are still there, or give the program another id and run it over what is left"
         )
 
 
 class GlobalTablesError(BackfillError):
-    """The application joins with a global table, which is the topic as it is now, not as it was."""
+    """The application joins with a global table, which holds the topic as it is now, not as it was."""
 
     def __init__(self, application: str, table: str) -> None:
         super().__init__(application, table)
@@ -61,8 +61,9 @@ class GlobalTablesError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} joins with the global table {self.table!r}, which has its topic's "
-            "rows of now, not of then; backfill an application without it, or make it a table of the stream's key"
+            f"application {self.application!r} joins with the global table {self.table!r}, which holds its topic's "
+            "current rows, not those of back then; backfill an application without it, or make it a table of the "
+            "stream's key"
         )
 
 
@@ -78,7 +79,7 @@ class NoCutError(BackfillError):
 
 
 class SourceFilesError(BackfillError):
-    """A table or files cannot stand in a topic's place."""
+    """A table or files cannot replace a topic."""
 
     def __init__(self, topic: str, path: str, reason: str) -> None:
         super().__init__(topic, path, reason)
@@ -92,7 +93,7 @@ class SourceFilesError(BackfillError):
 
 
 class OpenWindowsError(BackfillError):
-    """The live run has not finished the days yet, and files know no offsets at which the two could meet."""
+    """The live run has not finished the days yet, and files have no offsets at which the two could meet."""
 
     def __init__(self, application: str, task: str, days: str) -> None:
         super().__init__(application, task, days)
@@ -100,13 +101,13 @@ class OpenWindowsError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"task {self.task} of {self.application!r} may have windows of {self.days} open and give them once "
-            "more; choose earlier days, or backfill from Kafka"
+            f"task {self.task} of {self.application!r} may have windows of {self.days} open and would emit them "
+            "again; choose earlier days, or backfill from Kafka"
         )
 
 
 class UnknownBackfillError(BackfillError):
-    """There is no backfill of that name, or not one that is complete."""
+    """There is no backfill of that name, or it is not complete."""
 
     def __init__(self, application: str, backfill: str, reason: str) -> None:
         super().__init__(application, backfill, reason)

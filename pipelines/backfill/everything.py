@@ -1,8 +1,8 @@
-"""Swapping a backfill of everything in: its outputs and stores in the place of the live ones, in one commit, while the
+"""Swapping in a backfill of everything: its outputs and stores replace the live ones in one commit, while the
 application is at rest (docs/backfill.md, 12 to 17).
 
 No store is moved: the commit names a state that no local store holds, so each task restores from its changelog at the
-next start. How such a backfill begins is ``begin``; days are ``swap``'s.
+next start. Beginning such a backfill belongs to ``begin``, swapping in days to ``swap``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import UnknownBackfillError
-from weir.pipelines.backfill.ranges import TopicPartition
 from weir.pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
 from weir.pipelines.backfill.swap import reason_of, standing_parts
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -30,31 +29,30 @@ from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId
+from weir.state.types import FileEntry, StateId, TopicPartition
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
     """The newest commit of a backfill that is complete.
 
     Raises:
-        UnknownBackfillError: There is none of that id, or it is not complete.
+        UnknownBackfillError: No backfill has that id, or it is not complete.
         SwapRefusedError: A program of another topology made it.
     """
     made = newest_commit(shadow.warehouse, shadow.id)
     if shadow.completion is None or made is None:
-        raise UnknownBackfillError(application.id, shadow.id, "there is none (any more), or it is not complete")
+        raise UnknownBackfillError(application.id, shadow.id, "it does not exist, was discarded, or is not complete")
     if made.fingerprint != application.topology.fingerprint:
         raise SwapRefusedError(
             application.id,
             shadow.id,
-            "the program has another topology now than the one that made "
-            "it; run the backfill again, or bring the program back",
+            "the program's topology is not the one that made it; run the backfill again, or bring that program back",
         )
     return made
 
 
 def is_behind(application: Application, live: CommitRecord, made: CommitRecord) -> bool:
-    """Whether a backfill that stands at ``made`` has still to read, or to take, what the application has."""
+    """Whether a backfill whose newest commit is ``made`` still has to read or process what the application has."""
     known = _offsets(application, made)
     return bool(made.pending_blobs) or any(
         known.get(place, 0) < offset for place, offset in _offsets(application, live).items()
@@ -64,14 +62,14 @@ def is_behind(application: Application, live: CommitRecord, made: CommitRecord) 
 def swap_everything(
     warehouse: Path, application: Application, shadow: Shadow, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
-    """Swap a complete backfill of everything in by a commit of its own; returns the commit's epoch.
+    """Swap in a complete backfill of everything by a commit of its own; returns the commit's epoch.
 
-    One that is swapped in already is left as it is. No driver may run; one that does all the same is fenced.
+    One that is swapped in already is left as it is. No driver may be running; one that is will be fenced.
 
     Raises:
-        UnknownBackfillError, SwapRefusedError: As of ``commit_of``, or it stands elsewhere than the application.
+        UnknownBackfillError, SwapRefusedError: As of ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
-        TableSchemaError: A table has other columns than the program writes.
+        TableSchemaError: A table's columns differ from those that the program writes.
     """
     topology, app_folder = application.topology, warehouse / application.id
     known, tables = newest_commit(warehouse, application.id), application_tables(topology)
@@ -90,18 +88,20 @@ def swap_everything(
         claim = committer.claim()
         live = claim.newest
         if live is None or known is None or live.state_id != known.state_id:
-            raise SwapRefusedError(application.id, shadow.id, "the application has gone on just now; swap it again")
+            raise SwapRefusedError(
+                application.id, shadow.id, "the application has just made another commit; swap it again"
+            )
         remove_swapped(app_folder, live)
         made = of_shadow.claim().newest
         assert made is not None
         _require_same_place(application, shadow, live, made)
         on_step("claimed")
-        state = StateId(claim.generation, live.epoch + 2)  # what is deleted has the epoch before
+        state = StateId(claim.generation, live.epoch + 2)  # deletions have the epoch before
         swaps = tuple(_table_swaps(topology, app_folder, shadow, live.epoch))
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
         on_step("changelogs written")
-        shadow.remove_stores()  # whoever finds it swapped in looks for its folder alone
+        shadow.remove_stores()  # whoever finds it swapped in only looks for its folder
         committer.commit(
             CommitRecord(
                 kind="commit",
@@ -130,12 +130,12 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
             raise SwapRefusedError(
                 application.id,
                 shadow.id,
-                f"the application stands at offset {offset} of topic {topic!r}, partition "
-                f"{partition}, and it at {there.get((topic, partition), 0)}; swap it again, or run the backfill again "
-                "where the application was reset",
+                f"the application is at offset {offset} of topic {topic!r}, partition {partition}, the backfill at "
+                f"{there.get((topic, partition), 0)}; swap it again, or run the backfill again if the application was "
+                "reset",
             )
     for who, record, way_out in (
-        ("the application", live, "run it as it was with --until-caught-up, then swap again"),
+        ("the application", live, "run its old program with --until-caught-up, then swap again"),
         ("the backfill", made, "swap it again"),
     ):
         if record.pending_blobs:
@@ -145,7 +145,7 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
 
 
 def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartition, int]:
-    """Where a commit stands in the topics that the program reads."""
+    """A commit's offsets in the topics that the program reads."""
     topics = set(application.topology.topics())
     return {
         (topic, partition): offset
@@ -176,7 +176,7 @@ def _table_swaps(topology: Topology, app_folder: Path, shadow: Shadow, cut_epoch
 def _changelog_files(
     topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
 ) -> Iterator[FileEntry]:
-    """What makes the changelogs say what the shadow's do."""
+    """Rows that make the changelogs hold what the shadow's hold."""
     for task in made.tasks:
         for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
             yield from replaced_rows(

@@ -1,8 +1,8 @@
-"""Records of Delta tables and Parquet files in the place of a topic's: sorted by time, a slice a partition.
+"""Records of Delta tables and Parquet files that replace a topic's: sorted by time, one slice per partition.
 
-A file has the columns of the source's key and value, and a time; ``_deleted`` makes a null value where it is true. Keys
-and values are written as a producer would, record by record, so that the tasks read a slice as they read a topic.
-Slices are Arrow files in the shadow's folder; an offset is the number of a row.
+A file has the columns of the source's key and value, and a time; where ``_deleted`` is true the value is null. Keys and
+values are written as a producer would write them, record by record, so that the tasks read a slice as they read a
+topic. Slices are Arrow files in the shadow's folder; an offset is the number of a row.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TIME_COLUMN = "_ts"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFiles:
-    """Where the records of the days are, in the place of topics."""
+    """Where the records of the days are, instead of in topics."""
 
     paths: Mapping[str, str]
-    """A Delta table's folder, or a Parquet file or folder, by topic."""
+    """By topic, a Delta table's folder, or a Parquet file or folder."""
     time_column: str
-    """Of the records' timestamps: a time in UTC, or an integer of milliseconds since 1970."""
+    """The column of the records' timestamps: a time in UTC, or an integer in milliseconds since 1970."""
     from_ms: int
     end_ms: int
     """Records of ``[from_ms, end_ms)`` are read."""
@@ -58,12 +58,12 @@ def check_files(source: SourceNode, files: SourceFiles) -> None:
             source.topic,
             path,
             f"has {timeless:,} rows without a time in {files.time_column!r}, "
-            "which belong to no day; give them one, or leave them out of the files",
+            "which belong to no day; give them a time, or leave them out of the files",
         )
 
 
 def write_slice(folder: Path, source: SourceNode, partition: int, partitions: int, files: SourceFiles) -> int:
-    """Write one partition's records, oldest first, as Kafka would have them; returns how many there are."""
+    """Write one partition's records, oldest first, as Kafka would hold them; returns how many there are."""
     scan = _scan(files.paths[source.topic])
     schema = scan.collect_schema()
     time = pl.col(files.time_column)
@@ -111,8 +111,10 @@ class SliceReader:
         self._records = records.with_columns(offset=pl.int_range(pl.len(), dtype=pl.Int64))
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
-        """Records of ``[start, end)``, cut at the first beyond ``until_time_ms`` and past ``max_bytes``; at least
-        one."""
+        """Records of ``[start, end)``, at least one.
+
+        They end before the first one later than ``until_time_ms``, and with the one that exceeds ``max_bytes``.
+        """
         rows = self._records[start:end]
         count = rows.height
         if until_time_ms is not None:
@@ -123,13 +125,13 @@ class SliceReader:
         return SliceRecords(self.topic, self.partition, rows, start + rows.height)
 
     def take_back(self, records: object, offset: int) -> None:
-        """Nothing is taken from a slice."""
+        """Reading takes nothing out of a slice."""
 
     def connect(self) -> None:
-        """Nothing is far away."""
+        """There is nothing to connect to."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
 
 def _slice(folder: Path, topic: str, partition: int) -> Path:

@@ -1,4 +1,4 @@
-"""Which outputs of a topology hold rows of days that those days' records give, and by which time a row has its day.
+"""Which outputs of a topology have rows that belong to days and come from those days' records, and which time decides.
 
 The others are left out of a backfill, each with the reason.
 """
@@ -31,7 +31,7 @@ class DayOutputs:
     left_out: Mapping[str, str]
     """Why, by table."""
     look_back_ms: int
-    """How long before a row's day a record may be that has a part in it: the longest windows and their grace."""
+    """How long before a row's day a record may be and still contribute to it: the longest windows and their grace."""
 
 
 def day_outputs(topology: Topology) -> DayOutputs:
@@ -41,9 +41,9 @@ def day_outputs(topology: Topology) -> DayOutputs:
         upstream = _ancestors(sink)
         endless = sorted(name for node in upstream if _retention_ms(node) is None for name in node.store_names)
         if sink.is_updates and not sink.record.is_windowed:
-            left_out[sink.table] = "it is a running table, and the rows of some days' records alone would be other ones"
+            left_out[sink.table] = "it is a running table, and the records of some days alone would give different rows"
         elif endless:
-            left_out[sink.table] = f"it comes out of {endless[0]!r}, which holds what came before"
+            left_out[sink.table] = f"it is computed from {endless[0]!r}, which holds earlier records too"
         else:
             swapped.append(DayOutput(table=sink.table, column=WINDOW_START if sink.record.is_windowed else TIMESTAMP))
             kept_ms = (_retention_ms(node) or 0 for node in upstream if isinstance(node, AggregateNode))
@@ -63,6 +63,6 @@ def _ancestors(node: Node) -> set[Node]:
 
 
 def _retention_ms(node: Node) -> int | None:
-    """How long what a node keeps of a record has a part in its results; None for ever, or where that is not known."""
+    """How long a record contributes to a node's results; None for ever, or when that is not known."""
     windows = node.windows if isinstance(node, AggregateNode | SuppressNode) else None
     return None if windows is None else windows.kept_ms

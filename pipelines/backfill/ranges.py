@@ -1,41 +1,22 @@
-"""Which offsets a backfill reads: to the cut, from the days' first record, less a margin, or from the beginning
+"""Which offsets a backfill reads: up to the cut, starting at the days' first record less a margin, or at the beginning
 (docs/backfill.md, 2, 3, 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
-
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
+from weir.pipelines.cluster import Cluster, History
 from weir.state.commit.record import CommitRecord
 
-TopicPartition = tuple[str, int]
 Ranges = dict[str, dict[int, tuple[int, int]]]
 """Topic to partition to ``[start, end)``."""
-
-
-class Cluster(Protocol):
-    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
-
-    def partition_counts(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Of those topics that exist."""
-        ...
-
-    def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
-        """The first offset of each whose record is of ``time_ms`` or later; None where there is none."""
-        ...
 
 
 def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecord:
     """The live application's newest commit, as the cut of a backfill that begins now.
 
     Raises:
-        NoCutError: There is none, or it does not know a topic, or rows between sub-topologies are under way in it.
+        NoCutError: There is none, it does not know a topic, or it has rows under way between sub-topologies.
     """
     newest = committed(application, newest)
     known = {topic for task in newest.tasks.values() for topic in task.positions}
@@ -44,8 +25,8 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
-            "rows between its sub-topologies wait for tasks that restore; try again when "
-            "these have, which `weir status` shows",
+            "rows between its sub-topologies wait for tasks that restore; try again once "
+            "they have finished, which `weir status` shows",
         )
     return newest
 
@@ -53,12 +34,12 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
 def committed(application: Application, newest: CommitRecord | None) -> CommitRecord:
     """The live application's newest commit; raises ``NoCutError`` when there is none."""
     if newest is None:
-        raise NoCutError(application.id, "it has committed nothing; run it first")
+        raise NoCutError(application.id, "it has not committed anything; run it first")
     return newest
 
 
 def partitions_of(application: Application, cut: CommitRecord) -> Ranges:
-    """Of each topic partition that ``cut`` knows and the program reads, the offsets up to the cut."""
+    """The offsets up to the cut, of each topic partition that ``cut`` knows and the program reads."""
     topics, ranges = set(application.topology.topics()), Ranges()
     for task in cut.tasks.values():
         for topic in topics & task.positions.keys():
@@ -68,11 +49,11 @@ def partitions_of(application: Application, cut: CommitRecord) -> Ranges:
     return ranges
 
 
-def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, from_ms: int) -> Ranges:
-    """Of each topic partition that ``cut`` knows, the offsets from the first record at or after ``from_ms`` to the cut.
+def kafka_ranges(application: Application, cluster: History, cut: CommitRecord, from_ms: int) -> Ranges:
+    """The offsets from the first record at or after ``from_ms`` to the cut, of each topic partition that ``cut`` knows.
 
-    The brokers know the records' own timestamps alone: where the program takes time from elsewhere, a topic is read
-    from its beginning.
+    The brokers only know the records' own timestamps: a topic whose time the program takes from elsewhere is read from
+    its beginning.
 
     Raises:
         HistoryLostError: A partition may have lost records at or after ``from_ms``.
@@ -97,7 +78,7 @@ def kafka_ranges(application: Application, cluster: Cluster, cut: CommitRecord, 
 
 
 def whole_ranges(application: Application, cluster: Cluster, cut: CommitRecord) -> Ranges:
-    """Of each topic partition the offsets from 0 to the cut; of topics that it does not know, to their end.
+    """The offsets of each topic partition from 0 to the cut, or to the end for topics that the cut does not know.
 
     Raises:
         NoCutError: A topic does not exist.

@@ -1,4 +1,4 @@
-"""Shadows: folders in which backfills are made, what they say of themselves, and their end (docs/backfill.md 1, 4, 9).
+"""Shadows: the folders that backfills are made in, their manifests, and their removal (docs/backfill.md 1, 4, 9).
 
 A shadow is an application folder with a commit log of its own, ``_backfills/<id>`` below that of the live application.
 """
@@ -26,7 +26,7 @@ from weir.state.engine.environment import replace_file, sync_folder
 
 BACKFILLS = "_backfills"
 ABANDONED_AFTER_S = 24 * 3600.0
-"""A shadow that is not complete and has been still for so long belongs to nobody."""
+"""A shadow that is not complete and has not changed for this long is abandoned."""
 _MANIFEST, _COMPLETE, _REMOVED = "backfill.json", "complete.json", ".removed-"
 
 
@@ -39,7 +39,7 @@ class Days:
 
     @classmethod
     def of_ms(cls, start_ms: int, end_ms: int) -> Days:
-        """The days that begin and end at these midnights."""
+        """The days between these two midnights."""
         first, end = (datetime.fromtimestamp(at_ms / 1000, UTC).date() for at_ms in (start_ms, end_ms))
         return cls(first=first, end=end)
 
@@ -59,7 +59,7 @@ class Days:
 
 
 EVERYTHING = Days(first=date.min, end=date.max)
-"""The whole history, rows of whatever time, and the stores."""
+"""The whole history: rows of any time, and the stores."""
 
 
 def _midnight_ms(day: date) -> int:
@@ -76,14 +76,14 @@ class Backfill:
     source: str
     """Where its records come from, for people."""
     ranges: Ranges
-    """What is read of the topics' partitions; of files that is known once their slices are written."""
+    """What is read of the topics' partitions; for files this is known once their slices are written."""
     files: SourceFiles | None = None
-    """What is read in the place of topics."""
+    """What is read instead of topics."""
     end_time_ms: int | None = None
-    """To where stream time moves behind the last record, which closes the windows; None to leave open what is open."""
+    """Where stream time advances to after the last record, which closes windows; None leaves open windows open."""
     cut_epoch: int
     outputs: tuple[DayOutput, ...] = ()
-    """What is swapped of days; of everything that is all the program has."""
+    """What is swapped, of days; a backfill of everything swaps all outputs of the program."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     """When it began, by the wall clock."""
@@ -91,7 +91,7 @@ class Backfill:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What a backfill has come to."""
+    """What a backfill has done."""
 
     records_in: int
     seconds: float
@@ -99,13 +99,13 @@ class Completion:
 
 
 def new_id(days: Days) -> str:
-    """A name that no backfill has had."""
+    """A name that no backfill has had before."""
     name = str(days) if days == EVERYTHING else f"{days.first:%Y%m%d}-{days.end:%Y%m%d}"
     return f"{name}-{uuid.uuid4().hex[:6]}"
 
 
 def shadow_application(application: Application, backfill: str) -> Application:
-    """The same program under the backfill's id, by which its folders and transactions are called."""
+    """The same program under the backfill's id, which names its folders and transactions."""
     shadow = copy.copy(application)
     shadow.id = backfill
     return shadow
@@ -116,7 +116,7 @@ class Shadow:
     """The folders of one backfill."""
 
     warehouse: Path
-    """The shadow's own: where the live application keeps its backfills."""
+    """The shadow's own warehouse: where the live application keeps its backfills."""
     state_dir: Path
     application: str
     """The live one."""
@@ -141,23 +141,26 @@ class Shadow:
 
     @property
     def slices(self) -> Path:
-        """What is read in the place of topics, where files are."""
+        """What is read instead of topics, if the source is files."""
         return self.folder / SLICES
 
     @property
     def lease_name(self) -> str:
-        """What the control database knows its driver by; no application has such an id."""
+        """Its driver's name in the control database; no application can have such an id."""
         return f"{self.application}/{self.id}"
 
     def begin(self, backfill: Backfill) -> None:
-        """Make the folder; from now on the backfill can be found."""
+        """Create the folder; from now on the backfill can be found."""
         self.folder.mkdir(parents=True)
         sync_folder(self.warehouse)
         replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
-        """Make it count. Its local stores and its input have done their work, and go first: a swap does not look for
-        them. Those of everything stay, for it may read on."""
+        """Mark it as complete.
+
+        Its local stores and its input are no longer needed and go first, since a swap does not look for them. The
+        stores of a backfill of everything stay: it may read on.
+        """
         if self.backfill.days != EVERYTHING:
             self.remove_stores()
         _remove(self.slices)
@@ -173,11 +176,11 @@ class Shadow:
         try:
             return msgspec.json.decode((self.folder / _MANIFEST).read_bytes(), type=Backfill)
         except FileNotFoundError:
-            raise UnknownBackfillError(self.application, self.id, "there is none (any more)") from None
+            raise UnknownBackfillError(self.application, self.id, "it does not exist, or was discarded") from None
 
     @property
     def completion(self) -> Completion | None:
-        """What it has come to; None while it is running or when it broke off."""
+        """What it has done; None while it runs, and when it broke off."""
         try:
             return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
         except FileNotFoundError:
@@ -185,41 +188,41 @@ class Shadow:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is not complete and nothing has happened in it for a day."""
+        """Whether it is incomplete and nothing has happened in it for a day."""
         places = (self.folder, self.folder / "_commits" / "_delta_log")
         newest_s = max((place.stat().st_mtime for place in places if place.exists()), default=0.0)
         return self.completion is None and time.time() - newest_s > ABANDONED_AFTER_S
 
     def remove_stores(self) -> None:
-        """Delete its local stores; should it run once more, they are restored."""
+        """Delete its local stores; if it runs again, they are restored."""
         _remove(self.state_folder)
 
     def remove(self) -> None:
-        """Delete all of it; killed half-way it is gone all the same, and the next removal deletes the rest."""
+        """Delete all of it; if this is killed half-way it is gone too, and the next removal deletes the rest."""
         self.remove_stores()
         _remove(self.folder)
 
 
 def shadows(warehouse: Path, state_dir: Path, application: str) -> Iterator[Shadow]:
-    """Those that an application has, oldest days first."""
+    """An application's shadows, oldest days first."""
     for manifest in sorted((warehouse / application / BACKFILLS).glob(f"*/{_MANIFEST}")):
         if not manifest.parent.name.startswith(_REMOVED):
             yield Shadow.of(warehouse, state_dir, application, manifest.parent.name)
 
 
 def remove_swapped(app_folder: Path, newest: CommitRecord | None) -> None:
-    """Remove the shadow that the newest commit has swapped in, if it is still there."""
+    """Remove the shadow that the newest commit has swapped in, if it still exists."""
     for backfill in {swap.backfill for swap in newest.swaps} if newest else ():
         remove_shadow(app_folder, backfill)
 
 
 def remove_shadow(app_folder: Path, backfill: str) -> None:
-    """Remove a complete backfill's folder, if it is still there; the only one that such a backfill has."""
+    """Remove a complete backfill's only folder, if it still exists."""
     _remove(app_folder / BACKFILLS / backfill)
 
 
 def _remove(folder: Path) -> None:
-    """Out of the way in one step, then deleted, with what earlier removals left."""
+    """Move it out of the way in one step, then delete it together with what earlier removals left."""
     if folder.exists():
         folder.rename(folder.with_name(f"{_REMOVED}{folder.name}-{uuid.uuid4().hex[:6]}"))
     for left in folder.parent.glob(f"{_REMOVED}*"):

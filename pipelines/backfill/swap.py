@@ -1,6 +1,6 @@
-"""Swapping a backfill in: its rows into files of the live tables' folders, and a commit that names them.
+"""Swapping in a backfill: its rows go into files in the live tables' folders, and a commit names them.
 
-The commit is the live driver's where one runs, else one made here. What it does to the tables is
+The live driver makes the commit if one runs; otherwise it is made here. What it does to the tables belongs to
 ``weir.state.commit.swap``.
 """
 
@@ -36,26 +36,26 @@ _PREPARED = "swap.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """New files of the live tables' folders, which no table knows yet."""
+    """New files in the live tables' folders, which no table knows yet."""
 
     swaps: tuple[TableSwap, ...]
     at_s: float
-    """When the first was about to be written."""
+    """When writing the first one was about to begin."""
 
     def __str__(self) -> str:
         return ", ".join(f"{swap.table} {sum(entry.rows for entry in swap.files):,} rows" for swap in self.swaps)
 
 
 def reason_of(backfill: str) -> str:
-    """The reason of the commit that swaps it in."""
+    """The reason of the commit that swaps in ``backfill``."""
     return f"swap of backfill {backfill}"
 
 
 def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) -> Prepared:
-    """Write the days' rows of each output into new files of the live table's folder, and put their names down.
+    """Write the days' rows of each output into new files in the live table's folder, and record their names.
 
     Raises:
-        UnknownBackfillError: There is none of that id, or it is not complete.
+        UnknownBackfillError: No backfill has that id, or it is not complete.
         SwapRefusedError: A live table is missing or has other columns.
     """
     # 1. Rows prepared
@@ -84,10 +84,10 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) 
 
 
 def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:
-    """What ``prepare`` has put down.
+    """What ``prepare`` has recorded.
 
     Raises:
-        SwapRefusedError: Nothing.
+        SwapRefusedError: Nothing is prepared.
     """
     try:
         return msgspec.json.decode((app_folder / BACKFILLS / backfill / _PREPARED).read_bytes(), type=Prepared)
@@ -95,18 +95,16 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
         raise SwapRefusedError(
             application,
             backfill,
-            "nothing is prepared for it, or it was discarded meanwhile; `weir backfill list` shows what there is",
+            "nothing is prepared for it, or it has been discarded; `weir backfill list` shows all backfills",
         ) from None
 
 
 def swap_at_rest(
     warehouse: Path, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
-    """Swap a prepared backfill in by a commit of its own, where no driver runs; returns the commit's epoch.
+    """Swap in a prepared backfill by a commit of its own while no driver runs; returns the commit's epoch.
 
-    One that is swapped in already is left as it is.
-
-    A driver that runs all the same is fenced by it.
+    One that is swapped in already is left as it is. A driver that runs nevertheless is fenced.
 
     Raises:
         SwapRefusedError: It must not be swapped in; nothing was changed.
@@ -157,8 +155,8 @@ def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[Fi
         raise SwapRefusedError(
             shadow.application,
             shadow.id,
-            f"the live table {output.table!r} has other columns; run "
-            "this program first, with an output of another name",
+            f"the live table {output.table!r} has other columns; run this program first, "
+            "with another name for the output",
         )
     spec = TableSpec(name=output.table, schema=pl.scan_delta(live).collect_schema())
     is_of_days = (
@@ -170,9 +168,9 @@ def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[Fi
 
 
 def standing_parts(folder: Path, condition: pl.Expr = ALL) -> Iterator[pl.DataFrame]:
-    """The rows of a table that stand and fulfil ``condition``, which goes by key columns alone in a table of updates.
+    """The current rows of a table that fulfil ``condition``, which uses only key columns in a table of updates.
 
-    In frames that bound what is in memory; none is empty.
+    They come in frames, none of them empty, of a size that bounds the memory needed.
     """
     table = DeltaTable(folder)
     keys, files, columns = key_columns(table), file_actions(table), [field.name for field in table.schema().fields]

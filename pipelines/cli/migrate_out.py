@@ -14,8 +14,8 @@ from weir.pipelines.cli.render import console
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
-    from weir.pipelines.migrate.migration import TopicPartition
     from weir.state.commit.record import CommitRecord
+    from weir.state.types import TopicPartition
 
 ServersOption = Annotated[
     str | None,

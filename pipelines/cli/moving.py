@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from weir.infra.kafka.admin import KafkaAdmin
     from weir.infra.settings import Settings
     from weir.pipelines.application import Application
-    from weir.pipelines.migrate.migration import Migration, TopicPartition
+    from weir.pipelines.migrate.migration import Migration
+    from weir.state.types import TopicPartition
 
 LEASE_TTL_S = 600.0
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Moving in and out: positions and state from Kafka Streams, Spark and consumer groups, and positions back."""
+"""Moving in and out: positions and state from Kafka Streams, Spark and consumer groups, and positions back out."""
 
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
 from weir.pipelines.migrate.formats import StoreSerdes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MigrationError(Exception):
-    """What was to be moved does not fit, or something is there already; the text ends with the way out."""
+    """What should be moved does not fit, or something exists already; the text ends with the way out."""
 
 
 class OffsetFileError(MigrationError):
@@ -16,6 +16,6 @@ class OffsetFileError(MigrationError):
 
     def __str__(self) -> str:
         return (
-            f"{self.file}, line {self.line}: {self.reason}; nothing was changed: take the file anew from a cleanly "
+            f"{self.file}, line {self.line}: {self.reason}; nothing was changed: copy the file again from a cleanly "
             "stopped application"
         )

@@ -1,8 +1,8 @@
-"""How Kafka Streams lays keys and values of its stores out in changelog topics, and the serdes to read them with.
+"""How Kafka Streams lays out the keys and values of its stores in changelog topics, and the serdes to read them with.
 
-A key-value store's key is the key's bytes, a window store's the key, the window's start (8 bytes) and a sequence number
-(4 bytes), big-endian. The DSL's timestamped stores write plain values, their timestamps being the records'; other
-stores may put 8 bytes of timestamp before the value, as all do on disk.
+A key-value store's key is the key's bytes; a window store's is the key, the window's start (8 bytes) and a sequence
+number (4 bytes), big-endian. The DSL's timestamped stores write plain values, whose timestamps are the records'; other
+stores may put 8 bytes of timestamp before the value, as all of them do on disk.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class StoreSerdes:
 
     key: Serde
     value: Serde
-    """Of the state: what the store holds, not what becomes of it."""
+    """Of the state: what the store holds, not the results computed from it."""
     has_timestamps: bool = False
-    """Whether 8 bytes of timestamp stand before each value."""
+    """Whether 8 bytes of timestamp precede each value."""
 
 
 def default_serdes(sub_topology: SubTopology, store: StoreSpec) -> StoreSerdes:
-    """The serdes that the program itself suggests: its source's, or those of single texts, numbers and bytes.
+    """The serdes that the program itself suggests: its source's, or those of a single text, number or bytes column.
 
     Raises:
-        MigrationError: It suggests none.
+        MigrationError: It does not suggest any.
     """
     keys, source = key_columns(store), sub_topology.sources[0] if sub_topology.sources else None
     key = source.key_serde if source is not None and source.key.columns == keys else _scalar(keys)
@@ -52,13 +52,13 @@ def default_serdes(sub_topology: SubTopology, store: StoreSpec) -> StoreSerdes:
         part, columns = ("key", keys) if key is None else ("value", store.value)
         raise MigrationError(
             f"how Kafka Streams wrote the {part} of store {store.name!r} ({', '.join(columns)}) is "
-            f"not known; give --serdes {store.name}=MODULE:NAME of a StoreSerdes object"
+            f"unknown; give --serdes {store.name}=MODULE:NAME, which names a StoreSerdes object"
         )
     return StoreSerdes(key=key, value=value)
 
 
 def key_columns(store: StoreSpec) -> pl.Schema:
-    """The key's columns without a window's bounds."""
+    """The key's columns without the bounds of a window."""
     names = list(store.key)[:-2] if store.kind is StoreKind.WINDOW else list(store.key)
     return pl.Schema({name: store.key[name] for name in names})
 
@@ -69,7 +69,7 @@ def decode_rows(
     """A changelog's rows (as ``RAW_SCHEMA``) as the store's columns and ``_ts`` (ms).
 
     Raises:
-        MigrationError: A key or value is not of the serdes' form; ``where`` names the topic and partition.
+        MigrationError: A key or value cannot be read by the serdes; ``where`` names the topic and partition.
     """
     keys, values, times = rows["key"], rows["value"], rows["timestamp_ms"]
     bounds = []
@@ -79,7 +79,7 @@ def decode_rows(
         bounds = [start.alias("window_start"), (start + window_size_ms).alias("window_end")]
         keys = rows.select(pl.col("key").bin.head(pl.col("key").bin.size() - TIME_BYTES - SEQUENCE_BYTES)).to_series()
     if serdes.has_timestamps:
-        _require_length(values, TIME_BYTES, rows, where, "value behind a timestamp")
+        _require_length(values, TIME_BYTES, rows, where, "value after a timestamp")
         times, values = _times(values.bin.slice(0, TIME_BYTES)), values.bin.slice(TIME_BYTES)
     columns = [
         *_decoded(serdes.key, keys, key_columns(store), rows, f"{where}, store {store.name!r}: its key"),
@@ -90,7 +90,7 @@ def decode_rows(
 
 
 def window_size_ms(sub_topology: SubTopology, store: StoreSpec) -> int | None:
-    """How long the windows of an aggregation's store are; None of a key-value store.
+    """The size of the windows in an aggregation's store; None for a key-value store.
 
     Raises:
         MigrationError: The store is of another kind, whose changelog cannot be read.
@@ -103,8 +103,8 @@ def window_size_ms(sub_topology: SubTopology, store: StoreSpec) -> int | None:
             if windows is None and store.kind is StoreKind.KEY_VALUE:
                 return None
     raise MigrationError(
-        f"store {store.name!r} ({store.kind}) has no changelog in Kafka Streams that could be read: "
-        "only key-value and window stores of tables and aggregations have; suppress directly behind "
+        f"store {store.name!r} ({store.kind}) has no changelog in Kafka Streams that can be read: "
+        "only key-value and window stores of tables and aggregations have one; suppress directly after "
         "the aggregation, which needs no store of its own"
     )
 
@@ -115,7 +115,7 @@ def _decoded(serde: Serde, items: pl.Series, wanted: pl.Schema, rows: pl.DataFra
     is_single = len(found) == len(wanted) == 1
     if list(found.values()) != list(wanted.values()) or not (is_single or list(found) == list(wanted)):
         raise MigrationError(
-            f"{what} is read as {dict(found)} by {serde!r}, and the store has {dict(wanted)}; give "
+            f"{what} is read as {dict(found)} by {serde!r}, but the store has {dict(wanted)}; give "
             "serdes with the store's columns"
         )
     decoded = serde.decode(items, row_type)

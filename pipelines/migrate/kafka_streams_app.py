@@ -1,7 +1,7 @@
 """A stopped Kafka Streams application as a migration: its changelog topics as state, its group's offsets as positions.
 
-Both stand in Kafka at the same commit when the application was stopped cleanly, and under ``exactly_once_v2`` always.
-How keys and values are laid out is ``formats``, what is written of it ``migration``.
+The two agree in Kafka if the application was stopped cleanly, and always under ``exactly_once_v2``. The layout of keys
+and values belongs to ``formats``, writing the result to ``migration``.
 """
 
 from __future__ import annotations
@@ -14,48 +14,33 @@ from typing import Protocol
 import polars as pl
 
 from weir.pipelines.application import Application
+from weir.pipelines.cluster import Groups
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
-from weir.pipelines.migrate.migration import Migration, StoreRows, TopicPartition, source_positions
+from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
 from weir.pipelines.migrate.outputs import output_rows
 from weir.pipelines.operators.windows import TimeWindows
 from weir.pipelines.serdes.source import RAW_SCHEMA, FetchedRecords
 from weir.pipelines.topology import SubTopology
 from weir.pipelines.topology.nodes import AggregateNode
-from weir.state.types import StoreSpec, TableSpec, TaskId
+from weir.state.types import StoreSpec, TableSpec, TaskId, TopicPartition
 
 BATCH_BYTES = 16 << 20
 HELD_ROWS = 1_000_000
 """Rows of a changelog in memory before older ones of the same key are dropped."""
 EMPTY_READS = 10
-"""Reads without progress, a second each, after which the brokers count as away."""
+"""Reads without progress, one second each, after which the brokers are considered away."""
 TRANSACTION_LIMIT_S = 30.0
-"""How long a transaction may take to end: brokers abort that of an application which was killed after 10 to 20 s."""
+"""How long a transaction may take to end: brokers abort that of a killed application after 10 to 20 s."""
 TRANSACTION_LOOK_S = 0.1
 
 
-class Reader(Protocol):
+class ChangelogReader(Protocol):
     """Reads one topic partition, committed records only; ``weir.infra.kafka.reader.PartitionReader`` fits."""
 
     def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
 
     def close(self) -> None: ...
-
-
-class Cluster(Protocol):
-    """What is asked of the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
-
-    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]: ...
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]: ...
-
-    def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
-
-    def group_members(self, group: str) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +49,20 @@ class KafkaStreamsApp:
 
     id: str
     application: Application
-    cluster: Cluster
-    reader: Callable[[str, int], Reader]
+    cluster: Groups
+    reader: Callable[[str, int], ChangelogReader]
     topic_counts: Mapping[str, int]
     """Partitions of the source topics."""
     serdes: Mapping[str, StoreSerdes] = field(default_factory=dict)
-    """By store, where the program does not suggest the right ones."""
+    """By store, if the program does not suggest the right ones."""
     changelogs: Mapping[str, str] = field(default_factory=dict)
-    """By store, topics that are not called ``<id>-<store>-changelog``."""
+    """By store, topics whose names are not ``<id>-<store>-changelog``."""
 
     def migration(self) -> Migration:
-        """Read everything; changes nothing.
+        """Read everything, without changing anything.
 
         Raises:
-            MigrationError: The application runs, has rows on their way in a repartition topic, or does not fit.
+            MigrationError: The application runs, has unread rows in a repartition topic, or does not fit.
         """
         source, committed = f"Kafka Streams application {self.id!r}", self._committed()
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
@@ -92,8 +77,8 @@ class KafkaStreamsApp:
         topology = self.application.topology
         if any(edge.node.is_message for edge in topology.edges):
             raise MigrationError(
-                f"{source} joins tables by foreign key, and what Kafka Streams keeps for that has its "
-                "own hashes; read everything anew without a migration"
+                f"{source} joins tables by foreign key, and what Kafka Streams keeps for that uses its "
+                "own hashes; read everything again without a migration"
             )
         for edge in topology.edges:
             self._require_drained(f"{self.id}-{edge.name}", committed)
@@ -113,7 +98,7 @@ class KafkaStreamsApp:
                         rows = _still_open(sub_topology, store, rows, clock)
                     stores.append(StoreRows(task=task, store=store, rows=rows))
         if self._committed() != committed:
-            raise MigrationError(f"{source} was started while it was read; stop it, and migrate it then")
+            raise MigrationError(f"{source} was started while it was being read; stop it, then migrate it")
         return Migration(
             application=self.application,
             source=source,
@@ -125,17 +110,19 @@ class KafkaStreamsApp:
             read_through=read_through,
         )
 
-    def _committed(self) -> dict[TopicPartition, int]:
-        """The group's offsets, which stand still while it has no members."""
+    def _committed(self) -> Mapping[TopicPartition, int]:
+        """The group's offsets, which do not change while it has no members."""
         if members := self.cluster.group_members(self.id):
             raise MigrationError(
                 f"Kafka Streams application {self.id!r} has {members} members in its group; stop it, "
-                "and wait for its session time-out (45 s) unless it leaves the group when it closes"
+                "and wait for its session timeout (45 s) unless it leaves the group when it closes"
             )
         return self.cluster.group_offsets(self.id)
 
-    def _ends(self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int) -> dict[TopicPartition, int]:
-        """Up to where each partition of a store's changelog is read; a source topic, up to the group's position."""
+    def _ends(
+        self, store: StoreSpec, positions: Mapping[TopicPartition, int], count: int
+    ) -> Mapping[TopicPartition, int]:
+        """Where reading each partition of a store's changelog ends; for a source topic, at the group's position."""
         topic = self.changelogs.get(store.name, f"{self.id}-{store.name}-changelog")
         found = self.cluster.partition_counts([topic]).get(topic)
         if found is None:
@@ -145,8 +132,8 @@ class KafkaStreamsApp:
             )
         if found != count:
             raise MigrationError(
-                f"changelog topic {topic!r} has {found} partitions, and the application {count} tasks "
-                "for it; its keys would live elsewhere, so read everything anew without a migration"
+                f"changelog topic {topic!r} has {found} partitions, but the application has {count} tasks "
+                "for it; its keys would belong to other tasks, so read everything again without a migration"
             )
         partitions = [(topic, number) for number in range(count)]
         if topic in self.topic_counts:
@@ -156,9 +143,11 @@ class KafkaStreamsApp:
             }
         return self._settled_ends(partitions)
 
-    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends of partitions that the application alone writes, once its last transaction has ended in each: a
-        broker answers a commit before it has marked all that belongs to it."""
+    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The ends of partitions that only the application writes, once its last transaction has ended in each.
+
+        A broker answers a commit before it has marked all records that belong to it.
+        """
         until = time.monotonic() + TRANSACTION_LIMIT_S
         while True:
             written = self.cluster.end_offsets(partitions, is_committed=False)
@@ -169,7 +158,7 @@ class KafkaStreamsApp:
             if time.monotonic() > until:
                 topic, number = still_open[0]
                 raise MigrationError(
-                    f"topic {topic!r}, partition {number} has a transaction that has not ended for "
+                    f"topic {topic!r}, partition {number} has had an open transaction for "
                     f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again"
                 )
             time.sleep(TRANSACTION_LOOK_S)
@@ -193,7 +182,7 @@ class KafkaStreamsApp:
         return [(TaskId(sub_topology.index, number), rows) for number, rows in by_partition.items()]
 
     def _newest(self, topic: str, partition: int, end: int) -> pl.DataFrame:
-        """The newest record of each key below ``end``, deleted keys left out: as ``RAW_SCHEMA``."""
+        """The newest record of each key below ``end``, without deleted keys: as ``RAW_SCHEMA``."""
         held = RAW_SCHEMA.to_frame()
         parts: list[pl.DataFrame] = []
         for raw in self._read(topic, partition, end):
@@ -203,7 +192,7 @@ class KafkaStreamsApp:
         return _newest_of([held, *parts]).filter(pl.col("value").is_not_null() & pl.col("key").is_not_null())
 
     def _require_drained(self, topic: str, committed: Mapping[TopicPartition, int]) -> None:
-        """Rows between sub-topologies that nobody has taken yet would be lost."""
+        """Raise ``MigrationError`` when a repartition topic has records that were not read yet: they would be lost."""
         count = self.cluster.partition_counts([topic]).get(topic, 0)
         partitions = [(topic, number) for number in range(count)]
         beginnings, ends = self.cluster.beginning_offsets(partitions), self._settled_ends(partitions)
@@ -217,7 +206,7 @@ class KafkaStreamsApp:
                 )
 
     def _read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
-        """All committed records of ``[start, end)``, by default from the oldest that is kept."""
+        """All committed records of ``[start, end)``, by default from the oldest one kept."""
         at = self.cluster.beginning_offsets([(topic, partition)])[topic, partition] if start is None else start
         reader, empty = self.reader(topic, partition), 0
         try:
@@ -226,7 +215,7 @@ class KafkaStreamsApp:
                 empty = 0 if raw.next_offset > at else empty + 1
                 if empty > EMPTY_READS:
                     raise MigrationError(
-                        f"topic {topic!r}, partition {partition} gave nothing behind offset {at} of "
+                        f"topic {topic!r}, partition {partition} gave nothing after offset {at} of "
                         f"{end}; check that the brokers are up, and try again"
                     )
                 at = raw.next_offset
@@ -236,13 +225,13 @@ class KafkaStreamsApp:
 
 
 def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Copied: a row of a read keeps the bytes of all its rows in memory."""
+    """A copy, since one row of a read would keep the bytes of all its rows in memory."""
     newest = pl.concat(parts).unique("key", keep="last", maintain_order=True)
     return pl.DataFrame({name: newest[name].to_list() for name in newest.columns}, schema=RAW_SCHEMA)
 
 
 def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> int | None:
-    """The stream time of a windowed aggregation: the greatest timestamp it has folded in."""
+    """The stream time of a windowed aggregation: the greatest timestamp that it has aggregated."""
     is_windowed = any(
         isinstance(node, AggregateNode) and node.store is store and node.windows for node in sub_topology.nodes
     )
@@ -250,7 +239,7 @@ def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> i
 
 
 def _still_open(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame, clock: int) -> pl.DataFrame:
-    """The rows of windows that can still change; Kafka Streams keeps, and has forwarded, closed ones too."""
+    """The rows of windows that can still change; Kafka Streams also keeps closed ones, which it has forwarded."""
     start = pl.col("window_start").dt.timestamp("ms")
     return rows.filter(
         *(

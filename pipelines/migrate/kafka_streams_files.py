@@ -1,7 +1,7 @@
-"""Kafka Streams' ``.checkpoint`` and ``.position`` files: offsets by topic partition, as positions and back.
+"""Kafka Streams' ``.checkpoint`` and ``.position`` files: offsets by topic partition, read as positions and written.
 
-Their format is ``weir.state.stores.positions_file``. The offset is of the last record that is in the state, so a
-position, the next offset to read, is one more.
+Their format is ``weir.state.stores.positions_file``. An offset is that of the last record in the state, so a position,
+the next offset to read, is one more.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
 from weir.state.errors import PositionsFileError
 from weir.state.stores import positions_file
-from weir.state.stores.positions_file import TopicPartition
+from weir.state.types import TopicPartition
 
 CHECKPOINT = ".checkpoint"
 
 
 def offset_files(paths: Iterable[Path]) -> list[Path]:
-    """The files among ``paths`` and, of folders, every ``.checkpoint`` and ``.position`` file below; sorted.
+    """The files among ``paths``, and every ``.checkpoint`` and ``.position`` file below the folders among them; sorted.
 
     Raises:
-        MigrationError: A path does not exist, or a folder holds no such file.
+        MigrationError: A path does not exist, or a folder has no such file.
     """
     found: set[Path] = set()
     for path in paths:
@@ -31,7 +31,7 @@ def offset_files(paths: Iterable[Path]) -> list[Path]:
         below = {file for pattern in (CHECKPOINT, "*.position") for file in path.rglob(pattern)}
         if not below:
             raise MigrationError(
-                f"{path} is no file and holds no {CHECKPOINT} or .position files; name the files, or "
+                f"{path} is not a file, nor a folder with {CHECKPOINT} or .position files; name the files, or "
                 "the state folder of the Kafka Streams application"
             )
         found |= below
@@ -42,7 +42,7 @@ def read_positions(files: Iterable[Path]) -> dict[TopicPartition, int]:
     """The next offset to read of every topic partition that the files name.
 
     Raises:
-        OffsetFileError: A file is not of the format.
+        OffsetFileError: A file is not in the format.
         MigrationError: Two files disagree.
     """
     positions: dict[TopicPartition, int] = {}
@@ -51,7 +51,7 @@ def read_positions(files: Iterable[Path]) -> dict[TopicPartition, int]:
         for partition, offset in read_offsets(file).items():
             if positions.setdefault(partition, offset + 1) != offset + 1:
                 raise MigrationError(
-                    f"{file} has offset {offset} for partition {partition[1]} of {partition[0]!r}, and "
+                    f"{file} has offset {offset} for partition {partition[1]} of {partition[0]!r}, but "
                     f"{origins[partition]} has {positions[partition] - 1}; nothing was changed: name the files of one"
                 )
             origins[partition] = file
@@ -59,10 +59,10 @@ def read_positions(files: Iterable[Path]) -> dict[TopicPartition, int]:
 
 
 def read_offsets(file: Path) -> dict[TopicPartition, int]:
-    """The entries of one file as they stand.
+    """The entries of one file, unchanged.
 
     Raises:
-        OffsetFileError: Another version, a wrong count, a line that is no entry, or a negative offset.
+        OffsetFileError: Another version, a wrong count, a line that is not an entry, or a negative offset.
     """
     try:
         return positions_file.read_offsets(file)
@@ -71,7 +71,7 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
 
 
 def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
-    """Whether a task's folder has ``positions`` in its ``.checkpoint`` file already; False where there is no file.
+    """Whether a task's folder already has ``positions`` in its ``.checkpoint`` file; False if there is no file.
 
     Raises:
         MigrationError: The file exists with other offsets.
@@ -85,9 +85,9 @@ def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> b
 
 
 def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
-    """Put ``positions`` down as the ``.checkpoint`` file of a task's folder; False when it stands there already.
+    """Write ``positions`` as the ``.checkpoint`` file of a task's folder; False when it exists already.
 
-    A partition of which nothing was read has no entry. Raises what ``check_checkpoint`` raises.
+    A partition that was never read has no entry. Raises what ``check_checkpoint`` raises.
     """
     if check_checkpoint(folder, positions):
         return False

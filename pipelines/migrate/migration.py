@@ -1,8 +1,8 @@
 """A migration: where the tasks of an application begin and what their stores hold, as its first commit.
 
-It is written by the commit protocol, so it is there in whole or not at all, and once. Local stores are not written: a
+It is written by the commit protocol, so it exists completely or not at all, and once. Local stores are not written: a
 task whose committed state has no folder restores from its changelog at the first start. Where positions and rows come
-from is for the modules beside this.
+from is up to the other modules of this package.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.engine.instances import new_instance
-from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId
+from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId, TopicPartition
 
-TopicPartition = tuple[str, int]
 EPOCH = 1
 """Of the first commit."""
 _TIME = pl.Datetime("ms", "UTC")
@@ -35,7 +34,7 @@ _TIME = pl.Datetime("ms", "UTC")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreRows:
-    """What a task's store is to hold."""
+    """What a task's store should hold."""
 
     task: TaskId
     store: StoreSpec
@@ -58,22 +57,22 @@ class Migration:
     clocks: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
     """Stream time in ms by operator, for tasks with state."""
     outputs: Sequence[tuple[TableSpec, pl.DataFrame]] = ()
-    """Rows of output tables: their columns but ``_epoch``."""
+    """Rows of output tables: all their columns except ``_epoch``."""
     read_through: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The ends of the topics that ``stores`` were read from."""
 
     @cached_property
     def reason(self) -> str:
-        """The reason of its commit: the same for the same migration, by which a second one knows the first."""
+        """The reason of its commit: the same for the same migration, so that a second one recognizes the first."""
         content = [sorted(self.positions.items()), sorted(self.read_through.items())]
         digest = hashlib.blake2b(msgspec.json.encode(content), digest_size=6).hexdigest()
         return f"migration: {self.source} ({digest})"
 
     def is_written(self, warehouse: Path) -> bool:
-        """Whether the application holds exactly this migration.
+        """Whether the application has exactly this migration.
 
         Raises:
-            MigrationError: It holds other commits, which are not overwritten.
+            MigrationError: It has other commits, which are not overwritten.
         """
         newest = newest_commit(warehouse, self.application.id)
         if newest is not None and newest.reason != self.reason:
@@ -85,7 +84,7 @@ class Migration:
         return newest is not None
 
     def write(self, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> bool:
-        """Make it the application's first commit; False when it was so already. The application must not be running.
+        """Make it the application's first commit; False if it already is. The application must not be running.
 
         ``on_step`` is called where a crash leaves something behind: ``files written``, and the committer's steps.
 
@@ -132,7 +131,7 @@ class Migration:
         return [TaskId(index, partition) for index, count in sorted(self.counts.items()) for partition in range(count)]
 
     def positions_of(self, task: TaskId) -> Positions:
-        """Where a task begins, as far as the migration says."""
+        """Where a task begins, as far as the migration says so."""
         topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
         return {
             topic: {task.partition: self.positions[topic, task.partition]}
@@ -177,17 +176,17 @@ def source_positions(
     ends: Mapping[TopicPartition, int],
     source: str,
 ) -> dict[TopicPartition, int]:
-    """Of the offsets that were found, those of the application's topics, checked against what the topics hold.
+    """Those of the ``found`` offsets that belong to the application's topics, checked against what the topics hold.
 
     Raises:
-        MigrationError: There is none; a partition does not exist; an offset lies outside of what the topic holds.
+        MigrationError: There are none, a partition does not exist, or the topic does not hold an offset.
     """
     topics = set(application.topology.topics())
     taken = {partition: offset for partition, offset in sorted(found.items()) if partition[0] in topics}
     if not taken:
         others = ", ".join(sorted({topic for topic, _ in found})) or "nothing"
         raise MigrationError(
-            f"{source} has no offset of the topics that {application.id!r} reads "
+            f"{source} has no offsets of the topics that {application.id!r} reads "
             f"({', '.join(sorted(topics))}); it has {others}: check the name"
         )
     for (topic, number), offset in taken.items():
@@ -211,12 +210,12 @@ def source_positions(
 
 
 def stores_of(application: Application) -> list[str]:
-    """Names of all stores of an application."""
+    """The names of all stores of an application."""
     return [store.name for sub_topology in application.topology.sub_topologies for store in sub_topology.stores]
 
 
 def missing(positions: Iterable[TopicPartition], topic_counts: Mapping[str, int]) -> list[TopicPartition]:
-    """Partitions of the application's topics that have no position."""
+    """The partitions of the application's topics that have no position."""
     known = set(positions)
     return [
         (topic, number)

@@ -1,4 +1,4 @@
-"""What tables of updates hold for the rows of a store: without it they would know only keys that are updated again."""
+"""What tables of updates hold for a store's rows; without it they would only know keys that are updated again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from weir.state.types import StoreSpec, TableSpec
 def output_rows(
     sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame
 ) -> Iterator[tuple[TableSpec, pl.DataFrame]]:
-    """Each table of updates that a store's table leads to, through filters and mappings alone, and its rows.
+    """Each table of updates that a store's table leads to through nothing but filters and mappings, with its rows.
 
-    ``rows`` has the store's key and value columns and ``_ts`` (Int64, ms); what comes back, the table's columns but
+    ``rows`` has the store's key and value columns and ``_ts`` (Int64, ms); the result has the table's columns except
     ``_epoch``.
     """
     made: dict[Node, pl.DataFrame] = {}

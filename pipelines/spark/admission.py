@@ -1,4 +1,4 @@
-"""Whether a program may start over what is committed, and where those of its tasks begin that have no state there."""
+"""Whether a program may start over what is committed, and where tasks that have no committed state begin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def admit(
     Raises:
         TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
         PendingRowsError: Rows between sub-topologies would be lost.
-        TableSchemaError: A table has other columns than the program writes.
+        TableSchemaError: A table's columns differ from those that the program writes.
     """
     if committed is None:
         return None
@@ -46,7 +46,7 @@ def admit(
 
 
 def committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
-    """Where a commit stands in a partition of ``topics``, whichever task read it."""
+    """A commit's positions in one partition of ``topics``, whichever task read it."""
     wanted = set(topics)
     return {
         topic: {partition: offsets[partition]}

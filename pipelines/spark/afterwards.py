@@ -1,6 +1,6 @@
-"""Work that follows commits, off their path: a commit hands its news over and goes on.
+"""Work that follows commits without delaying them: a commit hands its news over and does not wait.
 
-What is late gives way to what is newer; a failure costs a log line and is made up for by the next commit.
+News that are still waiting are replaced by newer ones; a failure is logged, and the next commit makes up for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Afterwards(Generic[News]):
     """Calls ``work`` with the newest news, in a thread of its own, until it is closed."""
 
     def __init__(self, name: str, work: Callable[[News], None], failure: type[Exception], said: str) -> None:
-        """``said`` is logged before an error of type ``failure``, once in a while."""
+        """Errors of type ``failure`` are logged after ``said``, at most once every ``LOG_EVERY_S`` seconds."""
         self._work, self._failure, self._said = work, failure, said
         self._changed = Condition()
         self._waiting: list[News] = []
@@ -32,13 +32,13 @@ class Afterwards(Generic[News]):
         self._thread.start()
 
     def __call__(self, news: News) -> None:
-        """Work on this; what is still waiting is passed over."""
+        """Work on this; what is still waiting is dropped."""
         with self._changed:
             self._waiting = [news]
             self._changed.notify()
 
     def close(self) -> None:
-        """Work on what waits, once, and end."""
+        """Work on what is still waiting, then end."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -56,4 +56,4 @@ class Afterwards(Generic[News]):
             except self._failure as error:
                 if time.monotonic() >= self._log_after:
                     self._log_after = time.monotonic() + LOG_EVERY_S
-                    log.warning("%s: %s; the run goes on, and the next commit tries again", self._said, error)
+                    log.warning("%s: %s; the run continues, and the next commit tries again", self._said, error)

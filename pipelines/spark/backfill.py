@@ -1,7 +1,7 @@
-"""Runs a backfill: the unchanged driver over a fixed range of each topic partition, or over files in their place, in
+"""Runs a backfill: the ordinary driver over a fixed range of each topic partition, or over files instead of topics, in
 the folders of a shadow.
 
-Which ranges, and the shadow's folders, are ``weir.pipelines.backfill``; the loop is ``weir.pipelines.spark.driver``.
+The ranges and the shadow's folders belong to ``weir.pipelines.backfill``; the loop to ``weir.pipelines.spark.driver``.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from weir.pipelines.backfill.files import SourceFiles, write_slice
 from weir.pipelines.backfill.ranges import Ranges
 from weir.pipelines.backfill.shadow import Completion, Shadow, shadow_application
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.control import lease
-from weir.pipelines.spark.planner import TopicPartition
+from weir.pipelines.spark.control import ControlPanel, lease
+from weir.pipelines.spark.parts import Listeners, RunSpec
 from weir.pipelines.spark.progress import Progress
-from weir.pipelines.spark.runner import spark_context, started_driver
+from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
-from weir.pipelines.tasks.epoch import TaskSettings
+from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
 
 @dataclass(frozen=True)
 class FixedRanges:
-    """Topic partitions that begin and end where a backfill says; fits ``weir.pipelines.spark.runner.Input``."""
+    """A source whose topic partitions begin and end where a backfill says."""
 
     ranges: Ranges
 
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
 
-    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
+    start_offsets = beginning_offsets
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in partitions}
 
 
 def write_slices(
@@ -54,7 +56,10 @@ def write_slices(
     files: SourceFiles,
     schema_registry: Mapping[str, str],
 ) -> Ranges:
-    """Write the slices of ``files``, a Spark task each; returns what there is to read. ``counts`` are partitions."""
+    """Write the slices of ``files``, one Spark task each; returns what there is to read.
+
+    ``counts`` are the partitions of each topic.
+    """
     wanted = [(topic, partition, count) for topic, count in sorted(counts.items()) for partition in range(count)]
     slices = (
         spark_context.parallelize(wanted, len(wanted))
@@ -74,7 +79,7 @@ def _run_slices(
     schema_registry: Mapping[str, str],
     wanted: Iterable[tuple[str, int, int]],
 ) -> Iterator[tuple[str, int, int]]:
-    """Inside a Spark task: topic, partition and number of records of each slice that was written."""
+    """Inside a Spark task: the topic, partition and number of records of each slice that was written."""
     topology = load_application(reference).topology
     connect_serdes(topology.serdes(), schema_registry)
     for topic, partition, count in list(wanted):
@@ -96,16 +101,16 @@ def run_shadow(
 ) -> Completion | None:
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
-    Blocks. ``ranges`` are for one of everything that reads on from where it stands; the other arguments are those of
-    ``weir.pipelines.spark.runner.run``.
+    Blocks. ``ranges`` are for a backfill of everything that reads on from where it is; the other arguments are those
+    of ``weir.pipelines.spark.runner.run``.
 
     Raises:
         SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
-        BadRecordError, TaskFailedError: A task cannot go on. The shadow stays as it is, incomplete.
+        BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
     application = shadow_application(load_application(reference), shadow.id)
-    connect_serdes(application.topology.serdes(), settings.schema_registry)  # refuses what the workers would
+    connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges
     counts = {topic: len(partitions) for topic, partitions in ranges.items()}
@@ -114,32 +119,25 @@ def run_shadow(
         context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
             ranges = write_slices(context, reference, shadow.slices, counts, backfill.files, settings.schema_registry)
+        spec = RunSpec(
+            application=application,
+            source=FixedRanges(ranges),
+            source_counts=counts,
+            warehouse=shadow.warehouse,
+            state_folder=shadow.state_folder,
+            limits=limits_of(settings, application, counts),
+        )
         worker = WorkerSettings(
             reference=reference,
             kafka={**settings.kafka, "bootstrap.servers": bootstrap_servers},
             schema_registry=settings.schema_registry,
             on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices),
-            tasks=TaskSettings(
-                application_folder=str(shadow.folder),
-                state_folder=str(shadow.state_folder),
-                partition_counts=application.topology.partition_counts(counts),
-                on_error=application.on_error,
-            ),
+            tasks=spec.task_settings,
         )
-        driver = started_driver(
-            stack,
-            application,
-            settings.model_copy(update={"snapshot_rows": 0}),
-            warehouse=shadow.warehouse,
-            worker=worker,
-            source=FixedRanges(ranges),
-            counts=counts,
-            control=control,
-            context=context,
-            on_progress=on_progress,
-        )
-        summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
+        listeners = Listeners(control=ControlPanel(control, settings.slots), on_progress=on_progress)
+        with spark_driver(context, settings.slots, worker, spec, listeners) as driver:
+            summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
     if summary.reason != "caught_up":
         return None
     before = shadow.completion or Completion(records_in=0, seconds=0.0)

@@ -1,7 +1,7 @@
-"""Spark jobs beside the epochs, for one task or a few: restores and snapshots, in a scheduler pool of their own.
+"""Spark jobs that run beside the epochs, for one task or a few: restores and snapshots, each in its scheduler pool.
 
-They run in Python workers apart from those of the slots, whose tasks go on meanwhile: a slot keeps its warm worker to
-itself, and a process may open an LMDB environment once. Where no task goes on, a slot's idle worker does it sooner.
+They run in Python workers apart from those of the slots, whose tasks continue meanwhile: a slot keeps its warm worker
+to itself, and a process may open an LMDB environment only once. While no task runs, a slot's idle worker is faster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Answer = TypeVar("Answer")
 
 
 class BackgroundJobs(Generic[Answer]):
-    """Jobs of one kind, ``at_once`` of them; each is a function that is carried out where it is given a row, and gives
-    an answer a task."""
+    """Jobs of one kind, at most ``at_once`` at a time; each is a function that runs inside a Spark task and gives one
+    answer per task of the application."""
 
     def __init__(self, spark_context: SparkContext, pool: str, at_once: int = 1) -> None:
         self._context, self._pool, self._row = spark_context, pool, spark_context.parallelize([0], 1)
@@ -29,15 +29,15 @@ class BackgroundJobs(Generic[Answer]):
 
     @property
     def tasks(self) -> set[TaskId]:
-        """Whose jobs have not been taken up yet."""
+        """The tasks whose jobs have not been taken up yet."""
         return {task for tasks in self._running for task in tasks}
 
     def start(
         self, tasks: Sequence[TaskId], work: Callable[[Iterable[object]], Iterator[Answer]], slot: int | None = None
     ) -> None:
-        """Begin, in the worker of ``slot`` or one apart; ``finished`` tells when it is done.
+        """Begin, in the worker of ``slot`` or in a separate one; ``finished`` tells when it is done.
 
-        Called from the driver's thread, which binds the job.
+        Call it from the driver's thread, which binds the job to its environment.
         """
         self._context.environment[SLOT_VARIABLE] = self._pool if slot is None else str(slot)
         job = self._row.mapPartitions(work)
@@ -45,7 +45,7 @@ class BackgroundJobs(Generic[Answer]):
         self._running[tuple(tasks)] = self._threads.submit(self._collect, job)
 
     def finished(self) -> list[tuple[TaskId, Answer | BaseException]]:
-        """Those that ended since the last call, with their answer, or why there is none."""
+        """Those that ended since the last call, with their answer or the error."""
         done = [tasks for tasks, future in self._running.items() if future.done()]
         found: list[tuple[TaskId, Answer | BaseException]] = []
         for tasks in done:
@@ -55,11 +55,11 @@ class BackgroundJobs(Generic[Answer]):
         return found
 
     def close(self) -> None:
-        """Begin no more; what runs ends with the Spark context."""
+        """Begin no more jobs; those that run end with the Spark context."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _collect(self, job: RDD[Answer]) -> list[Answer]:
-        """In a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
+        """Runs in a thread of its own, whose pool shares the cores fairly with that of the epochs (PROTOCOL 27)."""
         self._context.setLocalProperty("spark.scheduler.pool", self._pool)
         return job.collect()
 

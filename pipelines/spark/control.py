@@ -1,4 +1,4 @@
-"""The driver's word to the control database: how the run and each of its tasks stand."""
+"""What the driver tells the control database: how the run and each of its tasks are doing."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import asdict
 
 from weir.infra.control.guard import DriverControl
 from weir.infra.control.rows import MetricRow, RequestRow, TaskStatusRow
-from weir.pipelines.spark.planner import Task, TaskState, TopicPartition, total_lag
+from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress
-from weir.state.types import TaskId
+from weir.pipelines.spark.slots import slot_of
+from weir.pipelines.spark.task import Task, TaskState
+from weir.state.types import TopicPartition
 
 STATES = {"caught_up": "stopping"}
-"""Progress states that the control database knows by another name."""
+"""Progress states that have another name in the control database."""
 LAST_STATES = ("stopped", "caught_up")
 
 
 class ControlPanel:
-    """Turns tasks and progress into the rows of the control database; fits ``weir.pipelines.spark.driver.Control``."""
+    """Turns tasks and progress into the rows of the control database; fits ``weir.pipelines.spark.parts.Control``."""
 
-    def __init__(self, control: DriverControl, assignment: Mapping[TaskId, int]) -> None:
-        self._control, self._assignment = control, assignment
+    def __init__(self, control: DriverControl, slots: int) -> None:
+        self._control, self._slots = control, slots
 
     def requests(self) -> list[RequestRow]:
         return self._control.requests()
@@ -53,7 +55,7 @@ class ControlPanel:
         is_uncommitted = task.current != task.committed
         return TaskStatusRow(
             task=str(task.id),
-            slot=self._assignment[task.id],
+            slot=slot_of(task.id, self._slots),
             state=str(task.current) if task.current else None,
             status="paused" if is_paused and task.state is TaskState.RUNNING else task.state.value,
             positions=task.positions,
@@ -72,7 +74,7 @@ class ControlPanel:
 
 @contextmanager
 def lease(control: DriverControl) -> Iterator[None]:
-    """Give the lease back at the end of the block, with the error that ended it."""
+    """Give the lease back at the end of the block, with the error that ended it, if any."""
     try:
         yield
     except BaseException as error:

@@ -1,60 +1,48 @@
 """The tasks of an application as the driver sees them: epochs run in stages, receipts accepted, commits made.
 
-Nothing here waits or looks at the clock; when to run an epoch and when to commit is ``weir.pipelines.spark.driver``'s.
+Nothing here waits or decides by the clock; when to run an epoch and when to commit is up to
+``weir.pipelines.spark.driver``. What happened to a task elsewhere (a restore, a snapshot) is reported by a method.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.spark.admission import admit, committed_positions
-from weir.pipelines.spark.planner import (
-    Limits,
-    Task,
-    TaskState,
-    TopicPartition,
-    aligned_until,
-    plan_task,
-    reads_all,
-)
+from weir.pipelines.spark.parts import Slots, Source
+from weir.pipelines.spark.planner import Limits, aligned_until, plan_task, reads_all
+from weir.pipelines.spark.restore_jobs import Restored
+from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
+from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.state.changelog.forgetting import forget_tasks
+from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.commit.record import CommitRecord, SnapshotRef, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
-from weir.state.types import FileEntry, StateId, StoreSpec, TaskId
+from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
 
-Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
-"""Asks for an offset of each topic partition."""
 Item = TypeVar("Item", TaskPlan, SettleRequest)
 Answer = TypeVar("Answer")
 JOB_ATTEMPTS = 3
 FIRST_INSTANCE = "first"
-
-
-class Slots(Protocol):
-    """Where tasks run; ``weir.pipelines.spark.slots.SlotPool`` fits."""
-
-    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
-
-    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
 
 
 @dataclass
@@ -93,22 +81,14 @@ class Coordinator:
         self.metrics = RunMetrics()
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
-        self.has_uncommitted = False
+        self._has_uncommitted = False
         self._stages = _stages(application)
 
-    def start(
-        self,
-        source_counts: Mapping[str, int],
-        start_offsets: Offsets,
-        *,
-        beginning_offsets: Offsets | None = None,
-        accept_state_loss: bool = False,
-    ) -> None:
-        """Claim a generation, redo what a dead driver left, and take the tasks up where the log has them.
+    def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
+        """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
 
-        ``start_offsets`` says where to begin with topic partitions that no commit knows, ``beginning_offsets`` where
-        those of global tables begin. Under another topology or
-        partition count, sub-topologies whose stored names and counts stay go on with their state. With
+        ``source`` says where to begin with topic partitions that no commit knows. Under another topology or partition
+        count, sub-topologies whose stored names and counts are unchanged keep their state; with
         ``accept_state_loss`` the others begin with empty stores at the committed positions of their topics.
 
         Raises:
@@ -125,14 +105,14 @@ class Coordinator:
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
         record = claim.newest
-        # Once more: another driver may have committed meanwhile.
+        # Again, now under the claim: another driver may have committed meanwhile.
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
             sub_topology = topology.sub_topologies[task_id.sub_topology]
             topics_read = tuple(
-                source.topic for source in sub_topology.sources if task_id.partition < source_counts[source.topic]
+                node.topic for node in sub_topology.sources if task_id.partition < source_counts[node.topic]
             )
             if record is None or change is None:
                 known = TaskCommit(state=None, instance=FIRST_INSTANCE)
@@ -144,19 +124,24 @@ class Coordinator:
                     instance=new_instance(),
                     positions=committed_positions(record, topics_read, task_id.partition),
                 )
-            self.tasks[task_id] = _task(task_id, topics_read, known)
+            self.tasks[task_id] = Task.of(task_id, topics_read, known)
         unknown = [
             (topic, task.id.partition)
             for task in self.tasks.values()
             for topic in task.topics
             if task.id.partition not in task.positions.get(topic, {})
         ]
-        for (topic, partition), offset in (start_offsets(unknown) if unknown else {}).items():
+        for (topic, partition), offset in (source.start_offsets(unknown) if unknown else {}).items():
             for task in self.tasks.values():
                 if topic in task.topics and task.id.partition == partition:
                     task.positions.setdefault(topic, {})[partition] = offset
-        if topology.global_tables:
-            self.global_beginnings = self._beginnings(source_counts, beginning_offsets)
+        global_topics = [table.source.topic for table in topology.global_tables]
+        if global_topics:
+            self.global_beginnings = dict(
+                source.beginning_offsets(
+                    [(topic, partition) for topic in global_topics for partition in range(source_counts[topic])]
+                )
+            )
         pending = record.pending_blobs if record else ()
         for blob in pending:
             self.tasks[topology.task_of(blob.target)].pending.append(blob)
@@ -187,8 +172,8 @@ class Coordinator:
     ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has.
 
-        ``is_live``: whether topics that have no more records are silent, for operators to which that means something.
-        ``end_time_ms``: the input has ended, and stream time moves to here.
+        ``is_live``: whether topics without further records count as idle, for operators to which that matters.
+        ``end_time_ms``: the input has ended, and stream time moves to this.
         """
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
         until_ms = aligned_until(running, ends, limits.max_skew_ms)
@@ -223,13 +208,13 @@ class Coordinator:
                 for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result)
         if result is not None:
-            self.has_uncommitted |= result.moved
+            self._has_uncommitted |= result.moved
         return result
 
     def commit(self, reason: str, files: Sequence[FileEntry] = (), swaps: Sequence[TableSwap] = ()) -> None:
-        """Make every accepted epoch durable, and with it which instances hold the tasks' state.
+        """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
-        ``files`` come with it, beside those of the tasks, and ``swaps``.
+        ``files`` are committed too, in addition to those of the tasks, and so are ``swaps``.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -261,7 +246,7 @@ class Coordinator:
         replaced = [snapshot for task in self.tasks.values() if (snapshot := task.settled()) is not None]
         remove_blobs(self._blobs, passed)
         remove_snapshots(self._blobs.parent, replaced)
-        self.committed_id, self.has_uncommitted = record.state_id, False
+        self.committed_id, self._has_uncommitted = record.state_id, False
         self.commits += 1
         self._on_commit(
             {
@@ -273,9 +258,9 @@ class Coordinator:
         )
 
     def swap(self, backfill: str) -> str:
-        """Commit, and with it swap a prepared backfill in; its shadow is gone afterwards (docs/backfill.md).
+        """Swap a prepared backfill in by a commit, and remove its shadow (docs/backfill.md).
 
-        Returns what was done, for people. One that is swapped in already is left as it is.
+        Returns what was done, for people. A backfill that is swapped in already is left as it is.
 
         Raises:
             SwapRefusedError: It must not be swapped in; nothing was changed.
@@ -292,12 +277,38 @@ class Coordinator:
         remove_shadow(folder, backfill)
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
 
+    def restoring(self, task_id: TaskId, progress: RestoreProgress) -> None:
+        """A task's restore has got this far."""
+        self.tasks[task_id].restoring(str(progress))
+        self.metrics.restoring(str(task_id), progress.rows, progress.rows_left)
+
+    def restored(self, restored: Restored) -> None:
+        """A task's restore has built a new instance; the next commit records that it holds the state."""
+        task = self.tasks[restored.request.task]
+        task.restored(
+            restored.request.instance, from_snapshot=restored.from_snapshot, is_snapshot_gone=restored.is_snapshot_gone
+        )
+        self.metrics.restored(str(task.id), restored.rows)
+        self._has_uncommitted = True
+
+    def published(self, request: SnapshotRequest, snapshot: SnapshotRef) -> bool:
+        """A snapshot was published: True when the next commit lists it.
+
+        One of a task that restores, or whose instance is another by now, is not listed and so will be removed.
+        """
+        task = self.tasks[request.task]
+        if task.state is not TaskState.RUNNING or task.instance != request.instance:
+            return False
+        task.published(snapshot, request.rows_since)
+        self._has_uncommitted = True
+        return True
+
     def check_claim(self) -> None:
         """Raise ``FencedError`` when a newer driver has taken over."""
         self._committer.check_claim()
 
     def settle(self, *, close: bool = False) -> None:
-        """Let tasks that sit idle after a commit drop their undo logs; ``close`` at a clean stop.
+        """Let tasks that are idle after a commit drop their undo logs; ``close`` is for a clean stop.
 
         A task that cannot is visited by the next epoch, whose receipt says what is wrong.
         """
@@ -315,8 +326,13 @@ class Coordinator:
             self.tasks[task_id].has_undo, self.tasks[task_id].visited = False, settled
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
-        """What a task keeps."""
+        """The stores of a task."""
         return self.application.topology.sub_topologies[task.sub_topology].stores
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether there is something that a commit would make durable."""
+        return self._has_uncommitted
 
     @property
     def committed_epoch(self) -> int:
@@ -325,12 +341,12 @@ class Coordinator:
 
     @property
     def needs_settling(self) -> bool:
-        """Whether a task holds the undo log of a commit that it has not heard of."""
+        """Whether a task still holds the undo log of a commit, not having heard of it."""
         return any(task.owes_settling for task in self.tasks.values())
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What a rollback would undo, in bytes over all tasks."""
+        """What a rollback would undo, in bytes, over all tasks."""
         return sum(
             task.gauges.get("uncommitted_bytes", 0) for task in self.tasks.values() if task.current != task.committed
         )
@@ -346,7 +362,7 @@ class Coordinator:
         return totals
 
     def _job(self, run: Callable[[Sequence[Item]], list[Answer]], items: Sequence[Item]) -> list[Answer]:
-        """Run a job; a lost one means the same items again, which repeats nothing (PROTOCOL 8)."""
+        """Run a job; one that Spark loses is run again with the same items, which repeats nothing (PROTOCOL 8)."""
         for attempt in range(1, JOB_ATTEMPTS + 1):
             try:
                 return run(items)
@@ -354,37 +370,22 @@ class Coordinator:
                 if attempt == JOB_ATTEMPTS:
                     raise
                 log.warning(
-                    "epoch %s: Spark lost the job (%s); it runs again as it was",
+                    "epoch %s: Spark lost the job (%s); it is run again unchanged",
                     self.epoch,
                     (str(error).splitlines() or [type(error).__name__])[0],
                 )
         raise AssertionError("unreachable")
 
     def _bounded(self, plans: list[TaskPlan]) -> list[TaskPlan]:
-        """Divide what may still be written before a commit over the plans that read, and so over the slots."""
+        """Divide what may still be written before a commit among the plans that read, and so among the slots."""
         limit, reading = self.application.uncommitted_max_bytes, sum(bool(plan.ranges) for plan in plans)
         if limit == NO_LIMIT or not reading:
             return plans
         share = max(1, (limit - self.uncommitted_bytes) // reading)
         return [replace(plan, max_uncommitted_bytes=share) if plan.ranges else plan for plan in plans]
 
-    def _beginnings(
-        self, source_counts: Mapping[str, int], beginning_offsets: Offsets | None
-    ) -> dict[TopicPartition, int]:
-        tables = self.application.topology.global_tables
-        assert beginning_offsets is not None, "backfills refuse global tables as they begin"
-        return dict(
-            beginning_offsets(
-                [
-                    (table.source.topic, partition)
-                    for table in tables
-                    for partition in range(source_counts[table.source.topic])
-                ]
-            )
-        )
-
     def _with_global_tables(self, plans: list[TaskPlan], ends: Mapping[TopicPartition, int]) -> list[TaskPlan]:
-        """The plans of tasks that join with global tables say how far these are to be read."""
+        """Add to the plans of tasks that join with global tables how far those are to be read."""
         if not self.global_beginnings:
             return plans
         ranges = {
@@ -431,8 +432,10 @@ class Coordinator:
                 result.failures.append(receipt)
 
     def _is_backed_up(self, index: int, limit: int) -> bool:
-        """Whether a target of the sub-topology has too much waiting for it; not for one that an edge leads back to,
-        which may wait for this one."""
+        """Whether a target of the sub-topology has too much waiting for it.
+
+        A target that an edge leads back to does not count: it may be waiting for this sub-topology.
+        """
         edges = self.application.topology.sub_topologies[index].edges_out
         targets = {edge.target for edge in edges if edge.target > index}
         return any(
@@ -442,30 +445,10 @@ class Coordinator:
         )
 
 
-def _task(task_id: TaskId, topics: tuple[str, ...], known: TaskCommit) -> Task:
-    totals = {name: count for name, count in known.totals.items() if name != "open_windows"}
-    gauges = {"open_windows": known.totals.get("open_windows", 0)}
-    return Task(
-        id=task_id,
-        instance=known.instance,
-        topics=topics,
-        current=known.state,
-        committed=known.state,
-        positions={topic: dict(offsets) for topic, offsets in known.positions.items()},
-        clocks=known.clocks,
-        totals=totals,
-        gauges=gauges,
-        next_punctuation_ms=known.next_punctuation_ms,
-        snapshot=known.snapshot,
-        listed_snapshot=known.snapshot,
-        rows_since_snapshot=known.rows_since_snapshot,
-    )
-
-
 def _stages(application: Application) -> list[set[int]]:
-    """Sub-topologies by distance from the sources: those of one stage run in one Spark job.
+    """Sub-topologies by distance from the sources; those of one stage run in one Spark job.
 
-    What an edge that leads back carries is taken in the next epoch.
+    Rows on an edge that leads back to an earlier stage are taken in the next epoch.
     """
     depth: dict[int, int] = {}
     for sub_topology in application.topology.sub_topologies:

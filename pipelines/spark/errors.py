@@ -1,4 +1,4 @@
-"""Why a run ends other than well; each text names what was found and the way out."""
+"""Why a run fails; each text names what was found and the way out."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class BadRecordError(RunError):
         record = self.record
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-            f"offset {record.offset}: {record.reason}; all records before it are committed. Mend the producer "
-            'and start with on_error="dead_letter" to keep such records in the table _dead_letters and go on'
+            f"offset {record.offset}: {record.reason}; all records before it are committed. Fix the producer, "
+            'or start with on_error="dead_letter" to put such records into the table _dead_letters and continue'
         )
 
 
 class TaskFailedError(RunError):
-    """A task could not carry out its epoch; user code that raises ends here."""
+    """A task could not carry out its epoch; this is where exceptions of user code end up."""
 
     def __init__(self, application: str, task: str, reason: str) -> None:
         super().__init__(application, task, reason)
@@ -35,7 +35,7 @@ class TaskFailedError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r}, task {self.task}: {self.reason}; "
-            "all epochs before are committed, and a new start repeats this one"
+            "all earlier epochs are committed, and a new start repeats this one"
         )
 
 
@@ -54,7 +54,7 @@ class RestoreFailedError(RunError):
 
 
 class OffsetsLostError(RunError):
-    """A topic ends before what was read of it: offsets that come next would be passed over in silence."""
+    """A topic ends before the committed position: its next records would be skipped silently."""
 
     def __init__(self, application: str, topic: str, partition: int, position: int, end: int) -> None:
         super().__init__(application, topic, partition, position, end)
@@ -63,9 +63,9 @@ class OffsetsLostError(RunError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} goes on from offset {self.position} of topic {self.topic!r}, "
-            f"partition {self.partition}, which ends at {self.end}: it was made anew or has lost records; bring "
-            f"the old topic back, or start over with `weir reset {self.application}`"
+            f"application {self.application!r} continues from offset {self.position} of topic {self.topic!r}, "
+            f"partition {self.partition}, which ends at {self.end}: the topic was recreated or has lost records; "
+            f"bring the old topic back, or start over with `weir reset {self.application}`"
         )
 
 
@@ -80,13 +80,13 @@ class TopologyChangedError(RunError):
         return (
             f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
             "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-            "give it another id to read everything anew, start over with `weir reset "
+            "give it another id to read everything again, start over with `weir reset "
             f"{self.application}`, or accept the loss with `weir run --accept-state-loss`"
         )
 
 
 class PendingRowsError(RunError):
-    """Rows on their way between sub-topologies belong to the topology that sent them (PROTOCOL 26)."""
+    """Rows under way between sub-topologies belong to the topology that sent them (PROTOCOL 26)."""
 
     def __init__(self, application: str, blobs: int) -> None:
         super().__init__(application, blobs)
@@ -96,12 +96,12 @@ class PendingRowsError(RunError):
         return (
             f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
             "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
-            "first, which takes them"
+            "first, which processes them"
         )
 
 
 class PartitionCountError(RunError):
-    """A topic's partition count is not the one the state was built with."""
+    """A topic's partition count differs from the one that the state was built with."""
 
     def __init__(self, application: str, committed: int, found: int, topics: str) -> None:
         super().__init__(application, committed, found, topics)
@@ -110,7 +110,7 @@ class PartitionCountError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
-            f"{self.found} ({self.topics}): keys live elsewhere now; start over with `weir reset "
+            f"{self.found} ({self.topics}): keys now belong to other tasks; start over with `weir reset "
             f"{self.application}`, give the program another id and read from the start, or begin with empty "
             "stores by `weir run --accept-state-loss`"
         )

@@ -1,4 +1,4 @@
-"""The committed positions as a consumer group's offsets, for lag tools that know consumer groups only."""
+"""The committed positions as a consumer group's offsets, for lag tools that only know consumer groups."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 
 from weir.infra.kafka.admin import KafkaAdminError
 from weir.pipelines.spark.afterwards import Afterwards
-from weir.pipelines.spark.planner import TopicPartition
+from weir.state.types import TopicPartition
 
 
-class Groups(Protocol):
-    """Consumer groups; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
+class OffsetTarget(Protocol):
+    """Where a group's offsets are set; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
 
     def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 
-def offset_mirror(groups: Groups, group: str) -> Afterwards[Mapping[TopicPartition, int]]:
-    """Sends the positions that it is called with to one group."""
+def offset_mirror(cluster: OffsetTarget, group: str) -> Afterwards[Mapping[TopicPartition, int]]:
+    """Sends the positions that it is called with to ``group``."""
     return Afterwards(
         "offset mirror",
-        partial(groups.set_group_offsets, group),
+        partial(cluster.set_group_offsets, group),
         KafkaAdminError,
         f"the positions did not reach consumer group {group!r}",
     )

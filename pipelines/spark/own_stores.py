@@ -1,4 +1,4 @@
-"""The stores of the user's own that an application feeds (``Application(own_stores=...)``), behind its commits."""
+"""The user's own stores that an application feeds after its commits (``Application(own_stores=...)``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def followers(application: Application, app_folder: Path, state_folder: Path) ->
 
 
 def feeding(stores: Sequence[Follower]) -> Afterwards[object]:
-    """Brings the stores up to date, now and each time it is called."""
+    """Brings the stores up to date, now and every time it is called."""
 
     def feed(_: object) -> None:
         for store in stores:

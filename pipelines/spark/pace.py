@@ -7,22 +7,22 @@ from collections import deque
 from collections.abc import Callable
 
 RATE_S = 10.0
-"""The rate is that of the epochs that ended in so many seconds."""
+"""The rate covers the epochs that ended within this many seconds."""
 COMMIT_SHARE = 0.8
-"""An epoch aims at this share of the commit interval while input is behind: one large epoch combines more a key and
-starts less often than several small ones."""
+"""The share of the commit interval that an epoch aims at while input is behind: one large epoch combines more records
+per key than several small ones, and pays for starting only once."""
 MIN_EPOCH_RECORDS = 25_000
-"""Smaller epochs would spend their time on starting."""
+"""Smaller epochs would spend most of their time on starting."""
 
 
 class Pace:
-    """What the epochs so far say of the next one."""
+    """What the epochs so far say about the next one."""
 
     def __init__(self, commit_interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self.records_in = 0
         """Read in this run."""
         self.seconds = 0.0
-        """How long the newest epoch took, input or not."""
+        """How long the newest epoch took, with or without input."""
         self._interval_s = commit_interval_s
         self._epoch_records = MIN_EPOCH_RECORDS * 4
         self._now_s = now_s
@@ -31,25 +31,25 @@ class Pace:
 
     @property
     def records_per_s(self) -> float:
-        """Records over the time of the epochs that had some, of the last ``RATE_S``; 0 when nothing came."""
+        """Records over the time of the epochs that had some, within the last ``RATE_S``; 0 when there were none."""
         while self._epochs and self._epochs[0][0] < self._now_s() - RATE_S:
             self._epochs.popleft()
         seconds = sum(seconds for _, _, seconds in self._epochs)
         return sum(records for _, records, _ in self._epochs) / seconds if seconds else 0.0
 
     def share(self, tasks: int) -> int:
-        """How many records each of so many tasks may take in the next epoch."""
+        """How many records each of ``tasks`` tasks may take in the next epoch."""
         return self._epoch_records // max(1, tasks) + 1
 
     def took(self, records: int, seconds: float) -> None:
-        """An epoch has read so many records in so many seconds."""
+        """An epoch has read ``records`` records in ``seconds`` seconds."""
         self.seconds = seconds
         if not records:
             return
         is_first = not self.records_in
         self.records_in += records
         self._epochs.append((self._now_s(), records, seconds))
-        if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little of the next
+        if is_first and seconds < 2 * self._interval_s:  # cold: connections, imports; it says little about the next
             self._epoch_records *= 4
         elif records >= self._epoch_records * 0.8:
             scale = min(4.0, max(0.5, self._interval_s * COMMIT_SHARE / seconds))

@@ -1,4 +1,4 @@
-"""How a run stands and how it ended, for people: printed, kept in the control database, shown in Dagster."""
+"""How a run is doing and how it ended, for people: printed, kept in the control database, shown in Dagster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weir.pipelines.tasks.metrics import Reading
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How a run stands, for people: printed, kept in the control database."""
+    """How a run is doing."""
 
     application: str
     generation: int
@@ -20,11 +20,11 @@ class Progress:
     """Read in this run."""
     lag: int
     records_per_s: float
-    """Of the newest epochs that had some, over their own time; 0 when nothing came of late."""
+    """Of the newest epochs that had input, over their own time; 0 when there was none recently."""
     commit_ms: float
     """How long the newest commit took."""
     commits_per_s: float = 0.0
-    """Over the last minute, as are the average and the longest duration."""
+    """Over the last minute, like the average and the longest duration."""
     commit_ms_avg: float = 0.0
     commit_ms_max: float = 0.0
     state: str
@@ -48,4 +48,4 @@ class RunSummary:
     reason: str
     """caught_up or stopped."""
     totals: Mapping[str, int]
-    """Counts since the application began, as records_in, late_records; open_windows as of now."""
+    """Counts since the application began, for example records_in and late_records; open_windows is as of now."""

@@ -1,8 +1,8 @@
 """Slots: cached one-row RDDs, one Python worker each, so that a task meets the same warm worker every epoch.
 
-A plain two-partition RDD lets the two workers swap slots at random, since Spark hands out idle workers first
-come, first served; consumers then seek and prefetch in vain. Spark keys its worker pools by environment, so each
-slot's RDD carries a variable of its own and the job runs over their union (docs/adr/0002).
+With a plain two-partition RDD the two workers would swap slots at random, since Spark hands out idle workers first
+come, first served; consumers would seek, and what they had prefetched would be wasted. Spark keys its worker pools by
+environment, so each slot's RDD carries a variable of its own and the job runs over their union (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ Answer = TypeVar("Answer")
 SLOT_VARIABLE = "_WEIR_SLOT"
 
 
-def assign(tasks: Sequence[TaskId], slots: int) -> dict[TaskId, int]:
-    """Tasks to slots, each sub-topology spread evenly; the same tasks give the same answer, so state stays put."""
-    return {task: (task.partition + task.sub_topology) % slots for task in tasks}
+def slot_of(task: TaskId, slots: int) -> int:
+    """The slot that a task belongs to: each sub-topology is spread evenly, and a task always gets the same answer, so
+    state stays where it is."""
+    return (task.partition + task.sub_topology) % slots
 
 
 class SlotPool:
-    """Runs one function over the slots of an application, one Spark job a call.
+    """Runs one function over the slots of an application, one Spark job per call.
 
-    Made with its workers started, the application imported and the consumers connected.
+    Once it is made, the workers are started, the application is imported and the consumers are connected.
     """
 
     def __init__(
-        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, assignment: Mapping[TaskId, int]
+        self, spark_context: SparkContext, slots: int, settings: WorkerSettings, tasks: Sequence[TaskId]
     ) -> None:
-        self._context, self._settings, self._assignment = spark_context, settings, assignment
+        self._context, self._settings = spark_context, settings
         self._slots = [spark_context.parallelize([slot], 1).persist() for slot in range(slots)]
         self._collect(
-            run_warm_up, {slot: [task for task, at in assignment.items() if at == slot] for slot in range(slots)}
+            run_warm_up, {slot: [task for task in tasks if slot_of(task, slots) == slot] for slot in range(slots)}
         )
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]:
         """The receipts of ``plans``, in no particular order.
 
         Raises:
-            Py4JJavaError: A slot failed as often as Spark tries; the same plans may be run again.
+            Py4JJavaError: A slot failed as many times as Spark tries; the same plans may be run again.
         """
         return self._each(run_plans, plans)
 
     def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]:
-        """Whether each task held its committed state; its undo log is gone then."""
+        """Whether each task held its committed state, in which case its undo log is gone now."""
         return self._each(run_settles, requests)
 
     def _each(
@@ -62,7 +63,7 @@ class SlotPool:
     ) -> list[Answer]:
         shares: dict[int, list[Work]] = {}
         for item in items:
-            shares.setdefault(self._assignment[item.task], []).append(item)
+            shares.setdefault(slot_of(item.task, len(self._slots)), []).append(item)
         return self._collect(function, shares)
 
     def _collect(

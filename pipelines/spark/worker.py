@@ -1,6 +1,6 @@
 """What runs inside a Spark Python worker: a slot's tasks, one after another, with caches kept between epochs.
 
-Caches (the topology, consumers, store environments) are made anew when a worker is; nothing depends on them.
+A new worker rebuilds the caches (the topology, consumers, store environments); nothing depends on them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class WorkerSettings:
     kafka: Mapping[str, object] = field(repr=False)
     """Client properties, secrets included: never printed."""
     slices: str | None = None
-    """The folder of what is read in the place of topics (``weir.pipelines.backfill.files``)."""
+    """The folder of what is read instead of topics (``weir.pipelines.backfill.files``)."""
     schema_registry: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the registry's client, secrets included."""
     on_step: str | None = None
-    """``MODULE:FUNCTION`` called with the name of each step; fault tests kill there."""
+    """``MODULE:FUNCTION`` that is called with the name of each step; fault tests kill the process there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettleRequest:
-    """Asks an idle task to drop its undo log, its current state being committed; ``close`` at a clean stop."""
+    """Asks an idle task to drop its undo log, since its current state is committed; ``close`` is for a clean stop."""
 
     task: TaskId
     instance: str
@@ -98,21 +98,21 @@ class Worker:
         )
 
     def close(self) -> None:
-        """Give the consumers back; they are made anew when they are needed."""
+        """Give the consumers back; new ones are made when they are needed."""
         for reader in self.readers.values():
             reader.close()
         self.readers.clear()
 
 
 GC_ALLOCATIONS = 50_000
-"""Objects between looks for garbage. With Python's 700 the objects of an epoch are walked hundreds of times, which cost
-30 % of reading when each record was one (1.43 against 1.02 µs); they are freed by counting, without the collector."""
+"""Allocations between garbage collections. With Python's 700 the objects of an epoch are walked hundreds of times; that
+cost 30 % of reading when each record was an object (1.43 against 1.02 µs); reference counting frees them anyway."""
 
 _workers: list[Worker] = []
 
 
 def worker_for(settings: WorkerSettings) -> Worker:
-    """This process's worker, made anew when the settings are others, those of the brokers included."""
+    """This process's worker; a new one when the settings differ, including those of the brokers."""
     if not _workers or _workers[0].settings != settings:
         for worker in _workers:
             worker.close()
@@ -121,7 +121,7 @@ def worker_for(settings: WorkerSettings) -> Worker:
 
 
 def run_warm_up(settings: WorkerSettings, tasks: Sequence[TaskId], rows: Iterable[object]) -> Iterator[TaskId]:
-    """Make a slot ready for its tasks, so that their first epoch costs no more than others."""
+    """Make a slot ready for its tasks, so that their first epoch takes no longer than others."""
     list(rows)
     worker = worker_for(settings)
     for task in tasks:
@@ -130,7 +130,7 @@ def run_warm_up(settings: WorkerSettings, tasks: Sequence[TaskId], rows: Iterabl
 
 
 def run_plans(settings: WorkerSettings, plans: Sequence[TaskPlan], rows: Iterable[object]) -> Iterator[Receipt]:
-    """One slot's share of an epoch. ``rows`` is drained: PySpark ends a worker that leaves input unread."""
+    """One slot's share of an epoch. ``rows`` is drained because PySpark ends a worker that leaves input unread."""
     list(rows)
     worker = worker_for(settings)
     return iter([worker.epochs.run(plan) for plan in plans])
@@ -147,8 +147,9 @@ def run_settles(
 
 @cache
 def load_step_hook(reference: str | None) -> Callable[[str], None]:
-    """The function behind ``MODULE:FUNCTION``; without one, steps pass unheard."""
+    """The function that ``MODULE:FUNCTION`` names; without a reference, one that does nothing."""
     if reference is None:
         return lambda name: None
     module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
+    hook: Callable[[str], None] = getattr(importlib.import_module(module), name)
+    return hook

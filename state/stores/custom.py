@@ -13,7 +13,8 @@ from typing import Protocol
 
 import polars as pl
 
-from weir.state.stores.positions_file import TopicPartition, read_offsets, write_offsets
+from weir.state.stores.positions_file import read_offsets, write_offsets
+from weir.state.types import TopicPartition
 
 
 class StateStore(Protocol):

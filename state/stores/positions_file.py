@@ -11,8 +11,8 @@ from pathlib import Path
 
 from weir.state.engine.environment import replace_file
 from weir.state.errors import PositionsFileError
+from weir.state.types import TopicPartition
 
-TopicPartition = tuple[str, int]
 VERSION = 0
 _UNKNOWN = -4
 

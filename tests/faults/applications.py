@@ -1,6 +1,6 @@
 """The application that fault tests kill: integer sums, so that two runs agree exactly or something is wrong.
 
-Three ways to keep state: a running table, windows with final results, and a table behind a repartition.
+Three ways to keep state: a running table, windows with final results, and a table after a repartition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The step hook of killed runs: notes every step, and kills who is next in the order of kills.
+"""The step hook of killed runs: notes every step, and kills the next victim in the order of kills.
 
-The order lies in a folder named by ``FAULTS_DIR``: files ``NNN.victim.step``, taken one after another. A victim is
-``worker`` (the process at the step) or ``driver`` (whoever the step belongs to, the driver dies). A driver dies at a
-worker's step only while state that no commit holds has been written, so that every such kill leaves something to
-roll back.
+The order is in a folder named by ``FAULTS_DIR``: files ``NNN.victim.step``, taken one after another. A victim is
+``worker`` (the process at the step) or ``driver`` (the driver dies, whichever process the step is in). A driver dies at
+a worker's step only while state that no commit holds has been written, so that every such kill leaves something to roll
+back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STARTS = "driver starts"
 
 
 def on_step(name: str) -> None:
-    """Note ``name``; carry out the next kill if it waits for this step. Of a worker's, many pass: chance picks one."""
+    """Note ``name``; carry out the next kill if it waits for this step. A worker's step is common: chance picks one."""
     folder = Path(os.environ[FAULTS_DIR])
     note(folder, name)
     waiting = min(folder.glob("*.*.kill"), default=None)
@@ -34,7 +34,7 @@ def on_step(name: str) -> None:
         return
     try:
         waiting.rename(waiting.with_suffix(".done"))
-    except FileNotFoundError:  # another process was quicker
+    except FileNotFoundError:  # another process was faster
         return
     note(folder, f"killed {victim}")
     os.kill(int((folder / DRIVER_FILE).read_text()) if victim == "driver" else os.getpid(), signal.SIGKILL)
@@ -50,19 +50,19 @@ def note(folder: Path, text: str) -> None:
 
 
 def order(folder: Path, kills: list[tuple[str, str]]) -> None:
-    """Put down (victim, step) pairs as the order of kills."""
+    """Write (victim, step) pairs as the order of kills."""
     for number, (victim, step) in enumerate(kills):
         (folder / f"{number:03}.{victim}.{step.replace(' ', '-')}.kill").touch()
 
 
 def steps(folder: Path) -> list[str]:
-    """All that was noted so far."""
+    """Everything that was noted so far."""
     found = folder / STEPS_FILE
     return found.read_text().splitlines() if found.exists() else []
 
 
 def left(folder: Path) -> int:
-    """Kills that nobody has carried out yet."""
+    """How many kills have not been carried out yet."""
     return len(list(folder.glob("*.kill")))
 
 

@@ -1,4 +1,4 @@
-"""What a run left behind: outputs, changelogs and stores, to compare two runs by, and what a dead one left undone."""
+"""What a run left behind: outputs, changelogs and stores, to compare two runs, and what a dead one left unfinished."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from weir.state.types import IsolationLevel, StateId
 
 @dataclass(frozen=True)
 class Unfinished:
-    """What a driver that nobody runs any more left to mend."""
+    """What a dead driver left unfinished."""
 
     generation: int
-    """The driver's own."""
+    """The driver's generation."""
     states: dict[str, StateId]
     """By task, uncommitted state with rows to roll back."""
     tables: set[str]
@@ -30,12 +30,12 @@ class Unfinished:
 
     @property
     def is_its_own(self) -> bool:
-        """Whether there is something that this driver left, not one before it: tables are mended before all else."""
+        """Whether this driver left something, not one before it: a start completes the tables before anything else."""
         return bool(self.tables) or any(state.generation == self.generation for state in self.states.values())
 
 
 def unfinished(warehouse: Path, state_folder: Path) -> Unfinished:
-    """Compare what lies on the disk with the newest row of the commit log."""
+    """Compare what is on disk with the newest row of the commit log."""
     folder, commit, states = warehouse / app.id, newest_commit(warehouse, app.id), {}
     for task in state_folder.iterdir() if state_folder.exists() else ():
         if not current_instance(task).exists():  # lost: there is nothing to roll back

@@ -1,4 +1,4 @@
-"""A driver that dies at any step of the protocol loses nothing and doubles nothing.
+"""A driver that dies at any step of the protocol loses nothing and duplicates nothing.
 
 The driver and its tasks run in this process; dying is an exception that nothing catches, after which a new
 generation starts on the same folders. Real processes are killed in ``test_kills.py``.
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory):
     there = place(tmp_path_factory.mktemp("undisturbed"))
     steps = Counter()
     there.run(lambda name: steps.update([name]))
-    assert set(STEPS) <= set(steps), "every named step is on the way of an undisturbed run"
+    assert set(STEPS) <= set(steps), "an undisturbed run goes through every named step"
     return left_by(there)
 
 
@@ -79,7 +79,7 @@ def test_crashes_one_after_another_leave_what_an_undisturbed_run_leaves(tmp_path
 
 
 @pytest.mark.parametrize("step", ["files written", "state written", "pivot appended", "table appended", "settled"])
-def test_of_two_drivers_the_older_is_fenced_wherever_it_stands(tmp_path, undisturbed, step):
+def test_of_two_drivers_the_older_is_fenced_at_whichever_step_it_is(tmp_path, undisturbed, step):
     there = place(tmp_path)
     newer = []
     seen = Counter()

@@ -1,7 +1,7 @@
 """Real processes, killed with SIGKILL: drivers and Python workers, at every named step and at random times.
 
 Each run must end with the outputs, changelogs and stores of an undisturbed run. ``FAULT_KILLS`` sets how many kills
-there are in all, at least 30; ``make faults`` asks for 300.
+there are in total, at least 30; ``make faults`` runs 300.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KILLS = max(30, int(os.environ.get("FAULT_KILLS", "30")))
 WORKER_KILLS, RANDOM_KILLS = KILLS // 2, KILLS // 10
 STEP_KILLS = KILLS - WORKER_KILLS - RANDOM_KILLS
 MENDED_STEPS = ("pivot appended", *WORKER_STEPS)
-"""Where a driver's death leaves work undone by construction; the hook waits for uncommitted state at a worker's."""
+"""Where a driver's death always leaves work unfinished; at a worker's steps the hook waits for uncommitted state."""
 ROWS = 500 * KILLS
 EPOCH_ROWS = 800
 LIFE_LIMIT_S, DEATH_LIMIT_S = 240, 30
@@ -70,24 +70,25 @@ class Runs:
         )
 
     def run(self, epoch_rows: int = EPOCH_ROWS) -> int:
-        """One driver to its end; gives its exit code."""
+        """Run one driver to its end; returns its exit code."""
         driver = self.start(epoch_rows)
         _, errors = driver.communicate(timeout=LIFE_LIMIT_S)
         assert driver.returncode in (0, -9), errors.decode()
         return driver.returncode
 
     def die(self, step: str) -> Unfinished:
-        """One driver to its death at ``step`` and that of all it started; gives what is left to mend."""
+        """Run one driver until it and all it started die at ``step``; returns what it left unfinished."""
         order(self.faults, [("driver", step)])
         assert self.run() == -9, f"the driver caught up before it met {step!r}"
         wait_for(
-            lambda: not any(map(self._has_started, psutil.process_iter())), "nothing outlives the driver", DEATH_LIMIT_S
+            lambda: not any(map(self._has_started, psutil.process_iter())),
+            "no process outlives the driver",
+            DEATH_LIMIT_S,
         )
         return unfinished(self.warehouse, self.state)
 
     def die_and_finish(self, kills: Sequence[str], undisturbed: dict) -> list[Unfinished]:
-        """Drivers that die at these steps, one after another, and one that nobody disturbs; gives what each death
-        left."""
+        """Run drivers that die at these steps in turn, then an undisturbed one; returns what each death left."""
         found = [self.die(step) for step in kills]
         assert_same(self.finish(), undisturbed)
         for step, rest in zip(kills, found, strict=True):
@@ -96,12 +97,12 @@ class Runs:
         return found
 
     def finish(self) -> dict:
-        """A driver that nobody disturbs, in few large epochs; gives the outcome."""
+        """Run an undisturbed driver in a few large epochs; returns the outcome."""
         assert self.run(ROWS) == 0
         return self.outcome()
 
     def outcome(self) -> dict:
-        """What a driver left that has caught up."""
+        """What a driver that has caught up left behind."""
         rest = unfinished(self.warehouse, self.state)
         assert not rest.states
         assert not rest.tables
@@ -124,7 +125,7 @@ def undisturbed(tmp_path_factory, brokers):
 
 
 def test_killed_workers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
-    """All within one Spark session: Spark starts the task again, and the same plan changes nothing twice."""
+    """All in one Spark session: Spark starts the task again, and the same plan changes nothing twice."""
     runs = Runs(tmp_path, brokers)
     order(runs.faults, [("worker", step) for step in islice(cycle(WORKER_STEPS), WORKER_KILLS)])
     assert runs.run() == 0
@@ -133,7 +134,7 @@ def test_killed_workers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, 
 
 
 def test_killed_drivers_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
-    """Every other kill in a second folder, at the same time: while one driver starts, the other is at work."""
+    """Every other kill is in a second folder, at the same time: while one driver starts, the other works."""
     places = [Runs(tmp_path / name, brokers) for name in ("first", "second")]
     kills = [*DRIVER_STEPS, *WORKER_STEPS, *islice(cycle(MENDED_STEPS), STEP_KILLS - 8)]
     with ThreadPoolExecutor() as pool:
@@ -163,7 +164,7 @@ def rows_of(task: Path) -> int:
 
 
 def test_drivers_killed_at_random_times_leave_what_an_undisturbed_run_leaves(tmp_path, brokers, undisturbed):
-    """Within two seconds of its first step; the next starts at once, while workers of the dead may still be at work."""
+    """Within two seconds of its first step; the next starts at once, while workers of the dead one may still run."""
     runs, rng = Runs(tmp_path, brokers), random.Random(3)
     for life in range(1, RANDOM_KILLS + 1):
         driver = runs.start()

@@ -1,6 +1,6 @@
-"""A task whose local state is lost or in doubt: quarantine, restore from its changelog, the others go on.
+"""A task whose local state is lost or in doubt: quarantine, restore from its changelog, the others continue.
 
-Every kind of damage is done to one task of two after a driver that died. Files that a restart of the machine, another
+Every kind of damage is done to one of two tasks after a driver has died. Files that a restart of the machine, another
 machine or a broken disk would leave are made by hand; ``tests/integration/test_run.py`` does it to real workers.
 """
 
@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
+import lmdb
 import msgspec
 import pytest
 
@@ -40,7 +41,7 @@ VICTIM, OTHER = "0_1", "0_0"
 
 
 class Shop(Place):
-    """Two tasks of sales; notes what the status says, and restores when it is told to."""
+    """Two tasks of sales; notes what the status says, and restores when told to."""
 
     def __init__(self, folder: Path) -> None:
         topics = Topics({("sales", partition): sales(ROWS, partition) for partition in (0, 1)})
@@ -51,7 +52,7 @@ class Shop(Place):
 
     @property
     def committed(self) -> TaskCommit:
-        """Where the commit log has the victim."""
+        """The victim's part of the newest commit."""
         return newest_commit(self.warehouse, "sales").tasks[self.name_of(VICTIM)]
 
     @property
@@ -60,14 +61,14 @@ class Shop(Place):
         return self.state_of(VICTIM) / self.committed.instance
 
     def run_and_die(self) -> None:
-        """A driver that reads all there is and dies without a word to its stores."""
+        """A driver that reads everything and dies without closing its stores."""
         driver = self.driver()
         driver._finish = lambda reason: None
         driver.run(Event(), until_caught_up=True)
         TaskStoreCache.close_all()
 
     def run_with_a_restore_that_waits_for_the_others(self, monkeypatch) -> None:
-        """More input, and a driver that finishes the restore once the other task has read all of its."""
+        """More input, and a driver that finishes the restore once the other task has read all of its input."""
         for partition in (0, 1):
             self.topics.rows["sales", partition] += sales(ROWS, partition)
         driver = self.driver()
@@ -139,7 +140,7 @@ def flip_meta_record(shop: Shop) -> None:
 
 
 def put(shop: Shop, key: bytes, value: bytes, *, state: StateId) -> None:
-    """Change a row of the task's own store behind its back; it stands at ``state`` then, as committed."""
+    """Change a row of the task's own store behind its back; afterwards it is at ``state``, as committed."""
     store = TaskStore.open(shop.instance, VICTIM, ["sums"])
     store.settle(generation=1, expected=shop.committed.state, committed=shop.committed.state)
     with store.session() as session:
@@ -157,8 +158,6 @@ def put(shop: Shop, key: bytes, value: bytes, *, state: StateId) -> None:
 
 
 def lose_rows(shop: Shop) -> None:
-    import lmdb
-
     with lmdb.open(str(shop.instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
         assert txn.delete(b"\x02shop-1", db=raw.open_db(b"sums", txn=txn))
 
@@ -230,7 +229,9 @@ def test_a_damaged_task_alone_goes_to_quarantine_and_restores(shop, monkeypatch,
     assert warning.startswith(f"task {VICTIM}: ")
     assert reason in warning
     assert any(state == "restoring" and reason in why for state, why in shop.statuses[VICTIM])
-    assert any(state == "running" and reason in why for state, why in shop.statuses[VICTIM]), "it stays to be read"
+    assert any(state == "running" and reason in why for state, why in shop.statuses[VICTIM]), (
+        "the reason remains visible"
+    )
     assert {why for _, why in shop.statuses[OTHER]} == {""}
     assert totals(shop) == expected(shop)
     assert shop.instance.name == shop.restores.done[0].request.instance, "the commit log names the new instance"
@@ -245,20 +246,20 @@ def test_a_restored_task_is_not_restored_again_at_the_next_start(shop):
 
 
 def test_a_task_whose_restored_state_is_no_better_stops_the_run(shop, monkeypatch):
-    """Its changelog does not agree with the commit log: to restore for ever would say nothing to anybody."""
+    """Its changelog does not agree with the commit log: restoring for ever would tell nobody."""
     shutil.rmtree(shop.instance)
     monkeypatch.setattr(
-        "weir.pipelines.spark.restore.task_rows",
+        "weir.pipelines.spark.restore_jobs.task_rows",
         lambda positions, clocks: [(POSITIONS_KEY, msgspec.msgpack.encode({"sales": {1: 7}}))],
     )
     shop.topics.rows["sales", 1] += sales(10, 1)
-    with pytest.raises(RestoreFailedError, match=r"task 0_1 .*no better: holds position 7 of sales-1"):
+    with pytest.raises(RestoreFailedError, match=r"task 0_1 .*no better.*holds position 7 of sales-1"):
         shop.run()
     assert len(shop.restores.done) == 1
 
 
-def test_time_outs_and_broker_errors_restore_nothing(shop, monkeypatch):
-    """A reader that fails stops the run with everything committed; brokers that are away are waited for."""
+def test_timeouts_and_broker_errors_restore_nothing(shop, monkeypatch):
+    """A reader that fails stops the run with everything committed; a run waits for brokers that are away."""
     monkeypatch.setattr(module, "BROKER_WAIT_S", 0.001)
     for partition in (0, 1):
         shop.topics.rows["sales", partition] += sales(ROWS, partition)
@@ -301,8 +302,8 @@ with store.reader(IsolationLevel.READ_COMMITTED) as reader:
 """
 
 
-def test_pages_that_end_the_process_are_found_by_the_deaths(tmp_path):
-    """LMDB aborts where a page that it walks into is not what it should be; no error can be caught then."""
+def test_pages_that_crash_the_process_are_found_by_its_deaths(tmp_path):
+    """LMDB aborts on a page that is not what it should be; there is no error to catch."""
     store = TaskStore.create(tmp_path / "i", "0_0", ["a"])
     keys = [b"%08d" % n for n in range(2_000)]
     store.bulk_load({"a": [(keys, [b"x" * 50] * 2_000)]}, state=StateId(1, 1), generation=1)
@@ -321,7 +322,7 @@ def test_pages_that_end_the_process_are_found_by_the_deaths(tmp_path):
 
 
 def test_a_commit_interval_of_hours_does_not_lose_what_a_restore_found_uncommitted(shop, monkeypatch):
-    """PROTOCOL 20: before a task restores, what it had accepted is committed, its files being in the warehouse."""
+    """PROTOCOL 20: what a task had accepted is committed before it restores, since its files are in the warehouse."""
     shop.application = application(commit_interval=timedelta(hours=1))
     for partition in (0, 1):
         shop.topics.rows["sales", partition] += sales(ROWS, partition)

@@ -1,4 +1,4 @@
-"""Applications that runs in tests name."""
+"""Applications that the runs of tests refer to."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def _faulty(name: str) -> Application:
 
 
 restored, read, stopped, overtaken, reset = map(_faulty, ("restored", "read", "stopped", "overtaken", "reset"))
-"""The application that fault tests kill, each over a topic of its own, so that all can use one broker."""
+"""The application that fault tests kill, each instance over its own topic, so that all can use one broker."""

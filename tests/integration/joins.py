@@ -1,4 +1,4 @@
-"""An application of joins and cogroups over five topics, and of two more that are one stream; what they hold."""
+"""An application of joins and cogroups over five topics, plus two merged into one stream; and their records."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ TOPICS = {
     "joins-views-us": 170,
     "joins-rebates": 500,
 }
-"""Milliseconds between records of each, so that none keeps pace with another."""
+"""Milliseconds between records of each topic, so that no two keep pace."""
 REBATES_PARTITIONS = 3
-"""A join by foreign key needs no equal numbers."""
+"""A join by foreign key does not need equal numbers."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ app = program()
 
 
 def records(topic: str) -> Iterator[tuple[int, bytes, bytes | None, int]]:
-    """Partition, key, value and timestamp; a tenth of the records come 3 s late, some values are null."""
+    """Partition, key, value and timestamp; a tenth of the records are 3 s late, some values are null."""
     every_ms = TOPICS[topic]
     fields = {
         "joins-orders": "amount",

@@ -1,4 +1,4 @@
-"""Reads a store under both isolation levels for some seconds; prints how many reads and how many states it met.
+"""Reads a store under both isolation levels for some seconds; prints how many reads and how many states it saw.
 
 Exits with 1 when a committed total went back: the application only adds, so that would be a read of what was undone.
 """

@@ -1,4 +1,4 @@
-"""Orders in Avro by user, which come from another producer with its schema in a registry."""
+"""Orders in Avro by user, written by another producer with its schema in a registry."""
 
 from __future__ import annotations
 

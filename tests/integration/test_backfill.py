@@ -1,4 +1,4 @@
-"""Backfills by the command line, on a real broker and real Spark, while the live application runs."""
+"""Backfills from the command line, on a real broker and real Spark, while the live application runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ LIMIT_S = 90.0
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory, broker, kafka_admin, spark):
-    """Settings of a folder whose application runs, and has read all readings but the last day's; what produces more of
-    them; and what ends the run."""
+    """Settings of a folder whose application is running and has read all readings except the last day's, a function
+    that produces more of them, and one that ends the run."""
     settings = Settings(dir=tmp_path_factory.mktemp("backfill"), slots=2, bootstrap_servers=broker)
     kafka_admin.create_topic("readings", 2)
     rows = readings()
@@ -122,7 +122,7 @@ def outputs(settings: Settings, tables=OUTPUTS) -> dict:
     return found
 
 
-def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_is_complete(live, tmp_path):
+def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_completes(live, tmp_path):
     settings, _, _ = live
     before = outputs(settings)
     archive(readings()).write_parquet(tmp_path / "readings.parquet")
@@ -165,18 +165,18 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     assert row["state"] == "swapped in"
     generation = newest_commit(settings.warehouse, "sensors").generation
     produce_more(200, 220)
-    wait_for(lambda: records_in(settings) == 220, "it has gone on")
-    assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver went on"
+    wait_for(lambda: records_in(settings) == 220, "it has read on")
+    assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver is still running"
 
 
-def test_another_program_takes_over_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
+def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
     settings, produce_more, end = live
     assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
     assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
     produce_more(220, None)
-    wait_for(lambda: records_in(settings) == len(readings()), "it has gone on")
+    wait_for(lambda: records_in(settings) == len(readings()), "it has read on")
     end()
     assert "swapped in by the commit of epoch" in finished(command(settings, "swap", MENDED, name))
     undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)

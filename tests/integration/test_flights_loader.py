@@ -1,4 +1,4 @@
-"""The flights loader against a real broker: killed at any moment it leaves nothing doubled and nothing missing."""
+"""The flights loader against a real broker: killed at any moment, it leaves nothing duplicated and nothing missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_topic(bootstrap_servers: str, topic: str, ends: dict[tuple[str, int], i
 
 
 def kill_when_loaded(bootstrap_servers: str, topic: str, records: int) -> None:
-    """Start the loader and kill -9 it once it reports so many records in the topic."""
+    """Start the loader and kill -9 it once it reports this many records in the topic."""
     command = [sys.executable, "-c", LOADER, bootstrap_servers, topic]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:

@@ -1,4 +1,4 @@
-"""Joins and cogroups on a real broker and Spark give, by partition, what the test driver gives a record at a time."""
+"""Joins and cogroups on a real broker and Spark give, per partition, what the test driver gives record by record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def summary(broker: str, place: Settings, spark) -> RunSummary:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[dict[str, Any]]]:
-    """By table, all rows with their time, of one test driver a partition."""
+    """By table, all rows with their times, from one test driver per partition."""
     found: dict[str, list[dict[str, Any]]] = {table: [] for table in (*FACTS, *UPDATES, "tiers")}
     order = [name for sub_topology in app.topology.sub_topologies for name in sub_topology.inputs if name in TOPICS]
     for partition in range(PARTITIONS):

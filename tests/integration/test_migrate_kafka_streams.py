@@ -1,4 +1,4 @@
-"""A real Kafka Streams application stops half-way, Weir takes it over, and the end is that of an undisturbed run."""
+"""A real Kafka Streams application stops half-way, Weir continues it, and the result is that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S = 50
 
 @dataclass
 class KafkaTopics:
-    """Topics of a real broker where ``Place`` has topics in memory."""
+    """Topics of a real broker, for a ``Place`` that otherwise has topics in memory."""
 
     admin: KafkaAdmin
     names: tuple[str, ...]
@@ -43,10 +43,12 @@ class KafkaTopics:
         return self.admin.partition_counts(self.names)
 
     def end_offsets(self, partitions):
-        return self.admin.end_offsets(list(partitions))
+        return self.admin.end_offsets(partitions)
 
-    def start_offsets(self, partitions):
-        return self.admin.beginning_offsets(list(partitions))
+    def beginning_offsets(self, partitions):
+        return self.admin.beginning_offsets(partitions)
+
+    start_offsets = beginning_offsets
 
     def new_reader(self, topic, partition):
         return PartitionReader({"bootstrap.servers": self.admin.bootstrap_servers}, topic, partition)
@@ -130,7 +132,7 @@ def windows(finals: pl.DataFrame) -> dict[str, int]:
     return dict(named.rows())
 
 
-def test_a_kafka_streams_application_is_taken_over_with_nothing_lost_and_nothing_counted_twice(
+def test_a_kafka_streams_application_is_migrated_with_nothing_lost_and_nothing_counted_twice(
     broker, kafka_admin, topic, tmp_path
 ):
     visits, id = topic(partitions=PARTITIONS), f"counts-{tmp_path.name}"
@@ -150,7 +152,7 @@ def test_a_kafka_streams_application_is_taken_over_with_nothing_lost_and_nothing
     migration = app.migration()
     assert migration.positions == {(visits, 0): RECORDS // 4, (visits, 1): RECORDS // 4}
     assert migration.write(moved.warehouse)
-    assert not app.migration().write(moved.warehouse), "the same once more changes nothing"
+    assert not app.migration().write(moved.warehouse), "writing the same again changes nothing"
 
     produce(broker, visits, RECORDS // 2, RECORDS // 2)
     assert moved.run().records_in == RECORDS // 2

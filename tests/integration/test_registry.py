@@ -1,4 +1,4 @@
-"""A run whose workers read Avro by a schema registry, on a real broker and real Spark."""
+"""A run whose workers read Avro with a schema registry, on a real broker and real Spark."""
 
 import io
 import json
@@ -23,7 +23,7 @@ SCHEMA = {
 }
 
 
-def test_workers_ask_the_registry_of_the_settings_for_the_schemas_they_meet(broker, kafka_admin, settings, spark):
+def test_workers_ask_the_configured_registry_for_the_schemas_that_they_meet(broker, kafka_admin, settings, spark):
     kafka_admin.create_topic(TOPIC, 2)
     reference = "tests.integration.registry_orders:app"
     with schema_registry() as server:

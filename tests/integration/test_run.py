@@ -59,7 +59,7 @@ def events_counted(settings: Settings) -> int:
 
 
 class Place:
-    """A folder of its own for one of ``tests.integration.applications``, whose topic has 2,000 records."""
+    """A folder for one of ``tests.integration.applications``, whose topic has 2,000 records."""
 
     def __init__(self, name: str, settings: Settings, admin: KafkaAdmin) -> None:
         self.settings, self.app = settings, getattr(applications, name)
@@ -103,7 +103,7 @@ class Place:
 
 @pytest.fixture
 def place(settings, broker, kafka_admin) -> Callable[[str], Place]:
-    """``place(name)`` is the place of an application, on the broker of all."""
+    """``place(name)`` is the place of an application, on the shared broker."""
     return lambda name: Place(name, settings.model_copy(update={"bootstrap_servers": broker}), kafka_admin)
 
 
@@ -163,7 +163,7 @@ def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others
     assert "instance.json cannot be read" in (distrusted / "quarantine" / folders[1].name / "reason.txt").read_text()
 
 
-def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedded, spark):
+def test_a_run_waits_for_a_broker_that_dies_and_loses_nothing(embedded, spark):
     settings, bootstrap_servers = embedded
     stop, messages = threading.Event(), []
     thread = threading.Thread(
@@ -193,7 +193,7 @@ def test_a_broker_that_dies_in_mid_run_is_waited_for_and_nothing_is_lost(embedde
             "the broker is back",
         )
         produce(bootstrap_servers, 2_000, 3_000)
-        wait_for(lambda: events_counted(settings) == 3_000, "it has gone on")
+        wait_for(lambda: events_counted(settings) == 3_000, "it has read on")
     finally:
         stop.set()
         thread.join(60)
@@ -209,7 +209,7 @@ def answers(bootstrap_servers: str) -> bool:
 
 
 def kill_broker(settings: Settings) -> None:
-    """SIGKILL for the Java process of the folder's broker."""
+    """Kill the Java process of the folder's broker with SIGKILL."""
     (broker,) = [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -219,7 +219,7 @@ def kill_broker(settings: Settings) -> None:
 
 
 def test_readers_in_other_processes_see_committed_state_only_and_never_wait(place, spark):
-    """A committed total never goes back and never shows what a commit does not hold."""
+    """A committed total never goes back and never includes what no commit holds."""
     there, stop = place("read"), threading.Event()
     thread = threading.Thread(target=there.run, kwargs={"stop": stop, "spark": spark})
     thread.start()
@@ -262,7 +262,7 @@ def test_a_signal_finishes_the_epoch_commits_and_exits_zero_within_ten_seconds(p
     assert not alive
 
 
-def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(place, spark):
+def test_a_driver_that_is_overtaken_is_fenced_writes_nothing_more_and_says_so(place, spark):
     there = place("overtaken")
     older = there.start()
     wait_for(lambda: there.has_counted(2_000), "it has caught up")
@@ -291,7 +291,7 @@ def test_a_driver_that_is_taken_over_is_fenced_writes_nothing_more_and_says_so(p
         newer.join(60)
 
 
-def test_brokers_that_are_away_at_the_start_are_waited_for(tmp_path, spark):
+def test_a_run_waits_for_brokers_that_are_away_at_the_start(tmp_path, spark):
     theirs = Settings(dir=tmp_path / "theirs")
     with broker_for(theirs) as bootstrap_servers:
         KafkaAdmin(bootstrap_servers).create_topic(TOPIC, PARTITIONS)
@@ -344,8 +344,8 @@ def test_after_a_reset_that_asked_first_a_run_starts_from_nothing_and_gives_the_
     assert_same(outcome(*folders), before)
 
 
-def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(own_broker, spark):
-    """Two thousand records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
+def test_a_compacted_topic_is_read_across_its_gaps_and_each_remaining_record_once(own_broker, spark):
+    """2,000 records of 40 keys: all but the last of each key are cleaned away, far more than an epoch reads."""
     settings, bootstrap_servers = own_broker
     look_for_work_often(bootstrap_servers)
     KafkaAdmin(bootstrap_servers).create_topic(
@@ -353,7 +353,7 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
     )
     produce(bootstrap_servers, 0, 2_000)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
-    for partition in range(PARTITIONS):  # an hour later: it begins a segment, the newest of which is never cleaned
+    for partition in range(PARTITIONS):  # an hour later: this begins a segment, since the newest one is never cleaned
         producer.produce(
             TOPIC,
             b'{"amount": 1, "kind": "kind-0"}',
@@ -375,7 +375,7 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
     few = settings.model_copy(update={"max_epoch_records": 8 * 40})
     summary = run(REFERENCE, few, bootstrap_servers=bootstrap_servers, until_caught_up=True, spark=spark, stop=stop)
     limit.cancel()
-    assert summary.reason == "caught_up", "a gap holds it up"
+    assert summary.reason == "caught_up", "a gap must not hold it up"
     assert summary.records_in == sum(map(len, kept.values())) < 100
     sums = Counter()
     for record in chain.from_iterable(kept.values()):
@@ -391,7 +391,7 @@ def test_a_compacted_topic_is_read_over_its_gaps_each_record_that_is_left_once(o
 
 
 def look_for_work_often(bootstrap_servers: str) -> None:
-    """The broker's cleaner, which rests for 15 s otherwise."""
+    """Settings of the broker's cleaner, which otherwise rests for 15 s."""
     entry = ConfigEntry("log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})

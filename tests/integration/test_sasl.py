@@ -1,4 +1,4 @@
-"""``weir run`` on a Kafka of one's own that asks for a login, all of it said in ``weir.toml``."""
+"""``weir run`` against one's own Kafka that requires a login, configured entirely in ``weir.toml``."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ sasl.mechanism.inter.broker.protocol=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 username="weir" password="open-sesame" user_weir="open-sesame";
 """
-"""Of a key that stands twice Kafka takes the last."""
+"""If a key occurs twice, Kafka takes the last one."""
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """Bootstrap servers of a broker that lets nobody in without the login, with 2,000 records."""
+    """Bootstrap servers of a broker that requires the login, with 2,000 records."""
     folder = tmp_path_factory.mktemp("guarded")
     port, controller_port = free_ports()
     properties = folder / "server.properties"
@@ -95,7 +95,7 @@ def is_there(admin: KafkaAdmin) -> bool:
 
 
 def weir_run(folder, bootstrap_servers: str, login: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """``weir run`` in ``folder``, told where to go and how to log in by nothing but its ``weir.toml``."""
+    """``weir run`` in ``folder``, which takes the address and the login from ``weir.toml`` alone."""
     folder.joinpath("weir.toml").write_text(
         f'bootstrap_servers = "{bootstrap_servers}"\nslots = 2\n[kafka]\n'
         + "".join(f'"{name}" = "{value}"\n' for name, value in login.items())

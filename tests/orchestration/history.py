@@ -42,7 +42,7 @@ def make_history(settings: Settings, epochs: int) -> None:
         settings.warehouse, app.id, application_tables(app.topology), fingerprint=app.topology.fingerprint
     )
     coordinator = Coordinator(app, settings.warehouse, committer, InlineSlots(runner))
-    coordinator.start(topics.partition_counts(), topics.start_offsets)
+    coordinator.start(topics.partition_counts(), topics)
     ends, limits = topics.end_offsets(list(topics.rows)), Limits(max_records=10, max_bytes=1 << 20, max_skew_ms=None)
     while coordinator.epoch < epochs:
         coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000, end_time_ms=0)

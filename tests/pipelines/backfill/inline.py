@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -16,15 +16,15 @@ from weir.pipelines.backfill.begin import begin_everything, begin_from_files, be
 from weir.pipelines.backfill.files import SliceReader, write_slice
 from weir.pipelines.backfill.ranges import Ranges, whole_ranges
 from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
-from weir.pipelines.spark.planner import TopicPartition
-from weir.pipelines.tasks.epoch import TaskSettings
+from weir.pipelines.spark.backfill import FixedRanges
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
+from weir.state.types import TopicPartition
 
 
 @dataclass
 class Cluster:
-    """Topics in memory as a backfill asks of them; ``oldest`` is where retention has got to."""
+    """Topics in memory, as a backfill asks about them; ``oldest`` is the first offset that retention has kept."""
 
     topics: Topics
     oldest: int = 0
@@ -53,7 +53,7 @@ class Cluster:
 
 
 def copied(template: Place, folder: Path) -> Place:
-    """The place with all it has on disk, in a folder of its own, and its topics."""
+    """A copy of the place in a folder of its own, with everything on disk and its topics."""
     subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", folder], check=True)  # stores are sparse
     topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
     return replace(template, folder=folder, desk=Desk(), topics=topics)
@@ -65,16 +65,16 @@ class RangedTopics(Topics):
 
     ranges: Ranges = field(default_factory=dict)
 
-    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in topic_partitions}
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return FixedRanges(self.ranges).beginning_offsets(partitions)
 
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return FixedRanges(self.ranges).end_offsets(partitions)
 
 
 @dataclass
 class Slices(RangedTopics):
-    """What was written of files in the place of topics."""
+    """Slices of files instead of topics."""
 
     folder: Path = Path()
 
@@ -93,17 +93,12 @@ class ShadowPlace(Place):
         return self.shadow.warehouse
 
     @property
-    def settings(self) -> TaskSettings:
-        counts = self.application.topology.partition_counts(self.topics.partition_counts())
-        return TaskSettings(
-            application_folder=str(self.shadow.folder),
-            state_folder=str(self.shadow.state_folder),
-            partition_counts=counts,
-        )
+    def state_folder(self) -> Path:
+        return self.shadow.state_folder
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
-    """A shadow of the place's application, or of another program of it, that has not run."""
+    """A shadow of the place's application, or of another program for it, that has not run."""
     return begin_from_kafka(
         program or place.application, place.warehouse, place.folder / "shadows", Cluster(place.topics), days, **options
     )
@@ -151,7 +146,7 @@ def made(place: Place, days: Days, program: Application | None = None, **options
 
 
 def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
-    """A complete backfill over a table or files in the place of the topic ``readings``."""
+    """A complete backfill over a table or files instead of the topic ``readings``."""
     shadow = begin_from_files(
         place.application, place.warehouse, place.folder / "shadows", {"readings": str(path)}, days, **options
     )
@@ -177,7 +172,7 @@ def made_from_files(place: Place, days: Days, path: Path, **options) -> Shadow:
 
 
 def output(place: Place, table: str) -> pl.DataFrame:
-    """The rows that stand, sorted, without what commits add."""
+    """The current rows, sorted, without the columns that commits add."""
     rows = read_table(place.warehouse / place.application.id / table)
     rows = rows.drop("_epoch", "_seq", "_deleted")
     return rows.sort(rows.columns)

@@ -1,4 +1,4 @@
-"""A process that swaps a backfill of ``program`` in and is ended by kill -9 at a step of it.
+"""A process that swaps in a backfill of ``program`` and is killed with SIGKILL at one of its steps.
 
 ``python -m tests.pipelines.backfill.killed WAREHOUSE SHADOWS BACKFILL STEP`` is that process.
 """
@@ -21,12 +21,12 @@ LIFE_LIMIT_S = 120
 
 
 def swap_killed_at(place: Place, shadow: Shadow, step: str) -> None:
-    """Swap ``shadow`` in, no further than ``step``, where the process that does it is killed."""
+    """Swap in ``shadow`` in a process that is killed at ``step``."""
     arguments = [str(place.warehouse), str(place.folder / "shadows"), shadow.id, step]
     ended = subprocess.run(
         [sys.executable, "-m", __name__, *arguments], capture_output=True, text=True, timeout=LIFE_LIMIT_S, check=False
     )
-    assert ended.returncode == -signal.SIGKILL, f"it did not meet {step!r}: {ended.stderr}"
+    assert ended.returncode == -signal.SIGKILL, f"it did not reach {step!r}: {ended.stderr}"
 
 
 def main(warehouse: Path, shadows: Path, backfill: str, step: str) -> None:

@@ -1,4 +1,4 @@
-"""Six days of readings by sensor over two partitions: every kind of output that a backfill may meet."""
+"""Six days of readings by sensor over two partitions: every kind of output that a backfill can meet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weir.pipelines.backfill.shadow import Days
 FIRST = datetime(2024, 5, 1, tzinfo=UTC)
 DAYS = Days(first=date(2024, 5, 3), end=date(2024, 5, 5))
 OUTPUTS = ("raised", "hours", "overlapping", "kinds")
-"""Facts, final windows, a table of windows, final windows behind a repartition."""
+"""Facts, final windows, a table of windows, final windows after a repartition."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Reading:
 
 
 def build(least: int = 500) -> Application:
-    """``least`` is a threshold in the program's logic: another one is another program of the same topology."""
+    """``least`` is a threshold in the program's logic: another value makes another program of the same topology."""
     builder = StreamsBuilder()
     readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
     high = Sum(col("value") >= least)
@@ -58,7 +58,9 @@ def build(least: int = 500) -> Application:
         .agg("by_half", readings=Count(), high=high)
         .to_delta("overlapping")
     )
-    patient = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(hours=20))  # none is late, however rows meet
+    patient = TimeWindows.of_size_and_grace(
+        timedelta(hours=1), timedelta(hours=20)
+    )  # none is late, in whatever order rows arrive
     (
         readings.group_by("kind")
         .windowed_by(patient)
@@ -96,7 +98,7 @@ def visits(*minutes: int) -> list:
 
 
 def readings(per_day: int = 40) -> list:
-    """In order but for some; a few are hours late."""
+    """Mostly in order; a few are hours late."""
     rng, rows = random.Random(5), []
     for number in range(6 * per_day):
         at = (
@@ -110,7 +112,7 @@ def readings(per_day: int = 40) -> list:
 
 
 def archive(rows: list) -> pl.DataFrame:
-    """Readings as a table keeps them, in no order."""
+    """Readings as a table keeps them, in no particular order."""
     values = [json.loads(value) for _, value, _ in rows]
     frame = pl.DataFrame(
         {
@@ -131,7 +133,7 @@ def sensors(folder, program: Application = app, share: float = 1.0, rows: list |
 
 
 def give(place: Place, share: float, rows: list | None = None) -> None:
-    """Let the topic have so many of its readings."""
+    """Let the topic have this share of its readings."""
     rows = rows or readings()
     for partition in (0, 1):
         of_partition = [row for row in rows if (row[0][-1] - ord("0")) % 2 == partition]

@@ -1,4 +1,4 @@
-"""A backfill of some days of the flights gives what the live run has given, row for row, late records included."""
+"""A backfill of some days of flights gives what the live run gave, row by row, late records included."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def place(records, tmp_path):
     return Place(flights.app, topics, tmp_path, max_records=400)
 
 
-def test_three_days_come_out_as_the_live_run_had_them_while_that_goes_on(place, records):
+def test_three_days_come_out_as_the_live_run_had_them_while_it_continues(place, records):
     for partition, rows in records.items():
         place.topics.rows["flights", partition] = rows[: int(len(rows) * 0.85)]
     assert place.run().totals["late_records"] > 0
@@ -73,8 +73,8 @@ def test_three_days_come_out_as_the_live_run_had_them_while_that_goes_on(place, 
     assert not shadow.folder.exists()
 
 
-def test_days_that_are_not_over_keep_what_the_live_run_has_still_to_give(place, records):
-    """The windows open at the cut are the live run's: it gives them when they close, and the backfill does not."""
+def test_days_that_are_not_over_keep_what_the_live_run_will_still_emit(place, records):
+    """Windows that are open at the cut belong to the live run: it emits them when they close, the backfill does not."""
     place.run()
     shadow = made(place, Days(first=date(2013, 1, 7), end=date(2013, 1, 12)))
     last_ms = max(rows[-1][2] for rows in records.values())

@@ -1,4 +1,4 @@
-"""A swap is one commit: there whole or not at all, whatever dies when, once, and beside compaction."""
+"""A swap is one commit: complete or absent whatever is killed when, made once, and beside compaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A folder with the live application, caught up, and a complete backfill of the mended program."""
+    """A folder with the live application, caught up, and a complete backfill of the fixed program."""
     place = sensors(tmp_path_factory.mktemp("template"))
     place.run()
     made(place, DAYS, build(MENDED))
@@ -47,7 +47,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(template, tmp_path_factory):
-    """The outputs of the live program over everything, and the same with the days of the mended one."""
+    """The outputs of the live program over everything, and the same with the days of the fixed one."""
     mended = sensors(tmp_path_factory.mktemp("mended"), build(MENDED))
     mended.run()
     before, after = {table: output(template, table) for table in OUTPUTS}, {}
@@ -64,7 +64,7 @@ def assert_outputs(place, wanted: dict[str, pl.DataFrame]) -> None:
 
 
 def swap_by_request(place, shadow, on_step=lambda step: None) -> tuple[str, bool]:
-    """Prepare it and ask the live driver for it; gives the answer."""
+    """Prepare it and request it from the live driver; returns the answer."""
     prepare(shadow, on_step)
     return ask(place, shadow.id, on_step)
 
@@ -76,12 +76,12 @@ def ask(place, backfill: str, on_step=lambda step: None) -> tuple[str, bool]:
 
 
 def swap_by_command(place, shadow, on_step=lambda step: None) -> int:
-    """Prepare it and swap it in where no driver runs; gives the epoch."""
+    """Prepare it and swap it in while no driver runs; returns the epoch."""
     prepare(shadow, on_step)
     return swap_at_rest(place.warehouse, place.application, shadow.id, on_step)
 
 
-def test_a_mended_program_reaches_its_days_and_no_others(place, shadow, results):
+def test_a_fixed_program_changes_its_days_and_no_others(place, shadow, results):
     before, after = results
     assert_outputs(place, before)
     prepare(shadow)
@@ -95,8 +95,8 @@ def test_a_mended_program_reaches_its_days_and_no_others(place, shadow, results)
     assert_outputs(place, after)
 
 
-def test_the_live_run_goes_on_between_the_cut_and_the_swap(tmp_path, results):
-    """What it gives after the cut stays, also for the days: records that came late, windows that were open."""
+def test_the_live_run_continues_between_the_cut_and_the_swap(tmp_path, results):
+    """What it emits after the cut stays, for the days too: records that came late, windows that were open."""
     before, _ = results
     place = sensors(tmp_path, share=0.55)
     place.run()
@@ -129,7 +129,7 @@ def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new
 @pytest.mark.parametrize(
     ("step", "is_running"), [*((step, True) for step in STEPS), ("pivot appended", False), ("settled", False)]
 )
-def test_a_crash_at_any_step_leaves_all_or_nothing_and_ends_well(place, shadow, results, step, is_running):
+def test_after_a_crash_at_any_step_all_or_nothing_is_swapped_in(place, shadow, results, step, is_running):
     before, after = results
     swap = swap_by_request if is_running else swap_by_command
     with pytest.raises(KilledError):
@@ -137,7 +137,7 @@ def test_a_crash_at_any_step_leaves_all_or_nothing_and_ends_well(place, shadow, 
     is_decided = step not in STEPS[:2]
     if not is_decided:
         assert_outputs(place, before)
-    place.run()  # the next driver; a request that is still there is answered too
+    place.run()  # the next driver, which also answers a request that is still waiting
     if not is_decided:
         assert_outputs(place, before)
         swap_by_command(place, shadow)
@@ -162,7 +162,7 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
     assert_outputs(place, results[0])
 
 
-def test_a_backfill_that_counts_has_left_no_local_stores(place, monkeypatch):
+def test_a_complete_backfill_has_left_no_local_stores(place, monkeypatch):
     shadow = begun(place, DAYS)
 
     def die(path, content):
@@ -178,7 +178,7 @@ def test_a_backfill_that_counts_has_left_no_local_stores(place, monkeypatch):
 
 
 @pytest.mark.parametrize("step", ["pivot appended", "table appended"])
-def test_compaction_carries_a_swap_out_that_a_dead_driver_left(place, shadow, results, step):
+def test_compaction_carries_out_a_swap_that_a_dead_driver_left(place, shadow, results, step):
     with pytest.raises(KilledError):
         swap_by_command(place, shadow, dying_at(step))
     compact(place)
@@ -188,7 +188,7 @@ def test_compaction_carries_a_swap_out_that_a_dead_driver_left(place, shadow, re
 
 
 def test_compaction_may_have_merged_the_files_that_were_there_at_the_pivot(place, shadow, results):
-    """It began before the pivot and so knows nothing of it, and ends before the tables have theirs."""
+    """It began before the pivot, so knows nothing of it, and ends before the tables have their rows."""
     prepare(shadow)
 
     def merge(step: str) -> None:
@@ -253,7 +253,7 @@ def test_a_driver_that_was_overtaken_swaps_nothing_and_the_newer_one_does(place,
     assert_outputs(place, after)
 
 
-def test_a_swap_without_a_driver_fences_one_that_runs_all_the_same(place, shadow, results):
+def test_a_swap_without_a_driver_fences_one_that_runs_nevertheless(place, shadow, results):
     running = place.driver()
     swap_by_command(place, shadow)
     place.desk.ask("commit")
@@ -270,7 +270,7 @@ def test_the_same_backfill_twice_is_swapped_in_once(place, shadow, results):
     assert_outputs(place, results[1])
 
 
-def test_days_can_be_backfilled_again_and_the_newer_one_stands(place, results):
+def test_days_can_be_backfilled_again_and_the_newer_backfill_counts(place, results):
     for least in (100, MENDED):
         swap_by_command(place, made(place, DAYS, build(least)))
     assert_outputs(place, results[1])

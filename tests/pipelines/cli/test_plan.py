@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, sales
-from tests.pipelines.spark.test_topology_change import program
+from tests.pipelines.spark.sales import application, program, sales
 from tests.pipelines.topology.test_changes import committed, held
 from weir import Application
 from weir.pipelines.cli import plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -20,7 +19,6 @@ from weir.pipelines.cli import registry
 from weir.pipelines.cli import verify as module
 from weir.pipelines.cli.app import app
 from weir.pipelines.cli.verify import verify_application
-from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cache import TaskStoreCache
@@ -41,12 +39,9 @@ class Shop(Place):
         """Rows by task, all agreeing."""
         return [agreement.rows for agreement in verify_application(Settings(dir=self.folder), self.application)]
 
-    def state_of(self, task: str) -> Path:
-        return self.folder / "state" / "sales" / self.name_of(task)
-
     @property
-    def settings(self) -> TaskSettings:
-        return replace(super().settings, state_folder=str(self.folder / "state" / "sales"))
+    def state_folder(self) -> Path:
+        return self.folder / "state" / "sales"
 
     def differs(self) -> StateDifferenceError:
         with pytest.raises(StateDifferenceError) as caught:

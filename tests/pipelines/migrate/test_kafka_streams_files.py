@@ -28,28 +28,28 @@ def test_a_position_is_one_beyond_the_last_offset_in_the_state(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("1\n0\n", 1, "has version 1, but only version 0 "),
-        ("zero\n0\n", 1, "'zero' is not the version"),
-        ("", 1, "the file ends before the version"),
-        ("0\n", 2, "the file ends before the number of entries"),
-        ("0\nmany\n", 2, "'many' is not the number of entries"),
-        ("0\n-1\n", 2, "'-1' is not the number of entries"),
-        ("0\n3\norders 0 41\norders 1 7\n", 2, "entries is given as 3, but the file holds 2"),
-        ("0\n1\norders 0 41\norders 1 7\n", 2, "entries is given as 1, but the file holds 2"),
-        ("0\n2\norders 0 41\norders 1\n", 4, "'orders 1' is not `topic partition offset`"),
-        ("0\n2\norders 0 41\n\n", 4, "'' is not `topic partition offset`"),
-        ("0\n1\norders x 41\n", 3, "'x' is not a partition number"),
-        ("0\n1\norders -1 41\n", 3, "'-1' is not a partition number"),
-        ("0\n1\norders 0 4.1\n", 3, "'4.1' is not an offset"),
-        ("0\n1\norders 0 -1\n", 3, "the offset -1 is negative"),
-        ("0\n1\norders 0 -4\n", 3, "the offset -4 is negative, which Kafka Streams writes for"),
-        ("0\n2\norders 0 41\norders 0 42\n", 4, "partition 0 of 'orders' is listed a second time"),
-        (b"\xff\xfe\x00garbage", 1, "is not UTF-8 text"),
+        ("1\n0\n", 1, "version 1.*version 0"),
+        ("zero\n0\n", 1, "'zero'.*version"),
+        ("", 1, "version"),
+        ("0\n", 2, "number of entries"),
+        ("0\nmany\n", 2, "'many'.*number of entries"),
+        ("0\n-1\n", 2, "'-1'.*number of entries"),
+        ("0\n3\norders 0 41\norders 1 7\n", 2, r"\b3\b.*holds 2;"),
+        ("0\n1\norders 0 41\norders 1 7\n", 2, r"\b1\b.*holds 2;"),
+        ("0\n2\norders 0 41\norders 1\n", 4, "'orders 1'.*`topic partition offset`"),
+        ("0\n2\norders 0 41\n\n", 4, "''.*`topic partition offset`"),
+        ("0\n1\norders x 41\n", 3, "'x'.*partition"),
+        ("0\n1\norders -1 41\n", 3, "'-1'.*partition"),
+        ("0\n1\norders 0 4.1\n", 3, r"'4\.1'.*offset"),
+        ("0\n1\norders 0 -1\n", 3, "-1 is negative"),
+        ("0\n1\norders 0 -4\n", 3, "-4 is negative.*Kafka Streams"),
+        ("0\n2\norders 0 41\norders 0 42\n", 4, "partition 0 of 'orders'.*second"),
+        (b"\xff\xfe\x00garbage", 1, "text"),
     ],
 )
-def test_a_file_of_another_form_is_refused_by_its_name_and_line(tmp_path, text, line, reason):
+def test_a_file_in_another_format_is_refused_by_its_name_and_line(tmp_path, text, line, reason):
     file = checkpoint(tmp_path, text)
-    with pytest.raises(OffsetFileError, match=re.escape(f"{file}, line {line}: ") + ".*" + re.escape(reason)):
+    with pytest.raises(OffsetFileError, match=re.escape(f"{file}, line {line}: ") + ".*" + reason):
         read_positions([file])
 
 
@@ -66,7 +66,7 @@ def test_all_files_below_a_folder_are_found_and_must_agree(tmp_path):
 
 
 def test_a_folder_without_such_files_is_refused(tmp_path):
-    with pytest.raises(MigrationError, match=r"holds no \.checkpoint"):
+    with pytest.raises(MigrationError, match=r"folder with \.checkpoint or \.position files; name the files"):
         offset_files([tmp_path])
 
 
@@ -74,7 +74,7 @@ def test_what_is_written_is_read_back_and_never_overwritten(tmp_path):
     positions = {("orders", 1): 8, ("orders", 0): 42, ("orders", 2): 0}
     assert write_checkpoint(tmp_path / "0_0", positions)
     assert (tmp_path / "0_0" / ".checkpoint").read_text() == GOOD
-    assert not write_checkpoint(tmp_path / "0_0", positions), "the same once more changes nothing"
+    assert not write_checkpoint(tmp_path / "0_0", positions), "writing the same again changes nothing"
     with pytest.raises(MigrationError, match="exists with other offsets"):
         write_checkpoint(tmp_path / "0_0", {("orders", 0): 43})
     assert (tmp_path / "0_0" / ".checkpoint").read_text() == GOOD

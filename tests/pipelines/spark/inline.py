@@ -16,20 +16,18 @@ from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.columns import RECORD_SCHEMA
 from weir.infra.kafka.reader import RawRecords
 from weir.pipelines.application import Application
-from weir.pipelines.spark.coordinator import Coordinator
-from weir.pipelines.spark.driver import Driver
-from weir.pipelines.spark.planner import Limits, Task, TopicPartition
+from weir.pipelines.spark.driver import Driver, started_driver
+from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
+from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.progress import Progress, RunSummary
-from weir.pipelines.spark.restore import Restored, RestoreRequest, restore
-from weir.pipelines.spark.runner import max_skew_ms, max_task_idle_ms
-from weir.pipelines.spark.snapshots import Published, SnapshotRequest, publish
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, restore
+from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest, publish
+from weir.pipelines.spark.task import Task
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
-from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.restore import RestoreProgress
-from weir.state.commit.protocol import Committer
-from weir.state.types import TaskId
+from weir.state.types import TaskId, TopicPartition
 
 Row = tuple[bytes | None, bytes | None, int]
 """Key, value, timestamp in ms."""
@@ -41,11 +39,14 @@ class Topics:
 
     rows: dict[TopicPartition, list[Row]] = field(default_factory=dict)
 
-    def end_offsets(self, topic_partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {wanted: len(self.rows[wanted]) for wanted in topic_partitions}
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {wanted: len(self.rows[wanted]) for wanted in partitions}
 
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self.beginning_offsets(partitions)
 
     def partition_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -74,7 +75,7 @@ class _Reader:
         return RawRecords(self.topic, self.partition, frame, start + len(taken))
 
     def take_back(self, records: RawRecords, offset: int) -> None:
-        """Nothing was fetched ahead."""
+        """There is nothing to keep: no record was fetched ahead."""
 
 
 @dataclass
@@ -104,7 +105,7 @@ class InlineSlots:
 
 @dataclass
 class InlineRestores:
-    """Restores at once, when asked what has finished."""
+    """Restores immediately when asked what has finished."""
 
     application: Application
     settings: TaskSettings
@@ -126,7 +127,7 @@ class InlineRestores:
 
 @dataclass
 class InlineSnapshots:
-    """Publishes at once, when asked what has finished."""
+    """Publishes immediately when asked what has finished."""
 
     application: Application
     settings: TaskSettings
@@ -149,7 +150,7 @@ class InlineSnapshots:
 
 @dataclass
 class Desk:
-    """Stands where the control database stands; ``asked`` are requests that wait."""
+    """Replaces the control database; ``asked`` are all requests, ``answers`` those that were answered."""
 
     asked: list[RequestRow] = field(default_factory=list)
     answers: dict[int, tuple[str, bool]] = field(default_factory=dict)
@@ -198,13 +199,24 @@ class Place:
         return self.folder / "warehouse"
 
     @property
+    def state_folder(self) -> Path:
+        return self.folder / "state"
+
+    @property
     def settings(self) -> TaskSettings:
-        counts = self.application.topology.partition_counts(self.topics.partition_counts())
-        return TaskSettings(
-            application_folder=str(self.warehouse / self.application.id),
-            state_folder=str(self.folder / "state"),
-            partition_counts=counts,
-            on_error=self.application.on_error,
+        return self.spec().task_settings
+
+    def spec(self, *, accept_state_loss: bool = False) -> RunSpec:
+        """What a run reads here and where it writes."""
+        return RunSpec(
+            application=self.application,
+            source=self.topics,
+            source_counts=self.topics.partition_counts(),
+            warehouse=self.warehouse,
+            state_folder=self.state_folder,
+            limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
+            snapshot_rows=self.snapshot_rows,
+            accept_state_loss=accept_state_loss,
         )
 
     def name_of(self, task: str) -> str:
@@ -213,7 +225,7 @@ class Place:
 
     def state_of(self, task: str) -> Path:
         """The folder of a task's instances."""
-        return self.folder / "state" / self.name_of(task)
+        return self.state_folder / self.name_of(task)
 
     def driver(
         self,
@@ -223,40 +235,13 @@ class Place:
         accept_state_loss: bool = False,
     ) -> Driver:
         """A new generation, claimed."""
-        application = self.application
-        runner = EpochRunner(application.topology, self.settings, self.topics.reader, on_step)
-        committer = Committer(
-            self.warehouse,
-            application.id,
-            application_tables(application.topology),
-            fingerprint=application.topology.fingerprint,
-            on_step=on_step,
-        )
-        coordinator = Coordinator(application, self.warehouse, committer, InlineSlots(runner))
-        coordinator.start(
-            self.topics.partition_counts(),
-            self.topics.start_offsets,
-            beginning_offsets=self.topics.start_offsets,
-            accept_state_loss=accept_state_loss,
-        )
-        self.restores = InlineRestores(application, self.settings)
-        self.snapshots = InlineSnapshots(application, self.settings)
-        limits = Limits(
-            max_records=self.max_records,
-            max_bytes=1 << 20,
-            max_skew_ms=max_skew_ms(application),
-            max_task_idle_ms=max_task_idle_ms(application),
-        )
-        return Driver(
-            coordinator,
-            self.topics,
-            self.desk,
-            self.restores,
-            self.snapshots,
-            limits,
-            on_progress,
-            snapshot_rows=self.snapshot_rows,
-        )
+        spec = self.spec(accept_state_loss=accept_state_loss)
+        runner = EpochRunner(spec.application.topology, spec.task_settings, self.topics.reader, on_step)
+        self.restores = InlineRestores(spec.application, spec.task_settings)
+        self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
+        executors = Executors(slots=InlineSlots(runner), restores=self.restores, snapshots=self.snapshots)
+        listeners = Listeners(control=self.desk, on_progress=on_progress)
+        return started_driver(spec, spec.committer(on_step), executors, listeners)
 
     def run(self, on_step: Callable[[str], None] = lambda name: None, *, accept_state_loss: bool = False) -> RunSummary:
         """A new generation, run until it has caught up."""

@@ -1,4 +1,4 @@
-"""Sales by shop over two partitions: the small application that driver tests run, and what it must come to."""
+"""Sales by shop over two partitions: the small application that driver tests run, and its expected totals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,34 @@ class Sale:
     amount: int
 
 
+@dataclass(frozen=True)
+class Refund:
+    amount: int
+
+
 def application(on_error="fail", commit_interval=timedelta(milliseconds=1), store="sums", max_skew=None) -> Application:
     builder = StreamsBuilder()
     sales = builder.stream("sales", key=String("shop"), value=Json(Sale))
     sales.group_by_key().agg(store, total=Sum("amount"), sales=Count()).to_delta("totals")
     return Application("sales", builder, on_error=on_error, commit_interval=commit_interval, max_skew=max_skew)
+
+
+def program(
+    *, store="sums", refunds=False, positive_only=False, output="totals", total="total", by_amount=False
+) -> Application:
+    """``application()``, changed."""
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
+    if positive_only:
+        stream = stream.filter(lambda key, value: value.amount >= 0)
+    stream.group_by_key().agg(store, **{total: Sum("amount")}, sales=Count()).to_delta(output)
+    if by_amount:
+        stream.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
+    if refunds:
+        builder.stream("refunds", key=String("shop"), value=Json(Refund)).group_by_key().agg(
+            "refunds", total=Sum("amount")
+        ).to_delta("refunds")
+    return Application("sales", builder)
 
 
 def sales(count: int, partition: int) -> list:

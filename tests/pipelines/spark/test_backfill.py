@@ -44,14 +44,14 @@ def test_a_program_that_needs_a_schema_registry_is_refused_without_one(tmp_path)
         run(Settings(dir=tmp_path))
 
 
-def test_the_workers_hear_of_the_schema_registry(tmp_path, monkeypatch):
+def test_the_workers_are_told_of_the_schema_registry(tmp_path, monkeypatch):
     class GivenError(Exception):
-        """In the place of a driver."""
+        """Raised instead of starting a driver."""
 
-    def given(*_, worker, **__):
+    def given(context, slots, worker, *_):
         raise GivenError(worker.schema_registry)
 
-    monkeypatch.setattr(backfill, "started_driver", given)
+    monkeypatch.setattr(backfill, "spark_driver", given)
     with schema_registry() as server, pytest.raises(GivenError) as found:
         run(Settings(dir=tmp_path, schema_registry={"url": server.url}))
     assert found.value.args == ({"url": server.url},)

@@ -20,7 +20,7 @@ def place(tmp_path):
     return Place(application(), topics, tmp_path, max_records=30)
 
 
-def test_a_run_until_caught_up_reads_all_and_a_second_finds_nothing_to_do(place):
+def test_a_run_until_caught_up_reads_everything_and_a_second_finds_nothing_to_do(place):
     first = place.run()
     assert (first.reason, first.records_in, first.totals["records_in"]) == ("caught_up", 200, 200)
     assert totals(place) == expected(place)
@@ -29,7 +29,7 @@ def test_a_run_until_caught_up_reads_all_and_a_second_finds_nothing_to_do(place)
     assert totals(place) == expected(place)
 
 
-def test_a_run_goes_on_from_the_last_commit(place):
+def test_a_run_continues_from_the_last_commit(place):
     place.run()
     place.topics.rows["sales", 0] += sales(50, 0)
     again = place.run()
@@ -37,13 +37,13 @@ def test_a_run_goes_on_from_the_last_commit(place):
     assert totals(place) == expected(place)
 
 
-def test_a_restore_can_be_asked_for_and_an_unknown_task_is_named(place):
+def test_a_restore_can_be_requested_and_an_unknown_task_is_named(place):
     place.run()
     good, bad = place.desk.ask("restore", task="0_0"), place.desk.ask("restore", task="7_7")
     place.topics.rows["sales", 0] += sales(20, 0)
     place.run()
-    assert place.desk.answers[good] == ("task 0_0 restores", False)
-    assert place.desk.answers[bad] == ("there is no task '7_7'; tasks are 0_0, 0_1", True)
+    assert place.desk.answers[good] == ("task 0_0 is restoring", False)
+    assert place.desk.answers[bad] == ("there is no task '7_7'; the tasks are 0_0, 0_1", True)
     assert totals(place) == expected(place)
 
 
@@ -56,7 +56,7 @@ def test_a_bad_record_stops_the_run_with_everything_before_it_committed(place):
         place.run()
 
 
-def test_dead_letters_keep_bad_records_and_the_run_goes_on(place):
+def test_dead_letters_keep_bad_records_and_the_run_continues(place):
     place.application = application(on_error="dead_letter")
     place.topics.rows["sales", 0][3] = (b"shop-0", b"{not json", 5_000)
     place.topics.rows["sales", 1][70] = (b"shop-1", b"{}", -7)
@@ -91,7 +91,7 @@ def test_requests_commit_pause_resume_and_stop(place):
     assert newest_commit(place.warehouse, "sales").reason == "stop"
 
 
-def test_uncommitted_bytes_ask_for_a_commit_before_the_interval_is_over(place):
+def test_uncommitted_bytes_cause_a_commit_before_the_interval_is_over(place):
     place.application = application(commit_interval=timedelta(hours=1))
     place.application.uncommitted_max_bytes = 1
     assert place.run().commits >= 4
@@ -109,7 +109,7 @@ def test_another_topology_or_partition_count_is_refused_with_the_way_out(place):
     assert newest_commit(place.warehouse, "sales").generation == 1, "a refused start claims nothing"
 
 
-def test_partitions_keep_together_in_event_time_while_they_catch_up(place):
+def test_partitions_stay_together_in_event_time_while_they_catch_up(place):
     place.application = application(max_skew=timedelta(milliseconds=100))
     place.topics.rows["sales", 1] = [
         (key, value, 1_000 + (time - 1_000) * 3) for key, value, time in place.topics.rows["sales", 1]
@@ -133,7 +133,7 @@ def test_partitions_keep_together_in_event_time_while_they_catch_up(place):
     assert totals(place) == expected(place)
 
 
-def test_a_run_tells_its_metrics_those_of_restores_too(place):
+def test_a_run_reports_its_metrics_including_those_of_restores(place):
     place.run()
     place.desk.ask("restore", task="0_0")
     place.topics.rows["sales", 0] += [*sales(20, 0), (None, b'{"amount": 1}', 2_000)]

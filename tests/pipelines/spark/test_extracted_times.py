@@ -1,4 +1,4 @@
-"""Times that an extractor gives, through epochs: partitions keep together by them, and the partition time is kept."""
+"""Extracted times across epochs: partitions stay together by them, and the partition time is kept."""
 
 import json
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ def rows(times) -> list:
 
 
 def written(place: Place) -> list[int]:
-    """Times of the output in ms, in the order of offsets where there is one partition."""
+    """Times of the output in ms, in offset order if there is one partition."""
     return read_table(place.warehouse / "sales" / "out").sort("_epoch", "_seq")["_ts"].dt.epoch("ms").to_list()
 
 
 @pytest.mark.slow
-def test_partitions_keep_together_in_extracted_time_while_they_catch_up(tmp_path):
+def test_partitions_stay_together_in_extracted_time_while_they_catch_up(tmp_path):
     times = {0: range(0, 1_000, 10), 1: range(0, 3_000, 30)}
     place = Place(
         application(FailOnInvalidTimestamp("ms"), max_skew=timedelta(milliseconds=100)),
@@ -67,7 +67,7 @@ def test_partitions_keep_together_in_extracted_time_while_they_catch_up(tmp_path
     assert sorted(written(place)) == sorted([*times[0], *times[1]])
 
 
-def test_the_partition_time_goes_on_from_epoch_to_epoch_and_run_to_run(tmp_path):
+def test_the_partition_time_is_kept_across_epochs_and_runs(tmp_path):
     times = [5, None, 3, *[None] * 7, 9, *[None] * 10, 2]
     place = Place(
         application(UsePartitionTimeOnInvalidTimestamp("ms")),
@@ -81,7 +81,7 @@ def test_the_partition_time_goes_on_from_epoch_to_epoch_and_run_to_run(tmp_path)
     assert written(place) == [5, 5, 3, *[5] * 7, 9, *[9] * 10, 2, 9, 11]
 
 
-def test_skipped_records_are_counted_once_and_passed(tmp_path):
+def test_skipped_records_are_counted_once_and_left_behind(tmp_path):
     place = Place(
         application(LogAndSkipOnInvalidTimestamp("ms")),
         Topics({("sales", 0): rows([5, None, -1, 7] * 10)}),

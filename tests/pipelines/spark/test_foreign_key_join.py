@@ -45,7 +45,7 @@ def program() -> Application:
 
 @pytest.fixture
 def place(tmp_path) -> Place:
-    """Rows of both topics; producers put the orders where they please, and times go back and forth."""
+    """Rows of both topics; orders are in any partition, and times go back and forth."""
     random, topics = Random(7), Topics({})
     for number in range(ORDERS):
         topics.rows["orders", number] = [
@@ -72,7 +72,7 @@ def place(tmp_path) -> Place:
 
 
 def expected(place: Place) -> tuple[dict, dict]:
-    """The rows of both joins of what the topics hold, by key."""
+    """The expected rows of both joins by key, given what the topics hold."""
     newest: dict[str, dict] = {"orders": {}, "customers": {}}
     for (topic, _), rows in place.topics.rows.items():
         newest[topic] |= {key.decode(): value and json.loads(value) for key, value, _ in rows}
@@ -91,7 +91,7 @@ def found(place: Place) -> tuple[dict, dict]:
 
 
 @pytest.mark.slow
-def test_the_tables_are_joined_when_all_is_read(place):
+def test_the_tables_are_joined_once_everything_is_read(place):
     summary = place.run()
     assert summary.records_in == sum(map(len, place.topics.rows.values()))
     assert found(place) == expected(place)
@@ -99,7 +99,7 @@ def test_the_tables_are_joined_when_all_is_read(place):
 
 
 @pytest.mark.slow
-def test_a_topic_of_another_partitioner_is_refused_before_rows_go_past_each_other(place):
+def test_a_topic_of_another_partitioner_is_refused_before_rows_miss_each_other(place):
     place.topics.rows |= {("customers", number): [] for number in range(CUSTOMERS)}
     place.topics.rows["customers", 0] = [(b"user-%d" % index, b'{"tier": "1"}', index) for index in range(9)]
     with pytest.raises(TaskFailedError, match=r"topic 'customers', partition 0: \d of 9 keys belong"):
@@ -107,7 +107,7 @@ def test_a_topic_of_another_partitioner_is_refused_before_rows_go_past_each_othe
 
 
 @pytest.mark.slow
-def test_a_table_joins_what_is_counted_of_itself(place):
+def test_a_table_joins_counts_of_itself(place):
     builder = StreamsBuilder()
     orders = builder.table("orders", key=String("id"), value=Json(Order), store="orders")
     per_customer = orders.group_by("customer").agg("per_customer", n=Count())
@@ -124,7 +124,7 @@ def test_a_table_joins_what_is_counted_of_itself(place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_stop_leaves_no_messages_on_their_way_and_the_next_run_goes_on_with_the_state_or_restores_it(place, is_lost):
+def test_a_stop_leaves_no_messages_under_way_and_the_next_run_keeps_the_state_or_restores_it(place, is_lost):
     stop = Event()
     place.driver(on_progress=lambda progress: stop.set() if progress.epoch > 3 else None).run(stop)
     commit = newest_commit(place.warehouse, "shop")

@@ -1,4 +1,4 @@
-"""Positions reach a consumer group, and neither a slow nor a failing broker is felt by the commits."""
+"""Positions reach a consumer group, and neither a slow nor a failing broker affects the commits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from threading import Event
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
@@ -28,7 +29,7 @@ class Groups:
         self.sent.append((group, dict(offsets)))
 
 
-def test_the_newest_positions_are_sent_and_a_slow_broker_holds_nothing_up():
+def test_the_newest_positions_are_sent_and_a_slow_broker_delays_nothing():
     groups = Groups()
     mirror = offset_mirror(groups, "lag")
     mirror({("sales", 0): 1})
@@ -40,7 +41,7 @@ def test_the_newest_positions_are_sent_and_a_slow_broker_holds_nothing_up():
     assert groups.sent == [("lag", {("sales", 0): 1}), ("lag", {("sales", 0): 3})]
 
 
-def test_a_failure_is_logged_once_in_a_while_and_the_next_positions_are_sent(caplog):
+def test_repeated_failures_are_logged_once_and_the_next_positions_are_sent(caplog):
     groups = Groups()
     groups.open.set()
     groups.is_away = True
@@ -71,10 +72,8 @@ def test_every_commit_hands_its_positions_over(tmp_path):
 
 
 @pytest.mark.broker
-def test_a_real_group_has_the_positions(kafka_admin, topic):
+def test_a_real_group_gets_the_positions(kafka_admin, topic):
     name = topic(partitions=2)
-    from confluent_kafka import Producer
-
     producer = Producer({"bootstrap.servers": kafka_admin.bootstrap_servers})
     for partition in (0, 1):
         producer.produce(name, b"x", partition=partition)

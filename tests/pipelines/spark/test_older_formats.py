@@ -1,4 +1,4 @@
-"""Folders that an older Weir has left: taken over, or refused with the way out and left as they are.
+"""Folders that an older Weir has left: continued, or refused with the way out and left as they are.
 
 ``data/sales-before-rollups.tar.gz`` was written by Weir at commit cef0259, ``sales(20, ...)`` over two partitions:
 commit rows without ``topology``, ``is_rolled_up`` and snapshots, stores without expiries, and another fingerprint of
@@ -40,7 +40,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("was_stopped_cleanly", [True, False])
-def test_a_folder_of_an_older_version_goes_on_and_its_next_commits_are_new_ones(place, was_stopped_cleanly):
+def test_a_folder_of_an_older_version_is_continued_and_its_next_commits_are_in_the_new_format(
+    place, was_stopped_cleanly
+):
     for identity in (place.folder / "state").glob("*/first/instance.json") if not was_stopped_cleanly else ():
         crashed = {**json.loads(identity.read_text()), "clean_txn": None, "boot_id": "of another start"}
         identity.write_text(json.dumps(crashed))
@@ -54,7 +56,7 @@ def test_a_folder_of_an_older_version_goes_on_and_its_next_commits_are_new_ones(
     assert (new.generation, new.topology.outputs) == (old.generation + 1, ("totals",))
 
 
-def test_a_folder_of_a_format_that_is_not_read_is_refused_and_left_as_it_is(place, monkeypatch):
+def test_a_folder_in_an_unknown_format_is_refused_and_left_as_it_is(place, monkeypatch):
     monkeypatch.setattr(log, "FORMATS", (2,))
     before = contents(place.folder)
     with pytest.raises(FormatVersionError, match=r"format version 1\b.*reads 2\b.*run the version that"):

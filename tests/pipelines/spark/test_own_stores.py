@@ -49,7 +49,7 @@ def place(tmp_path):
 
 
 def fed(place):
-    """Run until caught up with the application's own stores behind it; returns the one shelf."""
+    """Run until caught up, feeding the application's own stores; returns the only shelf."""
     (follower,) = followers(place.application, place.warehouse / "sales", place.folder / "state")
     feed, driver = feeding([follower]), place.driver()
     driver._coordinator._on_commit = feed
@@ -65,14 +65,14 @@ def test_it_holds_the_committed_rows_when_the_run_ends(place):
 
 
 @pytest.mark.slow
-def test_one_that_fails_is_said_and_the_run_goes_on(place, monkeypatch, caplog):
+def test_a_store_that_fails_is_reported_and_the_run_continues(place, monkeypatch, caplog):
     monkeypatch.setattr(Shelf, "is_broken", True)
     with caplog.at_level(logging.WARNING, "weir.driver"):
         assert fed(place).rows == {}
-    assert "a store of your own could not follow: the shelf is full; the run goes on" in caplog.text
+    assert "a store of your own could not follow: the shelf is full" in caplog.text
     monkeypatch.undo()
     place.topics.rows["sales", 0] += sales(10, 0)
-    assert fed(place).rows == expected(place), "what was missed is made up for"
+    assert fed(place).rows == expected(place), "it catches up on what it missed"
 
 
 def test_a_store_that_the_topology_does_not_have_is_refused():

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.pipelines.spark.planner import Limits, Task, aligned_until, partition_lag, plan_task, total_lag
+from weir.pipelines.spark.planner import Limits, aligned_until, partition_lag, plan_task, total_lag
+from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
 from weir.state.types import BlobRef, FileEntry, StateId, TaskId
 
@@ -40,13 +41,13 @@ def receipt(task: Task, **changes) -> Receipt:
 
 
 @pytest.mark.parametrize(("end", "planned"), [(11, 11), (110, 110), (500, 110)])
-def test_a_range_goes_to_the_end_but_takes_no_more_records_than_the_limit(end, planned):
+def test_a_range_reaches_to_the_end_but_takes_no_more_records_than_the_limit(end, planned):
     found = plan(source_task(), end)
     assert [(read.start, read.end) for read in found.ranges] == [(10, planned)]
     assert (found.expected, found.committed, found.state) == (StateId(3, 7), StateId(3, 5), STATE)
 
 
-def test_a_task_waits_for_a_topic_without_records_as_long_as_it_is_told_to():
+def test_a_task_waits_for_an_idle_topic_as_long_as_it_is_told_to():
     task = replace(source_task(), topics=("in", "other"), positions={"in": {0: 10}, "other": {0: 5}})
 
     def ranges(now_ms: int, other_end: int) -> list[str]:
@@ -67,7 +68,7 @@ def test_a_task_waits_for_a_topic_without_records_as_long_as_it_is_told_to():
 
 
 @pytest.mark.parametrize(("max_task_idle_ms", "available"), [(0, 500), (None, None)])
-def test_a_plan_says_how_much_the_brokers_have_unless_nothing_is_waited_for(max_task_idle_ms, available):
+def test_a_plan_says_how_much_the_brokers_have_unless_the_task_waits_for_nothing(max_task_idle_ms, available):
     found = plan_task(
         source_task(),
         state=STATE,
@@ -96,16 +97,18 @@ def test_pending_blobs_alone_are_a_reason_to_run():
     assert plan(task, 0).blobs == (blob,)
 
 
-def test_nobody_runs_ahead_of_the_furthest_behind_by_more_than_the_skew():
+def test_no_partition_runs_ahead_of_the_furthest_behind_by_more_than_the_skew():
     slow, fast = source_task(0), source_task(1)
     slow.source_times_ms, fast.source_times_ms = {"in-0": 1_000}, {"in-1": 9_000}
     ends = {("in", 0): 50, ("in", 1): 50}
     assert aligned_until([slow, fast], ends, 500) == 1_500
     assert aligned_until([slow, fast], ends, None) is None
-    assert aligned_until([slow, fast], {("in", 0): 10, ("in", 1): 50}, 500) is None, "who has caught up holds no one"
+    assert aligned_until([slow, fast], {("in", 0): 10, ("in", 1): 50}, 500) is None, (
+        "a partition that has caught up holds no other back"
+    )
 
 
-def test_while_one_partition_was_never_read_each_takes_a_single_record():
+def test_until_every_partition_was_read_once_each_takes_a_single_record():
     known, unread = source_task(0), source_task(1)
     known.source_times_ms = {"in-0": 1_000}
     assert aligned_until([known, unread], {("in", 0): 50, ("in", 1): 50}, 500) < 0
@@ -129,7 +132,7 @@ def test_accepting_a_receipt_moves_the_task_and_settling_forgets_what_is_durable
 def test_an_epoch_that_changed_nothing_is_no_reason_to_commit():
     task = source_task()
     assert not task.accept(receipt(task))
-    assert not task.accept(receipt(task, positions={})), "a fresh store knows no positions yet"
+    assert not task.accept(receipt(task, positions={})), "a fresh store does not know any positions yet"
     assert task.positions == {"in": {0: 10}}
 
 

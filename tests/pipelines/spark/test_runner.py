@@ -1,5 +1,5 @@
-"""How a run begins before Spark is started: where no broker answers, at a real address that nobody listens to, and
-where the program does not fit what is committed."""
+"""How a run begins before Spark is started: when no broker answers, at a real address where nobody listens, and when
+the program does not fit what is committed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from threading import Event
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, sales
-from tests.pipelines.spark.test_topology_change import program as changed
+from tests.pipelines.spark.sales import application, program, sales
 from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.infra.settings import Settings
-from weir.pipelines.spark import runner
+from weir.pipelines.spark import brokers, runner
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.state.errors import TableSchemaError
 
@@ -24,8 +23,8 @@ REFERENCE = "tests.integration.applications:reads_nowhere"
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "FIRST_ANSWER_LIMIT_S", 0.2)
-    monkeypatch.setattr(runner, "ANSWER_LIMIT_S", 0.05)
-    monkeypatch.setattr(runner, "RETRY_S", 0.01)
+    monkeypatch.setattr(brokers, "ANSWER_LIMIT_S", 0.05)
+    monkeypatch.setattr(brokers, "RETRY_S", 0.01)
     return Settings(dir=tmp_path, bootstrap_servers=NOBODY)
 
 
@@ -45,12 +44,12 @@ def test_a_run_until_caught_up_gives_up_on_brokers_that_have_never_answered(sett
     assert not settings.warehouse.exists(), "nothing was claimed"
 
 
-def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
+def test_an_endless_run_waits_for_its_brokers_until_it_is_stopped(settings):
     messages, stop = [], Event()
 
     def hear(progress):
         messages.append(progress.message)
-        if len(messages) == 10:  # each answer took 0.05 s: the limit of the other kind is over
+        if len(messages) == 10:  # each attempt took 0.05 s: the limit of a run until caught up has passed
             stop.set()
 
     assert runner.run(REFERENCE, settings, bootstrap_servers=NOBODY, stop=stop, on_progress=hear).reason == "stopped"
@@ -58,14 +57,14 @@ def test_a_run_that_goes_on_waits_for_its_brokers_until_it_is_stopped(settings):
 
 
 @pytest.mark.parametrize(
-    ("program", "refusal"), [({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)]
+    ("changes", "refusal"), [({"store": "other"}, TopologyChangedError), ({"total": "sum"}, TableSchemaError)]
 )
 def test_a_program_that_does_not_fit_what_is_committed_is_refused_before_spark_starts(
-    tmp_path, settings, monkeypatch, program, refusal
+    tmp_path, settings, monkeypatch, changes, refusal
 ):
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
-    monkeypatch.setattr(runner, "load_application", lambda reference: changed(**program))
+    monkeypatch.setattr(runner, "load_application", lambda reference: program(**changes))
     monkeypatch.setattr(runner.Brokers, "partition_counts", lambda *_: topics.partition_counts())
     monkeypatch.setattr(runner, "spark_context", lambda *_: pytest.fail("Spark starts"))
     with pytest.raises(refusal):

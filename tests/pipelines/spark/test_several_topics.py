@@ -34,7 +34,7 @@ def written(place: Place, table: str = "out") -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("uncommitted_max_bytes", [-1, 40])
-def test_topics_of_different_pace_are_taken_in_the_order_of_time(tmp_path, monkeypatch, uncommitted_max_bytes):
+def test_topics_of_different_pace_are_taken_in_time_order(tmp_path, monkeypatch, uncommitted_max_bytes):
     monkeypatch.setattr(epoch, "BATCH_ROWS", 3)
 
     def program(builder):
@@ -62,7 +62,7 @@ def test_without_waiting_a_topic_overtakes_another(tmp_path):
     assert written(run).index("0@500") < written(run).index("1@49")
 
 
-def test_a_row_leaves_its_group_after_it_has_come_though_that_has_an_older_time(tmp_path):
+def test_a_row_leaves_its_group_only_after_it_came_though_it_leaves_with_an_older_time(tmp_path):
     def program(builder):
         towns = builder.table("towns", key=String("town"), value=String("country"), store="towns")
         towns.group_by("country").count("towns_of").to_delta("out")
@@ -73,7 +73,7 @@ def test_a_row_leaves_its_group_after_it_has_come_though_that_has_an_older_time(
     assert dict(found.select("country", "count").rows()) == {"it": 0, "fr": 1}
 
 
-def test_rows_behind_a_repartition_wait_for_older_records_of_a_topic(tmp_path):
+def test_rows_after_a_repartition_wait_for_older_records_of_a_topic(tmp_path):
     def program(builder):
         moved = stream(builder, "moved").select_key(lambda_key).repartition("moves")
         moved.merge(stream(builder, "still")).to_delta("out")
@@ -88,7 +88,7 @@ def lambda_key(key: str, value: str) -> str:
     return key
 
 
-def test_a_global_table_is_loaded_whole_before_the_first_record_and_read_on(tmp_path):
+def test_a_global_table_is_loaded_completely_before_the_first_record_and_then_followed(tmp_path):
     def program(builder):
         table = builder.global_table("names", key=String("id"), value=String("name"), store="names")
         stream(builder, "in").left_join(table, key="key").map_values(value="name").to_delta("out")

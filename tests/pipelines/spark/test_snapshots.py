@@ -1,4 +1,4 @@
-"""The driver and snapshots: when one is due, that a commit lists it, what a restore makes of it."""
+"""The driver and snapshots: when one is due, that a commit lists it, and how a restore uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.pipelines.spark import driver as module
-from weir.pipelines.spark import restore as restores
+from weir.pipelines.spark import restore_jobs
 from weir.state.changelog import snapshot as snapshot_module
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER
 from weir.state.commit.protocol import newest_commit
@@ -22,7 +22,7 @@ from weir.state.engine.task_store import TaskStore
 
 class Shop(Place):
     def listed(self) -> dict[str, SnapshotRef | None]:
-        """What the commit log has by task."""
+        """The snapshots that the commit log lists, by task."""
         tasks = newest_commit(self.warehouse, "sales").tasks
         return {task: tasks[self.name_of(task)].snapshot for task in ("0_0", "0_1")}
 
@@ -48,13 +48,13 @@ def shop(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_snapshots_are_published_as_changelogs_grow_and_only_the_listed_ones_stay(shop):
-    """Five shops, five rows an epoch: one in three commits, one task after the other."""
+    """Five shops, so five rows per epoch: a snapshot every three commits, one task after the other."""
     shop.run()
     assert len(shop.snapshots.done) == 2
     assert shop.files() == shop.listed_files()
     assert all(snapshot.rows > 5 for snapshot in shop.listed().values())
     left = newest_commit(shop.warehouse, "sales").tasks[shop.name_of("0_0")].rows_since_snapshot
-    assert left == 10, "of 25 rows 15 were there when it was asked for"
+    assert left == 10, "15 of the 25 rows existed when it was requested"
     shop.topics.rows["sales", 0] += sales(30, 0)
     before = shop.listed()
     shop.run()
@@ -65,7 +65,7 @@ def test_snapshots_are_published_as_changelogs_grow_and_only_the_listed_ones_sta
 
 
 @pytest.mark.slow
-def test_a_lost_task_restores_from_its_snapshot_and_what_came_since(shop):
+def test_a_lost_task_restores_from_its_snapshot_and_the_changelog_since(shop):
     shop.run()
     shop.lose("0_1")
     shop.topics.rows["sales", 1] += sales(90, 1)
@@ -91,7 +91,7 @@ def test_a_snapshot_becomes_the_lost_task_s_store_and_a_new_one_is_published(sho
 
 
 @pytest.mark.slow
-def test_a_snapshot_that_no_new_one_would_follow_is_copied(shop):
+def test_a_snapshot_that_would_not_be_replaced_is_copied(shop):
     shop.run()
     before = shop.listed()["0_1"]
     shop.snapshot_rows = 0
@@ -103,7 +103,7 @@ def test_a_snapshot_that_no_new_one_would_follow_is_copied(shop):
     assert shop.files() == shop.listed_files()
 
 
-def test_a_restore_that_dies_with_the_snapshot_in_its_hands_is_done_from_the_changelog(shop, monkeypatch):
+def test_a_restore_that_dies_having_taken_the_snapshot_is_repeated_from_the_changelog(shop, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -125,8 +125,8 @@ def test_a_restore_that_dies_with_the_snapshot_in_its_hands_is_done_from_the_cha
     assert len(shop.files()) == 2
 
 
-def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
-    """What is wrong in a store is wrong in its snapshots."""
+def test_a_restore_from_the_changelog_alone_can_be_requested(shop):
+    """An error in a store is in its snapshots too."""
     shop.run()
     old = shop.listed()["0_1"]
     shop.snapshot_rows = 0
@@ -140,16 +140,16 @@ def test_a_restore_can_be_asked_for_from_the_changelog_alone(shop):
 
 
 @pytest.mark.slow
-def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(shop, monkeypatch):
+def test_a_snapshot_that_restores_a_wrong_state_is_replaced_by_the_changelog(shop, monkeypatch):
     shop.run()
     shop.lose("0_1")
-    task_rows, calls = restores.task_rows, []
+    task_rows, calls = restore_jobs.task_rows, []
 
     def wrong_at_first(positions, clocks):
         calls.append(positions)
         return task_rows({"sales": {1: 7}} if len(calls) == 1 else positions, clocks)
 
-    monkeypatch.setattr(restores, "task_rows", wrong_at_first)
+    monkeypatch.setattr(restore_jobs, "task_rows", wrong_at_first)
     shop.topics.rows["sales", 1] += sales(30, 1)
     shop.run()
     assert [done.source.split()[0] for done in shop.restores.done] == ["snapshot", "changelog"]
@@ -157,7 +157,7 @@ def test_a_snapshot_that_leads_to_a_state_no_better_gives_way_to_the_changelog(s
 
 
 @pytest.mark.slow
-def test_snapshots_can_be_asked_for(shop):
+def test_snapshots_can_be_requested(shop):
     shop.snapshot_rows = 0
     shop.run()
     assert not shop.files()
@@ -169,7 +169,7 @@ def test_snapshots_can_be_asked_for(shop):
 
 
 @pytest.mark.slow
-def test_a_snapshot_that_fails_is_said_and_costs_nothing_else(shop, monkeypatch, caplog):
+def test_a_snapshot_that_fails_is_logged_and_has_no_other_effect(shop, monkeypatch, caplog):
     monkeypatch.setattr(snapshot_module, "_copy", lambda *arguments: (_ for _ in ()).throw(OSError(28, "no space")))
     shop.run()
     assert "no snapshot: OSError" in caplog.text

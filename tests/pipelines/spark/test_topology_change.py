@@ -1,49 +1,20 @@
-"""Another program over committed state: what goes on, what is refused, and what accepting a loss means."""
+"""Another program over committed state: what carries on, what is refused, and what accepting a loss means."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from tests.pipelines.spark.inline import Place, Topics
-from tests.pipelines.spark.sales import application, expected, sales, totals
-from weir import Application, Count, Json, StreamsBuilder, String, Sum
+from tests.pipelines.spark.sales import application, expected, program, sales, totals
 from weir.pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
 from weir.pipelines.topology.changes import compare
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 from weir.state.errors import TableSchemaError
 from weir.state.types import BlobRef, StateId
-
-
-@dataclass(frozen=True)
-class Sale:
-    amount: int
-
-
-@dataclass(frozen=True)
-class Refund:
-    amount: int
-
-
-def program(
-    *, store="sums", refunds=False, positive_only=False, output="totals", total="total", by_amount=False
-) -> Application:
-    """``application()`` of ``sales``, changed."""
-    builder = StreamsBuilder()
-    stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
-    if positive_only:
-        stream = stream.filter(lambda key, value: value.amount >= 0)
-    stream.group_by_key().agg(store, **{total: Sum("amount")}, sales=Count()).to_delta(output)
-    if by_amount:
-        stream.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
-    if refunds:
-        builder.stream("refunds", key=String("shop"), value=Json(Refund)).group_by_key().agg(
-            "refunds", total=Sum("amount")
-        ).to_delta("refunds")
-    return Application("sales", builder)
 
 
 @pytest.fixture
@@ -65,7 +36,7 @@ def add_refunds(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_that_leaves_every_store_alone_goes_on_with_the_state(place):
+def test_a_change_that_leaves_every_store_alone_keeps_the_state(place):
     place.run()
     more_sales(place)
     place.application = program(positive_only=True, refunds=True)
@@ -104,7 +75,7 @@ def test_an_accepted_loss_begins_with_empty_stores_at_the_committed_positions(pl
     found = totals(place)
     assert {shop: found[shop] for shop in ("shop-0", "shop-1")} == {"shop-0": (10_000, 10), "shop-1": (10_000, 10)}
     changelog = read_table(place.warehouse / "sales" / "_changelog" / "sums")
-    assert sorted(changelog["shop"]) == ["shop-0", "shop-1"], "what was given up stands no more"
+    assert sorted(changelog["shop"]) == ["shop-0", "shop-1"], "rows that were given up no longer count"
     again = place.run()
     assert again.records_in == 0, "the loss is accepted once; the next start has nothing to accept"
 
@@ -176,7 +147,7 @@ def test_an_output_with_other_columns_is_refused_before_anything_is_claimed(plac
     assert place.run().generation == 2
 
 
-def test_a_commit_of_before_topologies_were_kept_is_compared_by_stored_names(place):
+def test_a_commit_written_before_topologies_were_kept_is_compared_by_stored_names(place):
     place.run()
     committed = replace(newest_commit(place.warehouse, "sales"), topology=None)
     assert compare(committed, program(refunds=True).topology, {0: 2, 1: 2}).kept == ("sums",)

@@ -1,4 +1,4 @@
-"""The driver when something is away, lost or full: it waits, restores or stops, says so, and stays answerable."""
+"""The driver when something is away, lost or full: it waits, restores or stops, says so, and keeps answering."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.control import ControlPanel
 from weir.pipelines.spark.errors import OffsetsLostError, RestoreFailedError
-from weir.pipelines.spark.restore import Restored, RestoreRequest, read_progress, restore
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, read_progress, restore
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import FencedError
@@ -31,7 +31,7 @@ def place(tmp_path, monkeypatch):
 
 
 def away(place: Place, monkeypatch, times: int) -> list[int]:
-    """Let the brokers not answer ``times`` times; gives the list of calls."""
+    """Let the brokers fail to answer ``times`` times; returns the list of calls."""
     answer, calls = place.topics.end_offsets, []
 
     def end_offsets(wanted):
@@ -58,8 +58,8 @@ def test_a_stop_is_answered_while_the_brokers_are_away(place, monkeypatch, until
     assert place.desk.answers[asked][0].startswith("stopping")
 
 
-def test_brokers_that_go_away_in_mid_catch_up_are_asked_for_and_reported(place, monkeypatch):
-    """Only asking starts an embedded broker again, and only asking can tell people what is waited for."""
+def test_brokers_that_go_away_during_a_catch_up_are_asked_again_and_reported(place, monkeypatch):
+    """Only asking restarts an embedded broker, and only asking can tell people what the run waits for."""
     messages, reads = [], []
     reader = place.topics.reader
 
@@ -94,7 +94,7 @@ def test_a_topic_that_ends_before_the_committed_position_stops_the_start(place):
 
 
 def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
-    """With start="latest", what arrives between a kill and the next start would be passed over."""
+    """With start="latest", records that arrive between a kill and the next start would be skipped."""
     place.topics.rows = {("sales", 0): [], ("sales", 1): []}
     place.run()
     tasks = newest_commit(place.warehouse, "sales").tasks
@@ -160,8 +160,8 @@ def test_a_restore_that_outlasts_a_commit_is_done_once(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
-    """Spark starts a task again when its worker dies; the half-built instance must not stand in the way."""
+def test_a_restore_whose_first_attempt_died_is_repeated(place, monkeypatch):
+    """Spark starts a task again when its worker dies; the half-built instance must not get in the way."""
     place.run()
     commit = newest_commit(place.warehouse, "sales")
     request = RestoreRequest(
@@ -188,9 +188,9 @@ def test_a_restore_whose_first_try_died_is_tried_again(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatch):
+def test_a_restore_reports_its_progress_and_the_status_shows_it(place, monkeypatch):
     place.run()
-    monkeypatch.setattr("weir.pipelines.spark.restore.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("weir.pipelines.spark.restore_jobs.TELL_EVERY_S", 0.0)
     rows, told, bulk_load = [], [], TaskStore.bulk_load
 
     def load_and_look(store, *args, **kwargs):
@@ -217,7 +217,7 @@ def test_a_restore_tells_how_far_it_is_and_the_status_shows_it(place, monkeypatc
     monkeypatch.setattr(InlineRestores, "finished", one_look_later)
     monkeypatch.setattr(module, "REPORT_EVERY_S", 0.0)
     place.desk.report = lambda progress, tasks, ends: rows.extend(
-        ControlPanel(None, {task.id: 0 for task in tasks})._row(task, ends, is_paused=False) for task in tasks
+        ControlPanel(None, slots=1)._row(task, ends, is_paused=False) for task in tasks
     )
     place.topics.rows["sales", 0] += sales(30, 0)
     place.run()
@@ -292,7 +292,7 @@ def test_a_generation_that_was_overtaken_is_told_so_when_it_settles(place):
     assert not runner.settle(TaskId(0, 0), "first", generation=2, committed=StateId(1, 1), close=False)
 
 
-def test_a_driver_that_was_overtaken_touches_no_store_when_a_restore_is_asked_for(place):
+def test_a_driver_that_was_overtaken_touches_no_store_when_a_restore_is_requested(place):
     place.run()
     older = place.driver()
     stop = Event()
@@ -315,5 +315,5 @@ def test_restores_of_one_task_in_one_epoch_build_instances_of_different_names(pl
         place.desk.ask("restore", task="0_0")
         driver._answer_requests()
         names.update(request.instance for request in place.restores.waiting)
-        driver._take_up_restored()
+        driver._restores.take_up()
     assert len(names) == 2

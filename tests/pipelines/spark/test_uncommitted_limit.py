@@ -1,4 +1,4 @@
-"""The limit on uncommitted state: epochs stop reading early, by one batch of records at most too late (KIP-892)."""
+"""The limit on uncommitted state: epochs stop reading early, at most one batch of records too late (KIP-892)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weir.pipelines.application import NO_LIMIT
 from weir.pipelines.tasks import epoch
 
 ROW_BYTES = 40
-"""About what a shop's state takes, its key included."""
+"""Roughly the size of a shop's state, including its key."""
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_without_a_limit_the_interval_alone_decides(place):
 
 
 @pytest.mark.slow
-def test_records_behind_the_cut_are_dead_letters_once(place):
-    """A bad record that is left for the next epoch is not counted by this one too."""
+def test_records_after_the_cut_are_dead_letters_once(place):
+    """A bad record that is left for the next epoch is not counted by this one as well."""
     place.application = application(on_error="dead_letter", commit_interval=timedelta(hours=1))
     place.application.uncommitted_max_bytes = 20_000
     for offset in range(0, 1500, 100):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from weir.infra.settings import Settings
 from weir.pipelines.cli import registry
 from weir.pipelines.cli.app import app
 from weir.pipelines.cli.verify import verify_application
-from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.commit.tables import read_rows
 from weir.state.engine.cache import TaskStoreCache
 from weir.testing import TopologyTestDriver
@@ -28,11 +26,8 @@ OUT = ["currency", "amount", "rate", "_ts"]
 
 class Market(Place):
     @property
-    def settings(self) -> TaskSettings:
-        return replace(super().settings, state_folder=str(self.folder / "state" / "market"))
-
-    def state_of(self, task: str) -> Path:
-        return self.folder / "state" / "market" / self.name_of(task)
+    def state_folder(self) -> Path:
+        return self.folder / "state" / "market"
 
     def written(self) -> list[tuple]:
         return read_rows(self.warehouse / "market" / "converted").sort("_epoch", "_seq").select(OUT).rows()
@@ -57,7 +52,7 @@ def application() -> Application:
 
 
 def records(topic: str) -> list[tuple[bytes, bytes | None, int]]:
-    """A record each 10 ms, a third of them up to 120 ms late, some deletions among the rates; two very late."""
+    """A record every 10 ms, a third of them up to 120 ms late, with some deletions among the rates; two very late."""
     found = []
     for index in range(60):
         lot = index * 7919 % 101

@@ -1,8 +1,9 @@
-"""Restoring tasks whose local state is lost or in doubt: a Spark job each, beside the epochs of the others.
+"""The work of a restore: Spark jobs that rebuild tasks whose state is lost or in doubt, while the others continue.
 
-The old folder goes to quarantine, the changelog's newest rows become a new instance (PROTOCOL 19 to 21). A restore
-tells how far it is by a small file in the task's folder, which the driver of the same host reads. Reading the
-changelog belongs to ``weir.state.changelog.restore``; deciding that a task restores, to the driver.
+The old folder goes to quarantine, and the changelog's newest rows become a new instance (PROTOCOL 19 to 21). A restore
+reports its progress through a small file in the task's folder, which the driver reads on the same host. Reading the
+changelog belongs to ``weir.state.changelog.restore``; deciding that a task restores, to
+``weir.pipelines.spark.restores``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyspark import SparkContext
 
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.spark.background import BackgroundJobs, first_line
+from weir.pipelines.spark.slots import slot_of
 from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.state.changelog.restore import RestoreProgress, restore_task
@@ -48,7 +50,7 @@ class RestoreRequest:
     generation: int
     reason: str
     take_snapshot: bool
-    """The snapshot's own file may become the instance; the driver has a new one published."""
+    """Whether the snapshot's own file may become the instance; the driver then has a new one published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +61,16 @@ class Restored:
     rows: int
     seconds: float
     source: str = ""
-    """What the new instance was made of."""
+    """What the new instance was built from."""
     from_snapshot: bool = False
     is_snapshot_gone: bool = False
-    """The snapshot that the commit lists was taken, or was not there."""
+    """Whether the snapshot that the commit lists was used up, or was missing."""
     error: str = ""
-    """Why there is no new instance, in one sentence; empty when there is."""
+    """Why there is no new instance, in one sentence; empty when there is one."""
 
 
 def restore(application: Application, settings: TaskSettings, request: RestoreRequest) -> Restored:
-    """Carry out ``request`` on this host; what a try that died has left goes to quarantine too."""
+    """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too."""
     started = time.perf_counter()
     sub_topology = application.topology.sub_topologies[request.task.sub_topology]
     name = application.topology.task_name(request.task)
@@ -125,7 +127,7 @@ class _Teller:
 
 
 def read_progress(folder: Path) -> RestoreProgress | None:
-    """How far the restore of the task in ``folder`` has come, if it has begun here."""
+    """How far the restore of the task in ``folder`` has got, if it has begun on this host."""
     try:
         return msgspec.json.decode((folder / _PROGRESS).read_bytes(), type=RestoreProgress)
     except FileNotFoundError:
@@ -135,7 +137,7 @@ def read_progress(folder: Path) -> RestoreProgress | None:
 def run_restores(
     settings: WorkerSettings, requests: Sequence[RestoreRequest], rows: Iterable[object]
 ) -> Iterator[Restored]:
-    """``restore`` inside a Spark task, one after another; a failure is an answer: trying again would not mend it."""
+    """``restore`` inside a Spark task, one after another; a failure is an answer, since a retry would fail too."""
     list(rows)
     answers = []
     for request in requests:
@@ -148,26 +150,25 @@ def run_restores(
 
 
 class RestoreJobs:
-    """Restores under way, at most ``at_once`` jobs of them."""
+    """Restores under way, in at most as many jobs as there are slots."""
 
     def __init__(
         self,
         spark_context: SparkContext,
         settings: WorkerSettings,
+        slots: int,
         names: Callable[[TaskId], str],
-        assignment: Mapping[TaskId, int],
-        at_once: int,
     ) -> None:
-        """``names`` gives the name of a task's folder, ``assignment`` the slot that a task belongs to."""
-        self._settings, self._names, self._assignment = settings, names, assignment
-        self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once)
+        """``names`` gives the name of a task's folder."""
+        self._settings, self._slots, self._names = settings, slots, names
+        self._jobs = BackgroundJobs[Restored](spark_context, POOL, at_once=slots)
         self._requests: dict[TaskId, RestoreRequest] = {}
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         """Begin; ``finished`` tells when they are done.
 
-        Beside epochs each is a job of its own. Without, the slots' workers are free to help, with a job for each slot:
-        a second one at the same time would have to wait for a new worker to start.
+        Beside epochs each restore is a job of its own. Otherwise the slots' workers are free to help, with one job per
+        slot: a second one at the same time would have to wait for a new worker to start.
         """
         self._requests |= {request.task: request for request in requests}
         if beside_epochs:
@@ -176,19 +177,19 @@ class RestoreJobs:
             return
         of_slots: dict[int, list[RestoreRequest]] = {}
         for request in requests:
-            of_slots.setdefault(self._assignment[request.task], []).append(request)
+            of_slots.setdefault(slot_of(request.task, self._slots), []).append(request)
         for slot, group in of_slots.items():
             self._jobs.start([request.task for request in group], partial(run_restores, self._settings, group), slot)
 
     def finished(self) -> list[Restored]:
-        """Those that ended since the last call, the failed ones too."""
+        """Those that ended since the last call, including the failed ones."""
         return [
             _failed(self._requests[task], answer) if isinstance(answer, BaseException) else answer
             for task, answer in self._jobs.finished()
         ]
 
     def progress(self) -> dict[TaskId, RestoreProgress]:
-        """How far those have come that have begun."""
+        """How far those that have begun have got."""
         folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._jobs.tasks}
         return {task: found for task, folder in folders.items() if (found := read_progress(folder)) is not None}
 

@@ -1,0 +1,83 @@
+"""The Kafka cluster as a run uses it: waited for, asked about topics, and revived if it is the embedded one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
+from weir.infra.kafka.broker import EmbeddedBroker
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.state.types import TopicPartition
+
+log = logging.getLogger("weir.driver")
+
+RETRY_S = 1.0
+ANSWER_LIMIT_S = 4.0
+"""How long one question to the brokers may take: a stop waits for it."""
+
+
+class Brokers:
+    """The source of a live run; an embedded broker that died is started again."""
+
+    def __init__(self, settings: Settings, bootstrap_servers: str, application: Application) -> None:
+        self._admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
+        self._embedded = None if settings.bootstrap_servers else EmbeddedBroker(settings.kafka_dir)
+        self._application = application
+
+    def partition_counts(
+        self, stop: Event, on_wait: Callable[[str], None], limit_s: float | None
+    ) -> dict[str, int] | None:
+        """Partitions of each source topic; None when told to stop while waiting for the brokers.
+
+        ``limit_s`` is how long to wait for brokers that do not answer; None waits until stopped.
+
+        Raises:
+            UnknownTopicError: A topic does not exist.
+            BrokerUnreachableError: No broker answered within ``limit_s``.
+        """
+        topology = self._application.topology
+        topics = sorted([*topology.topics(), *(table.source.topic for table in topology.global_tables)])
+        said, began = "", time.monotonic()
+        until = "until stopped" if limit_s is None else f"for {limit_s:g} s"
+        while not stop.is_set():
+            try:
+                counts = self._admin.partition_counts(topics)
+            except BrokerUnreachableError as error:
+                if limit_s is not None and time.monotonic() - began >= limit_s:
+                    raise BrokerUnreachableError(error.bootstrap_servers, f"{error.reason}, {until}") from None
+                if str(error) != said:
+                    log.warning("%s; trying again %s", error, until)
+                said = str(error)
+                on_wait(f"{error}; trying again {until}")
+                self._revive()
+                stop.wait(RETRY_S)
+                continue
+            for topic in topics:
+                if topic not in counts:
+                    raise UnknownTopicError(topic, self._admin.bootstrap_servers)
+            return counts
+        return None
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with what was never read: the oldest record kept, or the end for ``start="latest"``."""
+        if self._application.start == "latest":
+            return self._admin.end_offsets(partitions)
+        return self._admin.beginning_offsets(partitions)
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._admin.beginning_offsets(partitions)
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        try:
+            return self._admin.end_offsets(partitions)
+        except BrokerUnreachableError:
+            self._revive()
+            raise
+
+    def _revive(self) -> None:
+        if self._embedded is not None:
+            self._embedded.ensure_running()

@@ -1,0 +1,149 @@
+"""What a driver is put together from: what it runs, where its tasks run, and who hears of it.
+
+The live run, a backfill and the tests fill in these parts each in their own way; ``weir.pipelines.spark.driver`` makes
+a driver of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from weir.infra.control.rows import RequestRow
+from weir.pipelines.application import Application
+from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.progress import Progress
+from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
+from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
+from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.worker import SettleRequest
+from weir.pipelines.tasks.epoch import TaskSettings
+from weir.pipelines.tasks.plan import Receipt, TaskPlan
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.restore import RestoreProgress
+from weir.state.commit.protocol import Committer
+from weir.state.types import TaskId, TopicPartition
+
+
+class Source(Protocol):
+    """What a run reads, as its driver sees it; every method raises ``BrokerUnreachableError`` while brokers are away.
+
+    ``weir.pipelines.spark.brokers.Brokers`` fits, and so does the fixed range of a backfill.
+    """
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The oldest record that each partition holds."""
+        ...
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions that were never read."""
+        ...
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Last stable offsets."""
+        ...
+
+
+class Slots(Protocol):
+    """Where epochs run; ``weir.pipelines.spark.slots.SlotPool`` fits."""
+
+    def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
+
+    def settle(self, requests: Sequence[SettleRequest]) -> list[tuple[TaskId, bool]]: ...
+
+
+class RestoreExecutor(Protocol):
+    """Where restores run; ``weir.pipelines.spark.restore_jobs.RestoreJobs`` fits."""
+
+    def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None: ...
+
+    def finished(self) -> list[Restored]: ...
+
+    def progress(self) -> Mapping[TaskId, RestoreProgress]: ...
+
+
+class SnapshotExecutor(Protocol):
+    """Where snapshots are made; ``weir.pipelines.spark.snapshot_jobs.SnapshotJobs`` fits."""
+
+    @property
+    def tasks(self) -> set[TaskId]: ...
+
+    def start(self, request: SnapshotRequest) -> None: ...
+
+    def finished(self) -> list[Published]: ...
+
+
+class Control(Protocol):
+    """The control database as the driver uses it: losing it never stops a run, so no method raises."""
+
+    def requests(self) -> list[RequestRow]: ...
+
+    def finish(self, request_id: int, result: str, *, failed: bool = False) -> None: ...
+
+    def report(self, progress: Progress, tasks: Iterable[Task], ends: Mapping[TopicPartition, int]) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What a run reads and where it writes."""
+
+    application: Application
+    source: Source
+    source_counts: Mapping[str, int]
+    """Partitions of each source topic."""
+    warehouse: Path
+    state_folder: Path
+    """Of the application's tasks."""
+    limits: Limits
+    snapshot_rows: int = 0
+    """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
+    accept_state_loss: bool = False
+    """Whether to start although another topology or partition count leaves stores empty."""
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """Every task of the run."""
+        counts = self.application.topology.partition_counts(self.source_counts)
+        return [TaskId(index, partition) for index, count in counts.items() for partition in range(count)]
+
+    @property
+    def task_settings(self) -> TaskSettings:
+        """What every task of the run is told."""
+        return TaskSettings(
+            application_folder=str(self.warehouse / self.application.id),
+            state_folder=str(self.state_folder),
+            partition_counts=self.application.topology.partition_counts(self.source_counts),
+            on_error=self.application.on_error,
+        )
+
+    def committer(self, on_step: Callable[[str], None]) -> Committer:
+        """The application's committer; whoever asks for it closes it."""
+        topology = self.application.topology
+        return Committer(
+            self.warehouse,
+            self.application.id,
+            application_tables(topology),
+            fingerprint=topology.fingerprint,
+            on_step=on_step,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executors:
+    """Where the work of a run's tasks is done: in Spark, or in a test's own process."""
+
+    slots: Slots
+    restores: RestoreExecutor
+    snapshots: SnapshotExecutor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Who asks something of a run and hears how it goes."""
+
+    control: Control
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_commit: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None
+    """Gets the positions of each commit once it is durable; it must not hold the commit up."""

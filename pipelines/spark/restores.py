@@ -1,0 +1,158 @@
+"""The restores of a run: when one begins, what the other tasks wait for meanwhile, and what its end changes.
+
+The work itself is done by ``weir.pipelines.spark.restore_jobs``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from weir.infra.control.rows import RequestRow
+from weir.pipelines.spark.coordinator import Coordinator
+from weir.pipelines.spark.errors import RestoreFailedError, RunError
+from weir.pipelines.spark.parts import RestoreExecutor
+from weir.pipelines.spark.restore_jobs import RestoreRequest
+from weir.pipelines.spark.task import TaskState
+from weir.pipelines.tasks.plan import Receipt
+from weir.state.engine.instances import new_instance
+from weir.state.types import TaskId
+
+log = logging.getLogger("weir.driver")
+
+HOLD_S = 5.0
+"""How long epochs wait when every task restores."""
+
+
+class Restores:
+    """Begins restores and tells the coordinator how they ended."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        executor: RestoreExecutor,
+        commit: Callable[[str], None],
+        *,
+        takes_snapshots: bool,
+    ) -> None:
+        """``commit`` is called with the reason; ``takes_snapshots`` lets a snapshot's own file become the instance."""
+        self._coordinator, self._executor, self._commit = coordinator, executor, commit
+        self._takes_snapshots = takes_snapshots
+        self._hold_until = 0.0
+
+    @property
+    def hold_epochs(self) -> bool:
+        """Whether epochs should wait for restores.
+
+        When all tasks restore, they do so in the slots' workers, and the first one to finish would take the workers
+        away from the others.
+        """
+        return time.monotonic() < self._hold_until and any(
+            task.state is TaskState.RESTORING for task in self._coordinator.tasks.values()
+        )
+
+    def begin(self, receipts: Sequence[Receipt]) -> None:
+        """Restore the tasks whose receipts ask for it.
+
+        Raises:
+            RestoreFailedError: A task needs a restore although its store has just been rebuilt from the changelog.
+            FencedError: A newer driver has taken over.
+        """
+        for receipt in receipts:
+            task = self._coordinator.tasks[receipt.task]
+            if task.is_restored and task.is_from_snapshot:
+                task.distrust_snapshot()  # the changelog may know better
+            elif task.is_restored:
+                self._commit("failure")
+                raise RestoreFailedError(
+                    self._coordinator.application.id,
+                    str(task.id),
+                    f"the restored state is no better than the one before: {receipt.error}",
+                )
+        self._begin({receipt.task: receipt.error for receipt in receipts})
+
+    def answer(self, request: RequestRow) -> str:
+        """Restore the task that ``request`` names, and say so.
+
+        Raises:
+            RunError: There is no such task, or nothing to restore it from.
+            FencedError: A newer driver has taken over.
+        """
+        coordinator, wanted = self._coordinator, request.arguments.get("task", "")
+        name_of = coordinator.application.topology.task_name
+        task = next((task for task in coordinator.tasks.values() if wanted in (str(task.id), name_of(task.id))), None)
+        if task is None:
+            raise RunError(f"there is no task {wanted!r}; the tasks are {', '.join(map(str, coordinator.tasks))}")
+        if task.state is TaskState.RESTORING:
+            return f"task {wanted} is restoring already"
+        if task.committed is None and not coordinator.has_uncommitted:
+            raise RunError(f"task {wanted} has no committed state to restore from yet")
+        why = f": {request.reason}" if request.reason else ""
+        self._begin(
+            {task.id: f"requested by {request.requested_by}{why}"},
+            from_snapshots=request.arguments.get("source") != "changelog",
+        )
+        return f"task {wanted} is restoring"
+
+    def take_up(self) -> None:
+        """Let tasks continue whose restores have finished.
+
+        Raises:
+            RestoreFailedError: A restore failed; everything that was accepted is committed.
+        """
+        for restored in self._executor.finished():
+            if restored.error:
+                if self._coordinator.has_uncommitted:
+                    self._commit("failure")
+                raise RestoreFailedError(self._coordinator.application.id, str(restored.request.task), restored.error)
+            self._coordinator.restored(restored)
+            log.info(
+                "task %s: restored %s rows in %.2f s from its %s",
+                restored.request.task,
+                restored.rows,
+                restored.seconds,
+                restored.source,
+            )
+
+    def tell_progress(self) -> None:
+        """Pass on how far the restores have got."""
+        for task, progress in self._executor.progress().items():
+            self._coordinator.restoring(task, progress)
+
+    def _begin(self, reasons: Mapping[TaskId, str], *, from_snapshots: bool = True) -> None:
+        """Commit what was accepted, then begin to restore each task as of that commit (PROTOCOL 20).
+
+        A restore moves a folder that a newer driver may be using, so a driver that was overtaken must not begin one.
+        """
+        coordinator = self._coordinator
+        # 1. Accepted epochs committed
+        if coordinator.has_uncommitted:
+            self._commit("restore")
+        else:
+            coordinator.check_claim()
+        for task_id, reason in reasons.items():
+            coordinator.tasks[task_id].lost(reason)
+        are_others_running = any(task.state is TaskState.RUNNING for task in coordinator.tasks.values())
+        if not are_others_running:
+            self._hold_until = time.monotonic() + HOLD_S
+        requests = []
+        for task_id, reason in reasons.items():
+            task, instance = coordinator.tasks[task_id], new_instance()
+            if not from_snapshots:
+                task.distrust_snapshot()
+            log.warning(
+                "task %s: %s; it restores into instance %s while the others continue", task_id, reason, instance
+            )
+            requests.append(
+                RestoreRequest(
+                    task=task_id,
+                    instance=instance,
+                    commit=task.to_commit(),
+                    through=coordinator.committed_id,
+                    generation=coordinator.generation,
+                    reason=reason,
+                    take_snapshot=self._takes_snapshots,
+                )
+            )
+        self._executor.start(requests, beside_epochs=are_others_running)

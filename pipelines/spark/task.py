@@ -1,0 +1,176 @@
+"""What a driver knows of each task: where it is, what its accepted epochs left, and what the next commit says of it.
+
+A task is told what has happened to it (an accepted receipt, a lost store, a restore, a snapshot, a commit) and keeps
+its own fields consistent; deciding what to do about it belongs to ``weir.pipelines.spark.coordinator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from weir.pipelines.tasks.plan import Receipt
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+
+BEFORE_ALL_MS = -(1 << 62)
+"""Earlier than any record."""
+OPEN_WINDOWS = "open_windows"
+"""A gauge that commits keep beside the totals."""
+
+
+class TaskState(StrEnum):
+    """Whether a task takes part in epochs."""
+
+    RUNNING = "running"
+    RESTORING = "restoring"
+
+
+@dataclass
+class Task:
+    """What the driver knows of one task."""
+
+    id: TaskId
+    instance: str
+    topics: tuple[str, ...]
+    """Topics it reads, of each the partition with its own number."""
+    state: TaskState = TaskState.RUNNING
+    reason: str = ""
+    """Why it is not running, or why it was restored last."""
+    progress: str = ""
+    """How far its restore has got."""
+    is_restored: bool = False
+    """Whether a restore built its store and no epoch has succeeded on it since."""
+    is_from_snapshot: bool = False
+    """Whether its last restore began with a snapshot."""
+    current: StateId | None = None
+    committed: StateId | None = None
+    positions: Positions = field(default_factory=dict)
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    gauges: Mapping[str, int] = field(default_factory=dict)
+    source_times_ms: dict[str, int] = field(default_factory=dict)
+    next_punctuation_ms: int | None = None
+    pending: list[BlobRef] = field(default_factory=list)
+    """Blobs for this task that no accepted epoch has consumed."""
+    files: list[FileEntry] = field(default_factory=list)
+    """Of epochs accepted since the last commit."""
+    consumed: list[BlobRef] = field(default_factory=list)
+    """Blobs consumed since the last commit, deleted after the next one."""
+    snapshot: SnapshotRef | None = None
+    """The newest one, which the next commit lists."""
+    listed_snapshot: SnapshotRef | None = None
+    """The one that the last commit lists."""
+    rows_since_snapshot: int = 0
+    """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
+    idle_since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when topics have had no records while others of the task had some."""
+    visited: bool = False
+    """Whether this generation has run an epoch of it: the first epoch visits every task."""
+    has_undo: bool = False
+    """Whether its store can roll something back."""
+
+    @classmethod
+    def of(cls, task_id: TaskId, topics: tuple[str, ...], committed: TaskCommit) -> Task:
+        """A task of a new generation, where the commit log has it."""
+        return cls(
+            id=task_id,
+            instance=committed.instance,
+            topics=topics,
+            current=committed.state,
+            committed=committed.state,
+            positions={topic: dict(offsets) for topic, offsets in committed.positions.items()},
+            clocks=committed.clocks,
+            totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
+            gauges={OPEN_WINDOWS: committed.totals.get(OPEN_WINDOWS, 0)},
+            next_punctuation_ms=committed.next_punctuation_ms,
+            snapshot=committed.snapshot,
+            listed_snapshot=committed.snapshot,
+            rows_since_snapshot=committed.rows_since_snapshot,
+        )
+
+    @property
+    def owes_settling(self) -> bool:
+        """Whether it still holds the undo log of a commit, not having heard of it."""
+        return self.has_undo and self.committed == self.current and self.state is TaskState.RUNNING
+
+    def waits_for_idle_topics(self, busy: Collection[str], now_ms: int, max_idle_ms: int) -> bool:
+        """Whether a topic has been without records for less than ``max_idle_ms`` while others are ``busy``."""
+        self.idle_since_ms = {
+            topic: self.idle_since_ms.get(topic, now_ms) for topic in self.topics if busy and topic not in busy
+        }
+        return any(now_ms - since_ms < max_idle_ms for since_ms in self.idle_since_ms.values())
+
+    def lost(self, reason: str) -> None:
+        """Its local state is gone or in doubt: it is back at the last commit, and restores."""
+        self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
+
+    def restoring(self, progress: str) -> None:
+        """Its restore has got this far."""
+        self.progress = progress
+
+    def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:
+        """A new instance holds its committed state; the next epoch visits it."""
+        self.state, self.instance, self.visited, self.is_restored = TaskState.RUNNING, instance, False, True
+        self.is_from_snapshot, self.progress = from_snapshot, ""
+        if is_snapshot_gone and self.snapshot is not None:
+            self.rows_since_snapshot += self.snapshot.rows
+            self.snapshot = None
+
+    def distrust_snapshot(self) -> None:
+        """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
+        self.snapshot = None
+
+    def accept(self, receipt: Receipt) -> bool:
+        """Apply a ``DONE`` receipt; True when it changed anything worth a commit.
+
+        A task's very first epoch always does: its commit records where the task began, whatever ``start`` says later.
+        """
+        positions = {
+            topic: {**offsets, **receipt.positions.get(topic, {})} for topic, offsets in self.positions.items()
+        }
+        moved = (
+            self.committed is None
+            or positions != self.positions
+            or receipt.clocks != self.clocks
+            or bool(receipt.files or receipt.blobs or receipt.consumed)
+        )
+        self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
+        self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
+        for name, time_ms in receipt.source_times_ms.items():
+            self.source_times_ms[name] = max(time_ms, self.source_times_ms.get(name, BEFORE_ALL_MS))
+        self.files += receipt.files
+        self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
+        self.consumed += receipt.consumed
+        gone = {blob.path for blob in receipt.consumed}
+        self.pending = [blob for blob in self.pending if blob.path not in gone]
+        for name, count in receipt.counts.items():
+            self.totals[name] = self.totals.get(name, 0) + count
+        self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
+        return moved
+
+    def to_commit(self) -> TaskCommit:
+        """The task's part of the commit row."""
+        return TaskCommit(
+            state=self.current,
+            instance=self.instance,
+            positions=self.positions,
+            clocks=self.clocks,
+            totals={**self.totals, OPEN_WINDOWS: self.gauges.get(OPEN_WINDOWS, 0)},
+            next_punctuation_ms=self.next_punctuation_ms,
+            snapshot=self.snapshot,
+            rows_since_snapshot=self.rows_since_snapshot,
+        )
+
+    def published(self, snapshot: SnapshotRef, rows_before: int) -> None:
+        """A snapshot was published; it was requested when ``rows_before`` rows were in no snapshot."""
+        self.snapshot, self.rows_since_snapshot = snapshot, max(0, self.rows_since_snapshot - rows_before)
+
+    def settled(self) -> SnapshotRef | None:
+        """A commit covers everything up to ``current``; returns the snapshot that it no longer lists."""
+        replaced = self.listed_snapshot if self.listed_snapshot != self.snapshot else None
+        self.committed, self.listed_snapshot = self.current, self.snapshot
+        self.files, self.consumed = [], []
+        return replaced
