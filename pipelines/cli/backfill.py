@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.migrate_out import ServersOption
 from weir.pipelines.cli.options import (
     AppArgument,
-    CommandError,
     DebugOption,
     DirOption,
     JsonOption,
+    ServersOption,
     SetOption,
     load_settings,
     parse_assignments,
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
+from weir.pipelines.operations.errors import OperationError
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -86,16 +86,16 @@ def run(
     The program is the one that ran last, as it is now, unless MODULE:APP names another. Ctrl-C ends it and leaves
     nothing.
     """
-    from weir.pipelines.cli.drive_backfill import BackfillInput, make_backfill
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.backfill import BackfillInput, make_backfill
 
     if everything and (first is not None or sources or margin_hours is not None):
-        raise CommandError(
+        raise OperationError(
             "--everything reads the topics from their beginning; leave days, --from and --margin-hours "
             "out, or leave out --everything"
         )
     days = _days(first, end, everything=everything)
-    settings = _settings(directory, assignments, bootstrap_servers)
+    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
     reference = _reference(settings, application)
     source = BackfillInput(
         paths=_paths(reference, sources or []),
@@ -143,24 +143,18 @@ def swap(
     The application's driver does it if one runs, else this command. One of everything wants the application stopped;
     it first reads what has come since it was made.
     """
-    _swap_in(_settings(directory, assignments, bootstrap_servers), application, backfill)
+    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    _swap_in(settings, application, backfill)
 
 
 def _reference(settings: Settings, application: str) -> str:
     """``module:attribute`` of a program that is given so, or by the id of its application."""
-    from weir.pipelines.cli.registry import load_reference, registered_reference, require
+    from weir.pipelines.operations.registry import load_reference, registered_reference, require
 
     if ":" not in application:
         return registered_reference(settings, application)
     require(settings, load_reference(application).id)
     return application
-
-
-def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_servers: str | None) -> Settings:
-    overrides = parse_assignments(assignments or [])
-    if bootstrap_servers is not None:
-        overrides["bootstrap_servers"] = bootstrap_servers
-    return load_settings(directory, overrides)
 
 
 def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
@@ -169,11 +163,11 @@ def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
     if everything:
         return EVERYTHING
     if first is None:
-        raise CommandError("name the FIRST day, as 2013-01-08, or give --everything")
+        raise OperationError("name the FIRST day, as 2013-01-08, or give --everything")
     first_day = _day("FIRST", first)
     days = Days(first=first_day, end=first_day + timedelta(days=1) if end is None else _day("END", end))
     if days.end <= days.first:
-        raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
+        raise OperationError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
     return days
 
 
@@ -181,12 +175,12 @@ def _day(name: str, text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{name} is a day, as 2013-01-08, and {text!r} is none") from None
+        raise OperationError(f"{name} is a day, as 2013-01-08, and {text!r} is none") from None
 
 
 def _paths(reference: str, sources: list[str]) -> dict[str, str]:
     """``PATH`` or ``TOPIC=PATH``, by topic; paths as absolute ones."""
-    from weir.pipelines.cli.registry import load_reference
+    from weir.pipelines.operations.registry import load_reference
 
     topics, found = load_reference(reference).topology.topics(), {}
     for source in sources:
@@ -194,18 +188,23 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
         if not equals and len(topics) == 1:
             topic, path = topics[0], source
         if topic not in topics or not path:
-            raise CommandError(f"--from {source} names none of the topics {', '.join(topics)}; write TOPIC=PATH")
+            raise OperationError(f"--from {source} names none of the topics {', '.join(topics)}; write TOPIC=PATH")
         found[topic] = str(Path(path).absolute())
     return found
 
 
 def _swap_in(settings: Settings, application: str, backfill: str) -> None:
-    from weir.pipelines.cli.drive_backfill import swap_in
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.backfill import swap_in
 
     with following(f"swap of {backfill}") as on_progress:
         done = swap_in(
-            settings, _reference(settings, application), backfill, on_progress=on_progress, console=TerminalWarnings()
+            settings,
+            _reference(settings, application),
+            backfill,
+            reason="command line",
+            on_progress=on_progress,
+            console=TerminalWarnings(),
         )
     console.print(f"{application}: {done}", markup=False, soft_wrap=True)
 
@@ -220,13 +219,13 @@ def discard(
     debug: DebugOption = False,
 ) -> None:
     """Remove a backfill that nobody wants to swap in. The outputs stay as they are."""
-    from weir.pipelines.cli.drive_backfill import discard as discard_one
-    from weir.pipelines.cli.drive_backfill import discard_abandoned
-    from weir.pipelines.cli.registry import require
+    from weir.pipelines.operations.backfills import discard as discard_one
+    from weir.pipelines.operations.backfills import discard_abandoned
+    from weir.pipelines.operations.registry import require
 
     settings = load_settings(directory)
     if abandoned == (backfill is not None):
-        raise CommandError("name one backfill, or give --abandoned; `weir backfill list` shows all")
+        raise OperationError("name one backfill, or give --abandoned; `weir backfill list` shows all")
     if backfill is not None:
         discard_one(settings, application, backfill)
         console.print(f"{application}: {backfill} is discarded", markup=False)
@@ -241,7 +240,7 @@ def show(
     """Show an application's backfills: running, broken off, complete, and the newest that were swapped in."""
     import polars as pl
 
-    from weir.pipelines.cli.drive_backfill import backfills
+    from weir.pipelines.operations.backfills import backfills
 
     rows = list(backfills(load_settings(directory), application))
     if as_json:

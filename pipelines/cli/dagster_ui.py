@@ -13,8 +13,8 @@ from pathlib import Path
 
 from weir.infra.settings import Settings
 from weir.pipelines.cli.keeper import start_kept
-from weir.pipelines.cli.options import CommandError
 from weir.pipelines.cli.render import console, notices
+from weir.pipelines.operations.errors import OperationError
 
 DEFAULT_PORT = 3000
 START_LIMIT_S = 120.0
@@ -31,7 +31,7 @@ def free_port(preferred: int = DEFAULT_PORT) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise CommandError("no free port on this machine for the Dagster UI; leave it out with --no-ui")
+    raise OperationError("no free port on this machine for the Dagster UI; leave it out with --no-ui")
 
 
 def prepare_home(home: Path) -> None:
@@ -50,7 +50,7 @@ def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise CommandError(f"the Dagster UI did not come up; {log} says why, and --no-ui leaves it out")
+    raise OperationError(f"the Dagster UI did not come up; {log} says why, and --no-ui leaves it out")
 
 
 def serve(settings: Settings) -> None:
@@ -86,7 +86,7 @@ def serve(settings: Settings) -> None:
             _wait_until_up(server, url, log)
         console.print(f"\nDagster UI: [bold]{url}[/bold]  (Ctrl-C ends it; its log is {log})", soft_wrap=True)
         code = server.wait()
-        raise CommandError(f"the Dagster UI ended by itself with code {code}; {log} says why")
+        raise OperationError(f"the Dagster UI ended by itself with code {code}; {log} says why")
     except KeyboardInterrupt:
         notices.print("ending the Dagster UI")
     finally:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.pipelines.cli.options import DebugOption, DirOption, load_settings
-from weir.pipelines.cli.render import console, notices, print_table, without_bookkeeping
+from weir.pipelines.cli.render import console, notices, print_table
+from weir.pipelines.operations.rows import without_bookkeeping
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -34,9 +35,9 @@ def demo(
     Killed at any moment and started again on the same folder it goes on where it was.
     """
     from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.drive import drive
     from weir.pipelines.cli.progress import TerminalWarnings, counting, following
     from weir.pipelines.examples.load_flights import load
+    from weir.pipelines.operations.drive import drive
 
     settings = load_settings(directory)
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
@@ -49,7 +50,12 @@ def demo(
             )
         with following("running flights") as on_progress:
             summary = drive(
-                REFERENCE, settings, until_caught_up=True, on_progress=on_progress, console=TerminalWarnings()
+                REFERENCE,
+                settings,
+                until_caught_up=True,
+                owner="weir run",
+                on_progress=on_progress,
+                console=TerminalWarnings(),
             )
         if summary.reason != "caught_up":
             console.print("Stopped and committed; `weir demo` goes on from here.")

@@ -1,7 +1,4 @@
-"""``weir migrate``: positions and state of other systems into an application's first commit, and positions back out.
-
-What the commands do is ``moving`` and ``migrate_out`` beside this.
-"""
+"""``weir migrate``: positions and state of other systems into an application's first commit, and positions back out."""
 
 from __future__ import annotations
 
@@ -10,34 +7,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.migrate_out import (
-    DryRunOption,
-    FolderArgument,
+from weir.pipelines.cli.options import (
+    AppArgument,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
     ServersOption,
-    migration_settings,
-    print_moved,
-    to_checkpoints,
-    to_group,
+    load_settings,
+    parse_assignments,
 )
-from weir.pipelines.cli.moving import (
-    move_from_checkpoints,
-    move_from_group,
-    move_from_kafka_streams,
-    move_from_spark,
-    place,
-)
-from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, parse_assignments
-from weir.pipelines.cli.render import print_json
+from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from weir.pipelines.cli.migrate_out import Moved
+    from weir.pipelines.operations.migration import Moved
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show exactly what would change; change nothing.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER")]
 EmptyStoresOption = Annotated[
     bool,
     typer.Option(
         "--empty-stores", help="The application's stores begin empty: results count only what is read from now on."
     ),
 ]
+
+
+def _print_moved(moved: Moved) -> None:
+    """A line a change, then one that sums up."""
+    for line in (*moved.changes, *(f"note: {note}" for note in moved.notes)):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(": ".join(filter(None, (moved.what, moved.source, moved.outcome))), markup=False, soft_wrap=True)
 
 
 def _show(moved: Moved, as_json: bool) -> None:
@@ -52,7 +51,7 @@ def _show(moved: Moved, as_json: bool) -> None:
             }
         )
     else:
-        print_moved(moved)
+        _print_moved(moved)
 
 
 def from_group(
@@ -69,7 +68,9 @@ def from_group(
 
     The application must not have committed anything yet.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_group, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_group(where, group, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -90,7 +91,9 @@ def from_checkpoints(
 
     Changelog topics in them are left out: state comes over with `weir migrate from-kafka-streams`.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_checkpoints, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_checkpoints(where, paths, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -108,7 +111,9 @@ def from_spark(
 
     FOLDER is the query's checkpointLocation. Stop the query first.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_spark, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_spark(where, folder, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -141,10 +146,43 @@ def from_kafka_streams(
 
     Stop it cleanly first. MODULE:APP has the same topology, with the same store names.
     """
+    from weir.pipelines.operations.migration import move_from_kafka_streams, place
+
     topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
     named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_kafka_streams(where, application_id, changelogs=topics, serdes=named, dry_run=dry_run), as_json)
+
+
+def to_group(
+    application: AppArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
+    dry_run: DryRunOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Commit the application's positions for a consumer group, which has none of these topics yet.
+
+    `weir run --set mirror_offsets_to_group=GROUP` does that at every commit.
+    """
+    from weir.pipelines.operations.migration import move_to_group
+
+    settings = load_settings(directory, bootstrap_servers=bootstrap_servers)
+    _print_moved(move_to_group(settings, application, group, dry_run=dry_run))
+
+
+def to_checkpoints(
+    application: AppArgument,
+    folder: FolderArgument,
+    dry_run: DryRunOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Write the positions as Kafka Streams' `.checkpoint` files, FOLDER/0_1/.checkpoint for task 0_1."""
+    from weir.pipelines.operations.migration import move_to_checkpoints
+
+    _print_moved(move_to_checkpoints(load_settings(directory), application, folder, dry_run=dry_run))
 
 
 migrate = typer.Typer(

@@ -1,4 +1,4 @@
-"""What the commands share: their common options, the settings they lead to, and the error for a wrong request."""
+"""What the commands share: their common options, and the settings these lead to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.operations.errors import OperationError
+
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
 
 DEBUG = "weir.debug"
-
-
-class CommandError(Exception):
-    """What was asked cannot be done; the text is one sentence that ends with the way out."""
 
 
 def _remember_debug(context: typer.Context, value: bool) -> bool:
@@ -45,23 +43,36 @@ ReferenceArgument = Annotated[
 ]
 
 
+ServersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,...",
+        help="Your own Kafka; the folder's embedded broker when left out.",
+    ),
+]
+
+
 def parse_assignments(assignments: Sequence[str], *, option: str = "--set", example: str = "slots=4") -> dict[str, str]:
     """``["a=1", "b.c=x=y"]`` as ``{"a": "1", "b.c": "x=y"}``.
 
     Raises:
-        CommandError: An item has no ``=`` or no name before it.
+        OperationError: An item has no ``=`` or no name before it.
     """
     parsed: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise CommandError(f"{option} wants KEY=VALUE, as {option} {example}, and got {assignment!r}")
+            raise OperationError(f"{option} wants KEY=VALUE, as {option} {example}, and got {assignment!r}")
         parsed[key.strip()] = value
     return parsed
 
 
-def load_settings(directory: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a folder; flags win over ``WEIR_*`` variables, those over ``weir.toml``."""
+def load_settings(
+    directory: Path | None, overrides: Mapping[str, str] | None = None, *, bootstrap_servers: str | None = None
+) -> Settings:
+    """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``."""
     from weir.infra.settings import Settings
 
-    return Settings.load(directory, overrides=dict(overrides or {}))
+    servers = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
+    return Settings.load(directory, overrides={**(overrides or {}), **servers})

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, load_settings
+from weir.pipelines.cli.options import (
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
+    ServersOption,
+    load_settings,
+)
 from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from weir.infra.settings import Settings
-    from weir.pipelines.application import Application
     from weir.pipelines.topology.changes import TopologyChange
 
 REFUSED = 3
 """The exit code when ``weir run`` would refuse to start without a flag, or at all."""
 
 
-def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:
-    """Partitions of each source topic.
-
-    Raises:
-        UnknownTopicError: One does not exist.
-    """
-    from weir.infra.kafka.admin import KafkaAdmin
-
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka)
-    return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
-
-
-def obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
-    """What no flag accepts, a sentence each."""
-    from weir.pipelines.spark.errors import PendingRowsError
-    from weir.pipelines.tasks.tables import application_tables
-    from weir.state.commit.tables import require_fit
-    from weir.state.errors import TableSchemaError
-
-    found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
-    for spec in application_tables(application.topology):
-        try:
-            require_fit(settings.warehouse / application.id, spec)
-        except TableSchemaError as error:
-            found.append(str(error))
-    return found
-
-
 def plan(
     reference: ReferenceArgument,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
-    ] = None,
+    bootstrap_servers: ServersOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -63,38 +37,28 @@ def plan(
     up, outputs that come or go, and partition counts that changed. Ends with code 0 when `weir run` would start with
     all its state, and with 3 when it would refuse.
     """
-    from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.registry import load_reference
-    from weir.pipelines.topology.changes import compare
-    from weir.state.commit.protocol import newest_commit
+    from weir.pipelines.operations.plan import plan_of
 
-    settings = load_settings(directory, None if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers})
-    application = load_reference(reference)
-    committed = newest_commit(settings.warehouse, application.id)
-    if committed is None:
+    planned = plan_of(load_settings(directory, bootstrap_servers=bootstrap_servers), reference)
+    if planned.change is None or planned.committed_epoch is None:
         if as_json:
-            print_json({"application": application.id, "committed_epoch": None, "refused": False})
+            print_json({"application": planned.application, "committed_epoch": None, "refused": False})
         else:
-            console.print(f"{application.id} has committed nothing: run starts from the beginning", markup=False)
+            console.print(f"{planned.application} has committed nothing: run starts from the beginning", markup=False)
         return
-    with broker_for(settings) as servers:
-        counts = application.topology.partition_counts(source_counts(settings, application, servers))
-    change = compare(committed, application.topology, counts)
-    blocked = obstacles(settings, application, change)
-    is_refused = bool(blocked) or change.loses_state
     if as_json:
         print_json(
             {
-                "application": application.id,
-                "committed_epoch": committed.epoch,
-                "refused": is_refused,
-                "obstacles": blocked,
-                **_plain(change),
+                "application": planned.application,
+                "committed_epoch": planned.committed_epoch,
+                "refused": planned.is_refused,
+                "obstacles": planned.obstacles,
+                **_plain(planned.change),
             }
         )
     else:
-        _print(application.id, committed.epoch, change, blocked)
-    if is_refused:
+        _print(planned.application, planned.committed_epoch, planned.change, planned.obstacles)
+    if planned.is_refused:
         raise typer.Exit(REFUSED)
 
 

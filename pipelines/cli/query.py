@@ -13,7 +13,6 @@ import typer
 
 from weir.pipelines.cli.options import (
     AppArgument,
-    CommandError,
     DebugOption,
     DirOption,
     JsonOption,
@@ -21,8 +20,10 @@ from weir.pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from weir.pipelines.cli.render import as_dictionaries, console, print_json, print_table, without_bookkeeping
+from weir.pipelines.cli.render import console, print_json, print_table
 from weir.pipelines.errors import QueryError
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
 from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
         if dtype == pl.Date:
             return date.fromisoformat(text)
     except (KeyError, ValueError, TypeError):
-        raise CommandError(f"KEY: {text!r} is not a value for the key column {column} ({dtype}); correct it") from None
+        raise OperationError(
+            f"KEY: {text!r} is not a value for the key column {column} ({dtype}); correct it"
+        ) from None
     return str(text).encode() if dtype == pl.Binary else str(text)
 
 
@@ -57,20 +60,22 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     (the last takes what is left), as ``UA-EWR``.
 
     Raises:
-        CommandError: Too few values, unknown columns, or a value that its column cannot have.
+        OperationError: Too few values, unknown columns, or a value that its column cannot have.
     """
     columns = list(schema)
     if len(columns) > 1 and text.startswith("{"):
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise CommandError(f"KEY: {text!r} is not JSON: {error}") from None
+            raise OperationError(f"KEY: {text!r} is not JSON: {error}") from None
         if set(values) != set(columns):
-            raise CommandError(f"KEY: the key columns are {', '.join(columns)}, and got {', '.join(values) or 'none'}")
+            raise OperationError(
+                f"KEY: the key columns are {', '.join(columns)}, and got {', '.join(values) or 'none'}"
+            )
     else:
         parts = text.split("-", len(columns) - 1)
         if len(parts) != len(columns):
-            raise CommandError(
+            raise OperationError(
                 f"KEY: the key columns are {', '.join(columns)}; give a value for each with - between "
                 f"them, or a JSON object, instead of {text!r}"
             )
@@ -94,7 +99,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
+        raise OperationError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
     return _utc(moment)
 
 
@@ -109,7 +114,7 @@ def _position(text: str | None) -> Positions:
     for part in text.split(",") if text else ():
         found = re.fullmatch(r"(.+)-(\d+)=(\d+)", part.strip())
         if found is None:
-            raise CommandError(f"--at-least: {part!r} is no position; write topic-partition=offset, as flights-0=100")
+            raise OperationError(f"--at-least: {part!r} is no position; write topic-partition=offset, as flights-0=100")
         position.setdefault(found[1], {})[int(found[2])] = int(found[3])
     return position
 
@@ -130,7 +135,7 @@ class Question:
         """Ask in the way that fits the kind of store.
 
         Raises:
-            CommandError: The key, a time, or what is asked for does not fit the store.
+            OperationError: The key, a time, or what is asked for does not fit the store.
             QueryError, TaskCorruptedError: As ``StateReader`` raises.
         """
         spec = reader.spec(store)
@@ -146,7 +151,7 @@ class Question:
             if spec.kind is StoreKind.WINDOW:
                 return reader.windows(store, key, since, until, query=query)
             if key is None:
-                raise CommandError(f"{store} is a session store; give a KEY")
+                raise OperationError(f"{store} is a session store; give a KEY")
             return reader.sessions(store, key, since, until, query=query)
         if key is not None:
             return reader.get(store, key, as_of=_moment(self.as_of, "--as-of"), query=query)
@@ -158,7 +163,7 @@ class Question:
         for option in options:
             if getattr(self, option) is not None:
                 name = {"lower": "from", "upper": "to"}.get(option, option.replace("_", "-"))
-                raise CommandError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
+                raise OperationError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
 
 
 def query(
@@ -189,7 +194,7 @@ def query(
     debug: DebugOption = False,
 ) -> None:
     """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
-    from weir.pipelines.cli.registry import registered_application
+    from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.state_reader import Query, StateReader
 
     settings = load_settings(directory, parse_assignments(assignments or []))
@@ -215,7 +220,7 @@ def query(
             reader, store, Query(isolation=isolation, at_least=_position(at_least), timeout=timedelta(seconds=timeout))
         )
     except QueryError as error:
-        raise CommandError(str(error)) from None
+        raise OperationError(str(error)) from None
     shown = without_bookkeeping(answer.rows)
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})

@@ -9,33 +9,11 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from weir.pipelines.serdes.row_type import as_datetimes, is_datetime
-
-BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
-"""Columns that Weir adds to its tables; ``show`` and ``query`` leave them out."""
+from weir.pipelines.operations.rows import as_dictionaries
 
 console = Console(highlight=False)
 """Results go to standard output; messages about the work go to ``notices``."""
 notices = Console(stderr=True, highlight=False)
-
-
-def without_bookkeeping(frame: pl.DataFrame) -> pl.DataFrame:
-    """The columns that the application itself declared."""
-    return frame.drop([name for name in frame.columns if name in BOOKKEEPING])
-
-
-def as_dictionaries(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """One dictionary a row; a time that no datetime holds is text, as ``+10000-01-01T00:00:00Z``."""
-    columns = [_values(column) for column in frame.get_columns()]
-    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pl.Series) -> list[Any]:
-    values = as_datetimes(column).to_list()
-    if isinstance(column.dtype, pl.Datetime):
-        for place in (~is_datetime(column)).arg_true():
-            values[place] = column[place : place + 1].dt.strftime("%Y-%m-%dT%H:%M:%SZ")[0]
-    return values
 
 
 def _cell(value: Any) -> str:

@@ -11,6 +11,7 @@ from weir.pipelines.cli.options import (
     DirOption,
     JsonOption,
     ReferenceArgument,
+    ServersOption,
     SetOption,
     load_settings,
     parse_assignments,
@@ -39,10 +40,7 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End once everything that was in the topics has been processed.")
     ] = False,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
-    ] = None,
+    bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     metrics_port: Annotated[
         int | None,
@@ -74,15 +72,13 @@ def run(
     Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
     after a kill -9 as well.
     """
-    from weir.pipelines.cli.drive import drive
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.drive import drive
 
     overrides = parse_assignments(assignments or [])
-    if bootstrap_servers is not None:
-        overrides["bootstrap_servers"] = bootstrap_servers
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)
-    settings = load_settings(directory, overrides)
+    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
     with following(reference) as on_progress:
         summary = drive(
             reference,
@@ -90,6 +86,7 @@ def run(
             until_caught_up=until_caught_up,
             take_over=take_over,
             accept_state_loss=accept_state_loss,
+            owner="weir run",
             on_progress=on_progress,
             console=TerminalWarnings(),
         )

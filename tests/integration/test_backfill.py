@@ -19,8 +19,8 @@ from tests.waiting import wait_for
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.outputs import day_outputs
 from weir.pipelines.cli.app import app as weir
-from weir.pipelines.cli.registry import register
-from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.operations.registry import register
+from weir.pipelines.operations.verify import verify_application
 from weir.pipelines.spark.runner import run
 from weir.state.changelog.as_of import state_as_of
 from weir.state.commit.log import newest_commit

@@ -31,8 +31,8 @@ from weir.pipelines.backfill.outputs import DayOutput, day_outputs
 from weir.pipelines.backfill.ranges import cut_of, kafka_ranges
 from weir.pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
 from weir.pipelines.cli.app import app as weir
-from weir.pipelines.cli.compact import compact_application
-from weir.pipelines.cli.registry import register
+from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.registry import register
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.types import BlobRef, StateId

@@ -15,6 +15,7 @@ from tests.pipelines.topology.test_changes import committed, held
 from weir import Application
 from weir.pipelines.cli import plan
 from weir.pipelines.cli.app import app
+from weir.pipelines.operations import plan as operation
 from weir.pipelines.topology.changes import compare
 from weir.state.commit.protocol import newest_commit
 
@@ -34,11 +35,11 @@ def planned(tmp_path, monkeypatch):
     topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
     Place(application(), topics, tmp_path).run()
     counts = {**topics.partition_counts(), "refunds": 2}
-    monkeypatch.setattr(plan, "source_counts", lambda *_: counts)
+    monkeypatch.setattr(operation, "source_counts", lambda *_: counts)
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
 
     def run(name, *flags):
-        monkeypatch.setattr("weir.pipelines.cli.registry.load_reference", lambda reference: OTHERS[name]())
+        monkeypatch.setattr(operation, "load_reference", lambda reference: OTHERS[name]())
         return CliRunner().invoke(app, ["plan", "module:app", "--dir", str(tmp_path), *flags])
 
     return run
@@ -87,8 +88,8 @@ def test_a_table_with_other_columns_is_an_obstacle_with_its_way_out(planned):
 
 
 def test_another_grace_is_named_and_the_state_goes_on(planned, monkeypatch):
-    monkeypatch.setattr("weir.state.commit.protocol.newest_commit", lambda *_: committed(held().build()))
-    monkeypatch.setattr(plan, "source_counts", lambda *_: {"sales": 1, "rates": 1})
+    monkeypatch.setattr(operation, "newest_commit", lambda *_: committed(held().build()))
+    monkeypatch.setattr(operation, "source_counts", lambda *_: {"sales": 1, "rates": 1})
     monkeypatch.setitem(OTHERS, "longer grace", lambda: Application("sales", held(grace=timedelta(minutes=2))))
     result = planned("longer grace")
     assert result.exit_code == 0, result.output

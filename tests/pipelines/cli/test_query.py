@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from weir.infra.settings import Settings
-from weir.pipelines.cli.options import CommandError
 from weir.pipelines.cli.query import Question, _moment, _position, parse_key
 from weir.pipelines.errors import QueryError
 from weir.pipelines.examples.flights import app
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.state_reader import Query, StateReader
 from weir.state.engine.instances import set_current, task_folder
 from weir.state.engine.task_store import TaskStore
@@ -50,7 +50,7 @@ def test_one_key_column_takes_the_text_as_it_is():
     ],
 )
 def test_a_key_that_does_not_fit_says_what_would(text, schema, words):
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(OperationError, match=words):
         parse_key(text, schema)
 
 
@@ -124,9 +124,9 @@ def test_an_absent_key_is_no_error_and_an_unknown_store_is(settings):
 
 
 def test_what_does_not_fit_the_kind_of_store_is_refused(settings):
-    with pytest.raises(CommandError, match="--from does not fit hourly, which is a window store"):
+    with pytest.raises(OperationError, match="--from does not fit hourly, which is a window store"):
         ask(settings, "hourly", lower="UA")
-    with pytest.raises(CommandError, match="--from-time does not fit by_carrier"):
+    with pytest.raises(OperationError, match="--from-time does not fit by_carrier"):
         ask(settings, "by_carrier", from_time="2013-01-01T10:00")
 
 
@@ -138,7 +138,7 @@ def test_a_folder_without_state_says_so(tmp_path):
 def test_positions_and_times_that_cannot_be_read_say_how_to_write_them():
     assert _position("flights-0=100, my-topic-12=7") == {"flights": {0: 100}, "my-topic": {12: 7}}
     assert _moment("2013-01-01T10:00", "--as-of") == TEN
-    with pytest.raises(CommandError, match="flights-0=100"):
+    with pytest.raises(OperationError, match="flights-0=100"):
         _position("flights=3")
-    with pytest.raises(CommandError, match="2013-01-01T10:00:00Z"):
+    with pytest.raises(OperationError, match="2013-01-01T10:00:00Z"):
         _moment("ten", "--as-of")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.registry import applications, register
+from weir.pipelines.operations.registry import applications, register
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.render import as_dictionaries, print_json, print_table
+from weir.pipelines.cli.render import print_json, print_table
+from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.pipelines.tasks.plan import BadRecord
 from weir.state.commit.files import write_file

@@ -7,10 +7,10 @@ import pytest
 
 from weir.infra.control import ControlDatabase, TaskStatusRow, this_host
 from weir.infra.settings import Settings
-from weir.pipelines.cli import control
-from weir.pipelines.cli.control import ask
-from weir.pipelines.cli.options import CommandError
-from weir.pipelines.cli.registry import register
+from weir.pipelines.operations import control
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import register
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def driver(settings, monkeypatch):
 
 
 def test_a_stop_that_its_driver_did_not_live_to_answer_does_not_stop_the_next(settings, driver):
-    assert ask(settings, "shop", "stop") == "has ended"
+    assert ask(settings, "shop", "stop", reason="test") == "has ended"
     assert driver.pending_requests("shop") == []
 
 
 def test_a_pause_that_was_told_to_have_failed_does_not_pause_the_next_driver(settings, driver):
-    with pytest.raises(CommandError, match="ended before it could pause"):
-        ask(settings, "shop", "pause")
+    with pytest.raises(OperationError, match="ended before it could pause"):
+        ask(settings, "shop", "pause", reason="test")
     assert driver.pending_requests("shop") == []
 
 
@@ -59,5 +59,5 @@ def test_a_task_that_is_not_there_is_refused_before_it_counts_whether_a_driver_r
     lease = database.acquire_lease("shop", owner="weir run", pid=1, host=this_host(), ttl_s=60)
     database.report_tasks("shop", [TaskStatusRow(task=name, slot=0, status="running") for name in ("0_0", "0_1")])
     database.release(lease)
-    with pytest.raises(CommandError, match=message):
-        ask(settings, "shop", "restore", {"task": task, "source": "snapshot"})
+    with pytest.raises(OperationError, match=message):
+        ask(settings, "shop", "restore", {"task": task, "source": "snapshot"}, reason="test")

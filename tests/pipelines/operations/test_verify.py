@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.settings import Settings
-from weir.pipelines.cli import registry
-from weir.pipelines.cli import verify as module
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.operations import registry
+from weir.pipelines.operations import verify as module
+from weir.pipelines.operations.verify import verify_application
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit

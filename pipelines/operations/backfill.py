@@ -12,49 +12,34 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Literal
 
 from weir.infra.control import ControlDatabase, ControlDatabaseError, this_host
 from weir.infra.control.rows import AT_REST
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
-from weir.pipelines.backfill.errors import UnknownBackfillError
 from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.ranges import committed, whole_ranges
-from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow, shadows
+from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
-from weir.pipelines.cli.control import ask
-from weir.pipelines.cli.log_files import log_file, logging_to
-from weir.pipelines.cli.options import CommandError
-from weir.pipelines.cli.registry import load_reference, require
+from weir.pipelines.operations.backfills import backfills
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.log_files import log_file, logging_to
+from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.operations.signals import stop_on_signals
+from weir.pipelines.spark.backfill import run_shadow
+from weir.pipelines.spark.errors import PartitionCountError
+from weir.pipelines.spark.progress import Progress
 from weir.state.commit.log import newest_commit
 from weir.state.errors import SwapRefusedError
-
-if TYPE_CHECKING:
-    from weir.pipelines.spark.progress import Progress
 
 LEASE_TTL_S = 600.0
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackfillRow:
-    """One backfill, for people."""
-
-    id: str
-    days: str
-    source: str
-    """``Kafka``, or the files; empty for one that is swapped in."""
-    state: Literal["running", "broken off", "complete", "swapped in"]
-    records_in: int | None
-    """So far, for one that runs."""
-    at_ms: int | None
-    """When it began; None for one that is swapped in."""
-    epoch: int
-    """The cut's, or that of the commit that swapped it in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +69,9 @@ def make_backfill(
     Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
     Main thread only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
-    from weir.infra.kafka.admin import KafkaAdmin
-
     application = load_reference(reference)
     warehouse, state_dir = settings.warehouse, settings.state_dir
     with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
-        from weir.pipelines.spark.backfill import run_shadow
-
         if source.paths:
             shadow = begin_from_files(
                 application,
@@ -139,7 +120,7 @@ def swap_in(
     backfill: str,
     *,
     by: str | None = None,
-    reason: str = "command line",
+    reason: str,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> str:
@@ -149,7 +130,7 @@ def swap_in(
     to where the application stands: in this process, main thread only, with ``on_progress`` and ``console``.
 
     Raises:
-        CommandError: The driver did not answer, could not do it, or runs where it must not.
+        OperationError: The driver did not answer, could not do it, or runs where it must not.
         UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
         LeaseHeldError: A driver was started at this moment; try again.
     """
@@ -164,10 +145,10 @@ def swap_in(
         status = database.application_status(application)
         if status is not None and status.is_running:
             if status.owner == AT_REST:
-                raise CommandError(
+                raise OperationError(
                     f"process {status.pid} works on {application} at rest, as a swap does; try again when it has ended"
                 )
-            raise CommandError(
+            raise OperationError(
                 f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
                 f"{backfill} in once more, then start it again"
             )
@@ -199,17 +180,12 @@ def _read_on(
 
     Raises:
         UnknownBackfillError, SwapRefusedError: It is not complete, or of another program.
-        CommandError: A signal ended it.
+        OperationError: A signal ended it.
     """
-    from weir.infra.kafka.admin import KafkaAdmin
-
     live = committed(program, newest_commit(settings.warehouse, program.id))
     if not is_behind(program, live, commit_of(program, shadow)):
         return
     with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
-        from weir.pipelines.spark.backfill import run_shadow
-        from weir.pipelines.spark.errors import PartitionCountError
-
         ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
         try:
             completion = run_shadow(
@@ -232,7 +208,7 @@ def _read_on(
         finally:
             _forget(settings, shadow)
     if completion is None:
-        raise CommandError(
+        raise OperationError(
             f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; swap it in "
             "once more, which goes on from there"
         )
@@ -243,9 +219,6 @@ def _surroundings(
     settings: Settings, application: str, console: logging.Handler | None, *, needs_broker: bool = True
 ) -> Iterator[tuple[Event, str]]:
     """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
-    from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.drive import stop_on_signals
-
     with (
         logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
         stop_on_signals() as stop,
@@ -279,80 +252,3 @@ def _forget(settings: Settings, shadow: Shadow) -> None:
     """What the control database has of a shadow's driver is of no use once it has ended."""
     with suppress(ControlDatabaseError):
         ControlDatabase(settings.control_database_url).forget(shadow.lease_name)
-
-
-def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
-    """Those that are there, then the newest that were swapped in.
-
-    Raises:
-        CommandError: The folder does not know the application.
-    """
-    database = ControlDatabase(settings.control_database_url)
-    newest = newest_commit(settings.warehouse, require(settings, application))
-    notes = newest.swapped if newest else ()
-    for shadow in shadows(settings.warehouse, settings.state_dir, application):
-        if shadow.id in {note.backfill for note in notes}:
-            continue
-        try:
-            backfill, completion = shadow.backfill, shadow.completion
-        except UnknownBackfillError:  # removed meanwhile
-            continue
-        state: Literal["running", "broken off", "complete"] = "complete"
-        records_in = completion.records_in if completion else None
-        if completion is None:
-            life = database.application_status(shadow.lease_name)
-            state = "running" if life is not None and life.is_running else "broken off"
-            records_in = life.metric.records_in if life is not None and life.metric else None
-        yield BackfillRow(
-            id=shadow.id,
-            days=str(backfill.days),
-            source=backfill.source,
-            state=state,
-            records_in=records_in,
-            at_ms=backfill.at_ms,
-            epoch=backfill.cut_epoch,
-        )
-    for note in reversed(notes):
-        yield BackfillRow(
-            id=note.backfill,
-            days=str(Days.of_ms(note.start_ms, note.end_ms)),
-            source="",
-            state="swapped in",
-            records_in=None,
-            at_ms=None,
-            epoch=note.epoch,
-        )
-
-
-def discard(settings: Settings, application: str, backfill: str) -> None:
-    """Remove a backfill that is not running.
-
-    Raises:
-        UnknownBackfillError: There is none of that id.
-        CommandError: It is running.
-    """
-    shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
-    if shadow.backfill.id != backfill:  # a path that leads elsewhere
-        raise UnknownBackfillError(application, backfill, "there is none (any more)")
-    database = ControlDatabase(settings.control_database_url)
-    if database.is_running(shadow.lease_name):
-        raise CommandError(
-            f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
-            "Dagster run, and nothing of it is left"
-        )
-    shadow.remove()
-    database.forget(shadow.lease_name)
-
-
-def discard_abandoned(settings: Settings, application: str) -> list[str]:
-    """Remove the backfills that broke off and have been still for a day; returns their ids."""
-    database = ControlDatabase(settings.control_database_url)
-    found = [
-        shadow
-        for shadow in shadows(settings.warehouse, settings.state_dir, application)
-        if shadow.is_abandoned and not database.is_running(shadow.lease_name)
-    ]
-    for shadow in found:
-        shadow.remove()
-        database.forget(shadow.lease_name)
-    return [shadow.id for shadow in found]

@@ -1,6 +1,6 @@
-"""What ``weir migrate`` moves in, as calls: the commands and Dagster's job make the same.
+"""Moves positions and state of other systems into an application's first commit, and its positions out to them.
 
-Moving out is ``migrate_out`` beside this; what a migration is and how it is read are ``weir.pipelines.migrate``.
+What a migration is and how it is read are ``weir.pipelines.migrate``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from weir.pipelines.cli.migrate_out import Moved
-from weir.pipelines.cli.options import CommandError
-
-if TYPE_CHECKING:
-    from weir.infra.kafka.admin import KafkaAdmin
-    from weir.infra.settings import Settings
-    from weir.pipelines.application import Application
-    from weir.pipelines.migrate.migration import Migration, TopicPartition
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.kafka.reader import PartitionReader
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.migrate.formats import StoreSerdes
+from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
+from weir.pipelines.migrate.kafka_streams_files import (
+    CHECKPOINT,
+    check_checkpoint,
+    offset_files,
+    read_positions,
+    write_checkpoint,
+)
+from weir.pipelines.migrate.migration import Migration, TopicPartition, missing, source_positions, stores_of
+from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.plan import source_counts
+from weir.pipelines.operations.positions import committed_positions
+from weir.pipelines.operations.registry import load_reference, register, registered_application, require
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.topology.changes import sub_topology_of
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 
 LEASE_TTL_S = 600.0
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What a migration changed, or would change."""
+
+    what: str
+    """The application that positions come to, or the consumer group or application that they are written for."""
+    source: str = ""
+    """Where they come from."""
+    outcome: str
+    changes: list[str]
+    """A sentence each."""
+    notes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +74,6 @@ class Place:
         Raises:
             MigrationError: They do not fit the topics.
         """
-        from weir.pipelines.migrate.migration import Migration, source_positions
-
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
             self.application,
@@ -63,9 +92,6 @@ class Place:
 
     def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
         """Write the migration unless ``dry_run``, and say what it changes."""
-        from weir.infra.control import ControlDatabase, this_host
-        from weir.pipelines.cli.registry import register
-
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
             database = ControlDatabase(self.settings.control_database_url)
@@ -95,8 +121,6 @@ class Place:
 
 def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
     """What a migration changes, a line each."""
-    from weir.pipelines.migrate.migration import missing
-
     start, outputs = migration.application.start, Counter[str]()
     for table, rows in migration.outputs:
         outputs[table.name] += rows.height
@@ -117,11 +141,6 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
 @contextmanager
 def place(settings: Settings, reference: str) -> Iterator[Place]:
     """The application at ``reference``, with its broker up for the block."""
-    from weir.infra.kafka.admin import KafkaAdmin
-    from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.plan import source_counts
-    from weir.pipelines.cli.registry import load_reference
-
     application = load_reference(reference)
     with broker_for(settings) as servers:
         yield Place(
@@ -137,13 +156,11 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
     """Notes on the stores of an application that takes positions over without state.
 
     Raises:
-        CommandError: It has stores, and nobody said that they may begin empty.
+        OperationError: It has stores, and nobody said that they may begin empty.
     """
-    from weir.pipelines.migrate.migration import stores_of
-
     stores = stores_of(application)
     if stores and not accepted:
-        raise CommandError(
+        raise OperationError(
             f"{application.id} keeps state ({', '.join(stores)}), and positions alone bring none: its "
             "results would count only what is read from now on; accept that with --empty-stores, or "
             "leave the migration out to read everything anew"
@@ -152,10 +169,10 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
 
 
 def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bool) -> Moved:
-    """Begin where a consumer group has got to; raises ``CommandError`` while it has consumers."""
+    """Begin where a consumer group has got to; raises ``OperationError`` while it has consumers."""
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
-        raise CommandError(
+        raise OperationError(
             f"consumer group {group!r} has {members} consumers, which would go on reading; stop them first"
         )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
@@ -164,8 +181,6 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
 
 def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: bool, dry_run: bool) -> Moved:
     """Begin where ``.checkpoint`` and ``.position`` files, or folders with such files, have source topics."""
-    from weir.pipelines.migrate.kafka_streams_files import offset_files, read_positions
-
     notes = require_empty_stores(where.application, empty_stores)
     files = offset_files(paths)
     found = read_positions(files)
@@ -177,8 +192,6 @@ def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: 
 
 def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: bool) -> Moved:
     """Begin where the newest committed batch of a Structured Streaming query ends; ``folder`` is its checkpoint."""
-    from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
-
     notes = require_empty_stores(where.application, empty_stores)
     found = read_spark_checkpoint(folder)
     if found.is_interrupted:
@@ -195,14 +208,9 @@ def move_from_kafka_streams(
 ) -> Moved:
     """Take a stopped Kafka Streams application over; ``changelogs`` are topics by store, ``serdes`` are
     ``module:name`` by store, where they are not what the program suggests."""
-    from weir.infra.kafka.reader import PartitionReader
-    from weir.pipelines.migrate.formats import StoreSerdes
-    from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
-    from weir.pipelines.migrate.migration import stores_of
-
     for store in changelogs.keys() | serdes.keys():
         if store not in stores_of(where.application):
-            raise CommandError(
+            raise OperationError(
                 f"{where.application.id} has no store {store!r}; it has "
                 f"{', '.join(stores_of(where.application)) or 'none'}"
             )
@@ -230,13 +238,93 @@ def load_object(name: str, kind: type[T]) -> T:
     """What ``module:attribute`` leads to.
 
     Raises:
-        CommandError: Nothing of that kind.
+        OperationError: Nothing of that kind.
     """
     module_name, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise CommandError(f"{name} leads nowhere ({error}); write package.module:name of a {kind.__name__}") from error
+        raise OperationError(
+            f"{name} leads nowhere ({error}); write package.module:name of a {kind.__name__}"
+        ) from error
     if not isinstance(found, kind):
-        raise CommandError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
+        raise OperationError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
     return found
+
+
+def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
+    """Give a consumer group the committed positions; raises ``OperationError`` when it has others."""
+    positions = {
+        (topic, number): offset
+        for topic, offsets in committed_positions(_newest(settings, application)).items()
+        for number, offset in offsets.items()
+    }
+    with broker_for(settings) as servers:
+        admin = KafkaAdmin(servers, settings.kafka)
+        held = admin.group_offsets(group)
+        changed = {partition: offset for partition, offset in positions.items() if held.get(partition) != offset}
+        for topic, number in sorted(changed.keys() & held.keys()):
+            raise OperationError(
+                f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
+                f"partition {number}, and the application {positions[topic, number]}; nothing was "
+                "changed: choose another group, or delete the group's offsets"
+            )
+        if changed and not dry_run:
+            admin.set_group_offsets(group, changed)
+    outcome = (
+        "has these offsets already; nothing was changed"
+        if not changed
+        else "nothing was changed (--dry-run)"
+        if dry_run
+        else "has the application's positions"
+    )
+    return Moved(
+        what=f"consumer group {group}",
+        outcome=outcome,
+        notes=[],
+        changes=[
+            f"topic {topic}, partition {number}: offset {offset:,}"
+            for (topic, number), offset in sorted(changed.items())
+        ],
+    )
+
+
+def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, dry_run: bool) -> Moved:
+    """Write a ``.checkpoint`` file a task that reads topics."""
+    topology, newest = registered_application(settings, application).topology, _newest(settings, application)
+    by_task: dict[str, dict[TopicPartition, int]] = {}
+    for name, commit in newest.tasks.items():
+        if sub_topology_of(name) not in topology.committed_form.stores:
+            raise TopologyChangedError(application, f"this program does not have its task {name}")
+        if commit.positions:
+            by_task[str(topology.task_of(name))] = {
+                (topic, partition): offset
+                for topic, offsets in commit.positions.items()
+                for partition, offset in offsets.items()
+            }
+    to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
+    for task in to_write if not dry_run else ():
+        write_checkpoint(folder / task, by_task[task])
+    outcome = "nothing was changed" if dry_run or not to_write else f"{len(to_write)} files written"
+    return Moved(
+        what=application,
+        outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}",
+        notes=[],
+        changes=[
+            f"{folder / task / CHECKPOINT}: "
+            + ", ".join(
+                f"{topic} {partition} up to {offset - 1}"
+                for (topic, partition), offset in sorted(by_task[task].items())
+                if offset
+            )
+            for task in to_write
+        ],
+    )
+
+
+def _newest(settings: Settings, application: str) -> CommitRecord:
+    """The newest commit; raises ``OperationError`` when the folder does not know the application, or has none."""
+    newest = newest_commit(settings.warehouse, require(settings, application))
+    if newest is None:
+        raise OperationError(f"{application} has committed nothing yet; run it first")
+    return newest

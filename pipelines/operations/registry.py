@@ -14,7 +14,7 @@ from pathlib import Path
 
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application, load_application
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.operations.errors import OperationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +66,19 @@ def require(settings: Settings, application: str) -> str:
     """``application`` itself when the folder knows it.
 
     Raises:
-        CommandError: It does not; the text names what it has.
+        OperationError: It does not; the text names what it has.
     """
     known = applications(settings)
     if application in known:
         return application
     if not known:
-        raise CommandError(
+        raise OperationError(
             f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
             "or name another folder with --dir"
         )
     near = difflib.get_close_matches(application, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-    raise CommandError(f"no application {application!r} in {settings.dir}; {hint}")
+    raise OperationError(f"no application {application!r} in {settings.dir}; {hint}")
 
 
 def registered_application(settings: Settings, application: str) -> Application:
@@ -90,7 +90,7 @@ def registered_reference(settings: Settings, application: str) -> str:
     """Where the program of an application that ran in the folder is, ``module:attribute``, loaded from there.
 
     Raises:
-        CommandError: The folder does not know it, or not where its program is.
+        OperationError: The folder does not know it, or not where its program is.
     """
     registration = _registration(settings, application)
     _load(registration)
@@ -106,7 +106,7 @@ def _registration(settings: Settings, application: str) -> Registration:
     try:
         return Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CommandError(
+        raise OperationError(
             f"where the program of {application!r} is is not known in {settings.dir}; "
             "start it once with `weir run MODULE:APP`"
         ) from error

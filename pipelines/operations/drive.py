@@ -7,51 +7,17 @@ run after the epoch at hand. The loop itself is ``weir.pipelines.spark.runner``.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from queue import SimpleQueue
-from types import FrameType
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
-from weir.pipelines.cli.log_files import log_file, logging_to, stacks_file, stacks_on_signal
-from weir.pipelines.cli.registry import applications, load_reference, register
-
-if TYPE_CHECKING:
-    from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
+from weir.pipelines.operations.registry import applications, load_reference, register
+from weir.pipelines.operations.signals import stop_on_signals
+from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.runner import run
 
 logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a run that watches it finishes its epoch and commits.
-
-    A second signal changes nothing: the first is already being followed. Main thread only.
-    """
-    stop = threading.Event()
-    arrived: SimpleQueue[int] = SimpleQueue()
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        # No log line, and not `stop.set`: the signal may have come in the middle of one, or of `stop.wait`, with the
-        # lock held that it would wait for. Putting into this queue is safe anywhere.
-        arrived.put(number)
-
-    def follow() -> None:
-        arrived.get()
-        stop.set()
-
-    threading.Thread(target=follow, name="stop on signals", daemon=True).start()
-    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-        arrived.put(0)  # ends the thread
 
 
 def drive(
@@ -61,7 +27,7 @@ def drive(
     until_caught_up: bool,
     take_over: bool = False,
     accept_state_loss: bool = False,
-    owner: str = "weir run",
+    owner: str,
     on_progress: Callable[[Progress], None] | None = None,
     console: logging.Handler | None = None,
 ) -> RunSummary:
@@ -90,8 +56,6 @@ def drive(
         stop_on_signals() as stop,
         broker_for(settings) as bootstrap_servers,
     ):
-        from weir.pipelines.spark.runner import run
-
         try:
             return run(
                 reference,

@@ -8,7 +8,7 @@ import pytest
 IN_THE_MIDDLE_OF_A_WAIT = """
 import signal
 
-from weir.pipelines.cli.drive import stop_on_signals
+from weir.pipelines.operations.signals import stop_on_signals
 with stop_on_signals() as stop:
     with stop._cond:  # as stop.wait and stop.set hold it for a moment
         signal.raise_signal(signal.SIGINT)
