@@ -9,11 +9,11 @@ import difflib
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from weir.infra.settings import Settings
-from weir.pipelines.application import Application, load_application
+from weir.pipelines.application import Application, load_application, renamed_example
 from weir.pipelines.operations.errors import OperationError
 
 
@@ -104,9 +104,17 @@ def _load(registration: Registration) -> Application:
 def _registration(settings: Settings, application: str) -> Registration:
     require(settings, application)
     try:
-        return Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
+        found = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise OperationError(
-            f"where the program of {application!r} is is not known in {settings.dir}; "
-            "start it once with `weir run MODULE:APP`"
+            f"no program is registered for {application!r} in {settings.dir}; start it once with `weir run MODULE:APP`"
         ) from error
+    return replace(found, reference=f"weir.{found.reference}") if _names_our_example(found) else found
+
+
+def _names_our_example(found: Registration) -> bool:
+    """Whether the reference is the former name of one of Weir's examples, not a module of the user's own project."""
+    module = found.reference.partition(":")[0]
+    ours, place = renamed_example(module), Path(found.import_from, *module.split("."))
+    theirs = (place.with_suffix(".py"), place / "__init__.py")
+    return ours is not None and not any(path.exists() and not path.samefile(ours) for path in theirs)
