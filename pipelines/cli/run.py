@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +19,7 @@ from weir.pipelines.cli.options import (
     parse_assignments,
 )
 from weir.pipelines.cli.render import console
+from weir.pipelines.operations.errors import OperationError
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -100,7 +103,13 @@ def bench(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Measure Weir beside Kafka Streams on the same broker and events."""
+    """Measure Weir and Kafka Streams side by side, on the same broker and events; in a clone of the repository only."""
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / "bench" / "__main__.py").exists():
+        raise OperationError(
+            "the benchmarks are not part of the installed package; clone Weir's repository and run `make bench` there"
+        )
+    sys.path.insert(0, str(clone))
     import bench as benchmark
 
     benchmark.main(quick=quick, as_json=as_json, jobs=job or (), dir=load_settings(directory).dir)

@@ -3,12 +3,14 @@
 import contextlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from weir.pipelines.cli import run
 from weir.pipelines.cli.app import app
 
 COMMANDS = [
@@ -160,6 +162,21 @@ def test_status_of_an_empty_folder_is_an_empty_list(weir):
 
 def test_a_wrong_command_is_a_usage_error(weir):
     assert weir("strat").exit_code == 2
+
+
+def test_bench_from_an_installed_package_says_that_it_needs_a_clone(weir, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "__file__", str(tmp_path / "site-packages/weir/pipelines/cli/run.py"))
+    result = weir("bench", "--quick")
+    assert result.exit_code == 1
+    for fact in ("not part of the installed package", "clone", "`make bench`"):
+        assert fact in flat(result.stderr)
+
+
+def test_bench_in_a_clone_runs_the_benchmarks_from_any_folder(weir, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(README.parent))])
+    result = weir("bench", "--job", "no such job")
+    assert result.exit_code == 1
+    assert "there is no job no such job; the jobs are" in flat(result.stderr)
 
 
 @pytest.mark.broker
