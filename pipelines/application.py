@@ -157,8 +157,9 @@ def load_application(name: str) -> Application:
 
 def renamed_example(module_name: str) -> Path | None:
     """The file of Weir's example that had this name before the import name became ``weir``; None if it is none."""
-    file = Path(__file__).resolve().parents[1].joinpath(*module_name.split(".")).with_suffix(".py")
-    return file if module_name.startswith("pipelines.examples.") and file.exists() else None
+    parts = module_name.split(".")
+    file = Path(__file__).resolve().parents[1].joinpath(*parts).with_suffix(".py")
+    return file if parts[:2] == ["pipelines", "examples"] and file.exists() else None
 
 
 def _near(error: Exception) -> str:
