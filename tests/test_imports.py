@@ -1,4 +1,4 @@
-"""Who may import whom (docs/architecture.md): the test names the offending line."""
+"""Who may import whom, and where imports stand (docs/architecture.md); each test names the offending line."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ EXEMPT_FROM_BARE_NAMES = ("test_imports.py", "test_registry.py", "test_wheel.py"
 """These tests have projects with folders of the same names, or references as earlier versions stored them."""
 
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
-    # what a folder may not import, and the folders below it that may all the same
+    # what a folder may not import, and the folders below it that may
     (
         "state",
         (
@@ -80,7 +80,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import, wherever in the file it stands; ``from a import b`` gives ``a.b`` too."""
+    """Line and dotted name of every import, anywhere in the file; ``from a import b`` gives ``a.b`` too."""
     for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -210,8 +210,8 @@ def test_a_circle_is_named(tmp_path, code):
     assert sorted({*circle(tmp_path)}) == ["weir.state.x", "weir.state.y", "weir.state.z"]
 
 
-def test_a_worker_starts_without_what_it_does_not_need():
-    """Directly or not: each costs a worker time and memory at its start."""
+def test_a_worker_starts_without_packages_that_it_does_not_need():
+    """Whether imported directly or not, each costs a worker time and memory when it starts."""
     code = (
         "import sys, weir.pipelines.spark.worker\n"
         "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())"
@@ -220,14 +220,14 @@ def test_a_worker_starts_without_what_it_does_not_need():
     assert done.stdout.split() == []
 
 
-def test_settings_alone_read_the_environment():
+def test_only_the_settings_read_the_environment():
     found = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") for node in nodes(path))
     }
-    # The others hand it on: to servers they start, and to PySpark, which takes some settings no other way.
+    # The others pass it on: to servers they start, and to PySpark, which takes some settings in no other way.
     assert found == {
         "infra/settings.py",
         "pipelines/cli/keeper.py",
@@ -236,8 +236,8 @@ def test_settings_alone_read_the_environment():
     }
 
 
-def test_the_four_folders_are_imported_by_way_of_weir_alone():
-    """A module that is loaded under a bare name too exists twice, and its classes are not equal to themselves."""
+def test_the_four_folders_are_imported_only_through_weir():
+    """A module that is also loaded under a bare name exists twice, and its classes differ from themselves."""
     bare = re.compile(rf"(\b(from|import) |-m |[\"'`])({'|'.join(PACKAGES)})((\.[a-z_]+)+|(?= import ))")
     sources = [
         *(ROOT / "weir").glob("*.py"),

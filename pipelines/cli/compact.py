@@ -1,4 +1,4 @@
-"""``weir compact``: few files in place of many in an application's tables, whether it runs or not."""
+"""``weir compact``: merges the many files of an application's tables into few, whether it is running or not."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def compact(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Merge the files of changelogs, outputs and the commit log; the application may run meanwhile.
+    """Merge the files of changelogs, outputs and the commit log; the application may be running.
 
-    Changelogs and tables of updates keep the newest row of each key, facts keep all rows. While the application runs,
-    the newest thousand epochs of changelogs stay as they are. Deletions are forgotten after
-    `tombstone_retention_hours` (24), replaced files leave the disk after a day.
+    Changelogs and tables of updates keep the newest row of each key; facts keep all rows. While the application is
+    running, the newest thousand epochs of its changelogs stay as they are. Deletion markers are dropped after
+    `tombstone_retention_hours` (24), and replaced files are deleted from disk after a day.
     """
     import polars as pl
 
@@ -55,7 +55,7 @@ def compact(
     if dry_run:
         rows = rows.rename({"now": "would be"}).drop("rows now", "MB now", "deleted from disk")
     print_table(rows)
-    kept = "; it runs, so the newest epochs of its changelogs stay as they are" if done.is_running else ""
+    kept = "; it is running, so the newest epochs of its changelogs stay as they are" if done.is_running else ""
     notices.print(
         f"{application}: {'nothing was changed (--dry-run)' if dry_run else 'compacted'}{kept}",
         markup=False,

@@ -1,4 +1,4 @@
-"""Commands that steer: requests to a running application, removing what one left, and the folder's broker."""
+"""Commands that control: requests to a running application, reset, and the folder's embedded broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, load_settings
 from weir.pipelines.cli.render import console, notices
+from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
     from weir.infra.control.rows import RequestKind
@@ -28,36 +29,36 @@ def commit(application: AppArgument, directory: DirOption = None, debug: DebugOp
 
 
 def pause(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Make a running application commit and read no more until it is resumed."""
+    """Make a running application commit and stop reading until it is resumed."""
     console.print(f"{application}: {_ask(load_settings(directory), application, 'pause')}", markup=False)
 
 
 def resume(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Let a paused application go on."""
+    """Let a paused application continue."""
     console.print(f"{application}: {_ask(load_settings(directory), application, 'resume')}", markup=False)
 
 
 def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Make the tasks of a running application publish snapshots, by which they would restore sooner."""
+    """Make the tasks of a running application publish snapshots, so that a later restore is faster."""
     console.print(f"{application}: {_ask(load_settings(directory), application, 'snapshot')}", markup=False)
 
 
 def restore(
     application: AppArgument,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="0_1, or the name that `weir verify` shows.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task: 0_1, or its name as `weir verify` shows it.")],
     from_changelog: Annotated[
         bool, typer.Option("--from-changelog", help="Read the whole changelog and drop the task's snapshot.")
     ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Put a task's local state aside and build it anew, while the other tasks of the application go on."""
+    """Quarantine a task's local state and rebuild it while the other tasks of the application continue."""
     arguments = {"task": task, "source": "changelog" if from_changelog else "snapshot"}
     console.print(f"{application}: {_ask(load_settings(directory), application, 'restore', arguments)}", markup=False)
 
 
 def stop(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Make a running application finish its epoch, commit and end; returns when it has ended."""
+    """Make a running application finish its epoch, commit and exit; returns once it has ended."""
     from weir.pipelines.operations.control import wait_for_end
 
     settings = load_settings(directory)
@@ -69,13 +70,13 @@ def stop(application: AppArgument, directory: DirOption = None, debug: DebugOpti
 
 def reset(
     application: AppArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Delete an application's state and tables, so that its next run starts from the beginning.
 
-    Topics stay as they are. A running application has to be stopped first.
+    Topics stay as they are. Stop a running application first.
     """
     from weir.pipelines.operations import reset as operation
 
@@ -84,26 +85,28 @@ def reset(
     if not yes:
         typer.confirm(f"Delete {application}'s tables in {tables} and its state in {state}?", abort=True, err=True)
     operation.reset(settings, application)
-    console.print(f"{application}: tables and state are deleted; its next run starts from the beginning", markup=False)
+    console.print(f"{application}: tables and state deleted; its next run starts from the beginning", markup=False)
 
 
 def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Start the embedded broker of the folder and keep it up until `weir kafka stop`."""
+    """Start the folder's embedded broker and keep it running until `weir kafka stop`."""
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
     with notices.status("starting Kafka"):
         bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
-    console.print(f"Kafka is up at {bootstrap_servers}; `weir kafka stop` ends it", markup=False, soft_wrap=True)
+    console.print(
+        f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`", markup=False, soft_wrap=True
+    )
 
 
 def kafka_create(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, help="Its number of partitions.")] = 4,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic in the embedded broker, which makes none on its own. What is there stays as it is."""
+    """Create a topic in the embedded broker, which creates none by itself. An existing topic stays as it is."""
     from weir.infra.kafka.admin import KafkaAdmin
     from weir.infra.kafka.broker import EmbeddedBroker
 
@@ -112,19 +115,19 @@ def kafka_create(
         admin = KafkaAdmin(bootstrap_servers)
         is_new = admin.create_topic(topic, partitions)
         count = admin.partition_count(topic)
+    outcome = "created" if is_new else "already exists"
     console.print(
-        f"topic {topic!r} {'is created' if is_new else 'is there already'}, with {count} partitions at "
-        f"{bootstrap_servers}",
+        f"topic {topic!r} {outcome}, with {counted(count, 'partition')} at {bootstrap_servers}",
         markup=False,
         soft_wrap=True,
     )
 
 
 def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
-    """End the embedded broker of the folder, or let it end with the last command that uses it."""
+    """Stop the folder's embedded broker, or let it stop with the last command that uses it."""
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
     with notices.status("stopping Kafka"):
         ended = EmbeddedBroker(settings.kafka_dir).stop()
-    console.print("Kafka is down" if ended else "Kafka ends when the commands that use it have ended")
+    console.print("Kafka has stopped" if ended else "Kafka stops once the commands that use it have ended")

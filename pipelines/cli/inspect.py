@@ -1,4 +1,4 @@
-"""Commands that only look: the topology, what runs, its log, its tables and its state."""
+"""Commands that only read: ``weir describe``, ``logs`` and ``show``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def describe(reference: ReferenceArgument, directory: DirOption = None, debug: D
 
 def logs(
     application: AppArgument,
-    lines: Annotated[int, typer.Option(min=1, help="How many of the newest lines.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="How many of the newest lines to print.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -44,7 +44,7 @@ def logs(
     settings = load_settings(directory)
     path = log_file(settings.logs, require(settings, application))
     if not path.exists():
-        raise OperationError(f"{application} has written no log in {settings.logs} yet; `weir run` makes it")
+        raise OperationError(f"{application} has no log in {settings.logs} yet; `weir run` writes one")
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in deque(file, maxlen=lines):
             console.file.write(line)
@@ -56,13 +56,13 @@ def logs(
 
 def show(
     application: AppArgument,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta().")],
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0 for all.")] = 20,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name given to to_delta(), or _dead_letters.")],
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows; 0 for all.")] = 20,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Print the current rows of an output, newest first: of a table the newest row of each key, of facts all."""
+    """Print the current rows of an output, newest first: for a table the newest row of each key, for facts all rows."""
     from weir.pipelines.operations.tables import newest_rows
 
     settings = load_settings(directory)

@@ -23,23 +23,25 @@ def _remember_debug(context: typer.Context, value: bool) -> bool:
 
 DirOption = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves."),
+    typer.Option(
+        "--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves behind."
+    ),
 ]
 DebugOption = Annotated[
-    bool, typer.Option("--debug", callback=_remember_debug, help="On an error show the stack trace too.")
+    bool, typer.Option("--debug", callback=_remember_debug, help="Show the stack trace of an error too.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; may be given more than once.",
+        help="A setting, for example slots=4 or kafka.sasl.username=me; can be repeated.",
     ),
 ]
-AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that ran in DIR.")]
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that has run in DIR.")]
 ReferenceArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")
+    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, for example my_jobs.clicks:app.")
 ]
 
 
@@ -48,7 +50,7 @@ ServersOption = Annotated[
     typer.Option(
         "--bootstrap-servers",
         metavar="HOST:PORT,...",
-        help="Your own Kafka; the folder's embedded broker when left out.",
+        help="Your own Kafka; by default, the folder's embedded broker.",
     ),
 ]
 
@@ -63,7 +65,7 @@ def parse_assignments(assignments: Sequence[str], *, option: str = "--set", exam
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise OperationError(f"{option} wants KEY=VALUE, as {option} {example}, and got {assignment!r}")
+            raise OperationError(f"{option} takes KEY=VALUE, for example {option} {example}, but got {assignment!r}")
         parsed[key.strip()] = value
     return parsed
 

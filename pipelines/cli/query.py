@@ -1,4 +1,5 @@
-"""``weir query``: keys, ranges and windows of a store, read from local state while the application runs or after."""
+"""``weir query``: reads keys, ranges and windows of a store from local state, whether the application is running or
+not."""
 
 from __future__ import annotations
 
@@ -47,17 +48,15 @@ def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
         if dtype == pl.Date:
             return date.fromisoformat(text)
     except (KeyError, ValueError, TypeError):
-        raise OperationError(
-            f"KEY: {text!r} is not a value for the key column {column} ({dtype}); correct it"
-        ) from None
+        raise OperationError(f"KEY: {text!r} is not a value of the key column {column} ({dtype}); correct it") from None
     return str(text).encode() if dtype == pl.Binary else str(text)
 
 
 def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     """``text`` as one value per key column.
 
-    One column takes the text itself; several take a JSON object, or the values in order with ``-`` between them
-    (the last takes what is left), as ``UA-EWR``.
+    For one column it is the text itself; for several, a JSON object, or the values in order with ``-`` between them
+    (the last gets the rest), such as ``UA-EWR``.
 
     Raises:
         OperationError: Too few values, unknown columns, or a value that its column cannot have.
@@ -70,13 +69,13 @@ def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
             raise OperationError(f"KEY: {text!r} is not JSON: {error}") from None
         if set(values) != set(columns):
             raise OperationError(
-                f"KEY: the key columns are {', '.join(columns)}, and got {', '.join(values) or 'none'}"
+                f"KEY: the key columns are {', '.join(columns)}, but got {', '.join(values) or 'none'}"
             )
     else:
         parts = text.split("-", len(columns) - 1)
         if len(parts) != len(columns):
             raise OperationError(
-                f"KEY: the key columns are {', '.join(columns)}; give a value for each with - between "
+                f"KEY: the key columns are {', '.join(columns)}; give one value for each with - between "
                 f"them, or a JSON object, instead of {text!r}"
             )
         values = dict(zip(columns, parts, strict=True))
@@ -93,35 +92,37 @@ def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
-    """A time as ISO 8601, UTC where it names no zone."""
+    """A time in ISO 8601, in UTC if it names no zone."""
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise OperationError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
+        raise OperationError(f"{option}: {text!r} is not a time; write it like 2013-01-01T10:00:00Z") from None
     return _utc(moment)
 
 
 def _utc(moment: datetime) -> datetime:
-    """With the zone UTC where it names none."""
+    """In UTC if it names no zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _position(text: str | None) -> Positions:
-    """``topic-partition=offset``, several with commas between them."""
+    """``topic-partition=offset``, comma-separated."""
     position: Positions = {}
     for part in text.split(",") if text else ():
         found = re.fullmatch(r"(.+)-(\d+)=(\d+)", part.strip())
         if found is None:
-            raise OperationError(f"--at-least: {part!r} is no position; write topic-partition=offset, as flights-0=100")
+            raise OperationError(
+                f"--at-least: {part!r} is not a position; write topic-partition=offset, for example flights-0=100"
+            )
         position.setdefault(found[1], {})[int(found[2])] = int(found[3])
     return position
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the command line asks of a store, as text."""
+    """What the command line asks a store, as text."""
 
     key: str | None = None
     lower: str | None = None
@@ -132,7 +133,7 @@ class Question:
     as_of: str | None = None
 
     def ask(self, reader: StateReader, store: str, query: Query) -> Answer:
-        """Ask in the way that fits the kind of store.
+        """Ask in the way that fits the store's kind.
 
         Raises:
             OperationError: The key, a time, or what is asked for does not fit the store.
@@ -168,32 +169,37 @@ class Question:
 
 def query(
     application: AppArgument,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows it.")],
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="The key, as UA-EWR, or a JSON object; all rows without one.")
+        str | None,
+        typer.Argument(metavar="[KEY]", help="The key, for example UA-EWR, or a JSON object; all rows if left out."),
     ] = None,
     lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
     upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="What the first key column begins with.")] = None,
-    from_time: Annotated[str | None, typer.Option(help="The earliest start of a window, or end of a session.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="What the first key column starts with.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option(help="The earliest start of a window, or the earliest end of a session.")
+    ] = None,
     to_time: Annotated[str | None, typer.Option(help="The latest start of a window or session.")] = None,
-    as_of: Annotated[str | None, typer.Option(help="A time in a versioned store's history.")] = None,
+    as_of: Annotated[str | None, typer.Option(help="A time in the history of a versioned store.")] = None,
     isolation: Annotated[
         IsolationLevel | None,
-        typer.Option(help="read_uncommitted sees the newest epoch too; the application's own by default."),
+        typer.Option(help="read_uncommitted sees the newest epoch too; by default, the application's own."),
     ] = None,
     at_least: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer."),
+        typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until the answer includes this much input."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Only list the tasks that hold the store, or the key.")
+    ] = False,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
+    """Query a store's local state: a key, a range or a prefix, or the windows or sessions of a key."""
     from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.state_reader import Query, StateReader
 
@@ -225,7 +231,7 @@ def query(
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
-        hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
+        hint = "; a window leaves the store when it closes, and its result is in the output (`weir show`)"
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
         console.print(
             f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True

@@ -1,4 +1,4 @@
-"""Rows for people and for programs: a polars frame as a table on the terminal or as JSON."""
+"""Prints polars frames as tables, for people, and values as JSON, for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _cell(value: Any) -> str:
 
 
 def print_table(frame: pl.DataFrame, title: str = "") -> None:
-    """One row a line, never cropped: numbers to the right, times in UTC, ``-`` where a value is null."""
+    """One row per line, never truncated: numbers right-aligned, times in UTC, ``-`` for null."""
     lines = [frame.columns, *([_cell(value) for value in row.values()] for row in as_dictionaries(frame))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     is_number = [dtype.is_numeric() for dtype in frame.dtypes]
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""``weir run`` and ``weir bench``: the commands that make the machine work."""
+"""``weir run`` and ``weir bench``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weir.pipelines.cli.options import (
 )
 from weir.pipelines.cli.render import console
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -28,20 +29,23 @@ if TYPE_CHECKING:
 def summary_line(summary: RunSummary) -> str:
     """One sentence about a finished run."""
     if not summary.generation:
-        return f"{summary.application} was stopped before Kafka had answered; nothing was read"
+        return f"{summary.application} was stopped before Kafka answered; nothing was read"
     ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
     return (
-        f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
-        f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
-        f"{summary.totals.get('open_windows', 0):,} windows open, "
-        f"since the start {summary.totals.get('late_records', 0):,} records late, counted once a window and step"
+        f"{summary.application} {ended}: {counted(summary.records_in, 'record')} in {summary.seconds:.1f} s, "
+        f"{counted(summary.commits, 'commit')}, generation {summary.generation}, epoch {summary.epoch}; "
+        f"{counted(summary.totals.get('open_windows', 0), 'open window')}, since the start "
+        f"{counted(summary.totals.get('late_records', 0), 'late record')} (counted once per window)"
     )
 
 
 def run(
     reference: ReferenceArgument,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End once everything that was in the topics has been processed.")
+        bool,
+        typer.Option(
+            "--until-caught-up", help="Exit once everything that was in the topics at the start has been processed."
+        ),
     ] = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
@@ -50,21 +54,21 @@ def run(
         typer.Option(
             "--metrics-port",
             metavar="PORT",
-            help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
-            "runs; --set metrics_host=0.0.0.0 for everybody.",
+            help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics during the run; "
+            "--set metrics_host=0.0.0.0 serves every host.",
         ),
     ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Start even if another driver holds the application; that one is fenced and stops."
+            "--take-over", help="Start even if another driver holds the application; the other is fenced and stops."
         ),
     ] = False,
     accept_state_loss: Annotated[
         bool,
         typer.Option(
             "--accept-state-loss",
-            help="Start although another topology or partition count leaves stores empty; `weir plan` shows which.",
+            help="Start even if a new topology or partition count leaves stores empty; `weir plan` shows which.",
         ),
     ] = False,
     directory: DirOption = None,
@@ -72,8 +76,8 @@ def run(
 ) -> None:
     """Run an application until it has caught up, or until Ctrl-C.
 
-    Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
-    after a kill -9 as well.
+    On Ctrl-C (or SIGTERM, or `weir stop`) it finishes the epoch, commits and exits. The next run continues from there,
+    even after a kill -9.
     """
     from weir.pipelines.cli.progress import TerminalWarnings, following
     from weir.pipelines.operations.drive import drive
@@ -97,8 +101,8 @@ def run(
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
-    job: Annotated[list[str] | None, typer.Option(help="This job alone; may be given again.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 2 million events.")] = False,
+    job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,

@@ -1,4 +1,4 @@
-"""``weir stacks``: what every thread of an application's driver is doing, asked of a driver that may hang."""
+"""``weir stacks``: shows what every thread of a driver is doing, even if the driver hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weir.pipelines.operations.errors import OperationError
 
 
 def stacks(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Print what every thread of a running application's driver is doing, for a run that hangs."""
+    """Print the stack of every thread of a running application's driver, to see why a run hangs."""
     from weir.infra.control import ControlDatabase
     from weir.pipelines.operations.registry import require
     from weir.pipelines.operations.stacks import dump_stacks

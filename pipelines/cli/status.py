@@ -1,4 +1,4 @@
-"""``weir status``: how every application of the folder stands.
+"""``weir status``: shows the state of every application in the folder.
 
 What is committed comes from the commit log, whether and how it runs from the control database.
 """
@@ -12,7 +12,7 @@ from weir.pipelines.cli.render import console, print_json, print_table
 
 
 def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Print how the folder's applications stand: state, commits, lag, open windows, late drops, tasks."""
+    """Show every application in the folder: state, commits, lag, open windows, late records, tasks."""
     from weir.infra.control import ControlDatabase
     from weir.pipelines.operations.registry import applications
     from weir.pipelines.operations.status import application_status
@@ -48,13 +48,13 @@ def _print_application(entry: dict[str, Any]) -> None:
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late, once a window and step: {entry['late_records']:,}",
+        f"late (counted once per window): {entry['late_records']:,}",
         soft_wrap=True,
     )
     if entry["is_running"] and entry["commits_per_s"]:
         console.print(
-            f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
-            f"{entry['commit_ms_max']:.0f} ms at most",
+            f"  commits: {entry['commits_per_s']:.1f} per second, {entry['commit_ms_avg']:.0f} ms on average, "
+            f"at most {entry['commit_ms_max']:.0f} ms",
             soft_wrap=True,
         )
     if entry["tasks"]:

@@ -1,4 +1,4 @@
-"""``weir verify``: are the stores on this host what their changelogs and the commit log say?"""
+"""``weir verify``: do the stores on this host match their changelogs and the commit log?"""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import typer
 
 from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
 from weir.pipelines.cli.render import console, notices, print_json
+from weir.pipelines.operations.text import counted
 
 
 def verify(
     application: AppArgument,
     sample: Annotated[
-        int | None, typer.Option(min=1, metavar="TASKS", help="Only so many tasks, picked by chance.")
+        int | None, typer.Option(min=1, metavar="TASKS", help="Only this many tasks, chosen at random.")
     ] = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Compare every store with its changelog and with the commit log; ends with code 1 at the first difference.
+    """Compare every store with its changelog and the commit log; stops at the first difference, with exit code 1.
 
-    The application may be running. Takes as much room on the disk as the largest task's state, for as long as it runs.
+    The application may be running. While it works, the command needs as much disk space as the largest task's state.
     """
     from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.operations.verify import verify_application
@@ -33,7 +34,9 @@ def verify(
             found.append(agreement)
             if not as_json:
                 at = "has no commit yet" if agreement.state is None else f"agrees at {agreement.state}"
-                console.print(f"task {agreement.task} {at}: {agreement.rows:,} rows", markup=False, soft_wrap=True)
+                console.print(
+                    f"task {agreement.task} {at}: {counted(agreement.rows, 'row')}", markup=False, soft_wrap=True
+                )
     if as_json:
         print_json(
             {
@@ -49,4 +52,4 @@ def verify(
             }
         )
     elif not found:
-        console.print(f"{application} has no commit yet: nothing to compare", markup=False, soft_wrap=True)
+        console.print(f"{application} has no commit yet: there is nothing to compare", markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Makes, swaps in and lists backfills, whoever asks: the command line or a Dagster run.
+"""Makes backfills and swaps them in.
 
-What a backfill is and how it is swapped in is ``weir.pipelines.backfill``, its driver
-``weir.pipelines.spark.backfill``.
+What a backfill is and how it is swapped in is ``weir.pipelines.backfill``; its driver is
+``weir.pipelines.spark.backfill``; ``backfills`` beside this lists and discards them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class BackfillInput:
     """What a backfill reads."""
 
     paths: Mapping[str, str] = field(default_factory=dict)
-    """Delta tables or Parquet files by topic; none to read the topics themselves."""
+    """Delta tables or Parquet files by topic; empty to read the topics themselves."""
     time_column: str = TIME_COLUMN
     margin_ms: int | None = None
-    """How long before the first day to begin; what the windows need when left out."""
+    """How long before the first day to start reading; by default, what the windows need."""
 
 
 def make_backfill(
@@ -63,11 +63,11 @@ def make_backfill(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> tuple[Shadow, Completion] | None:
-    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None when a
-    signal ended it.
+    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if
+    a signal ended it.
 
-    Whatever ends it, a backfill that is not complete leaves nothing, except after a kill -9: then ``discard`` does it.
-    Main thread only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
+    However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
+    only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
     """
     application = load_reference(reference)
     warehouse, state_dir = settings.warehouse, settings.state_dir
@@ -124,15 +124,16 @@ def swap_in(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> str:
-    """Swap a complete backfill of the application at ``module:attribute`` in; returns what was done, for people.
+    """Swap a complete backfill of the application at ``module:attribute`` in; returns what was done, as a
+    sentence.
 
-    Days are swapped in by the application's driver if one runs. One of everything wants it at rest, and first reads on
-    to where the application stands: in this process, main thread only, with ``on_progress`` and ``console``.
+    Days are swapped in by the application's driver if one runs. A backfill of everything needs the application at rest,
+    and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``.
 
     Raises:
-        OperationError: The driver did not answer, could not do it, or runs where it must not.
+        OperationError: The driver did not answer, could not do it, or is running when it must not.
         UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
-        LeaseHeldError: A driver was started at this moment; try again.
+        LeaseHeldError: A driver has just started; try again.
     """
     program = load_reference(reference)
     application = program.id
@@ -146,18 +147,19 @@ def swap_in(
         if status is not None and status.is_running:
             if status.owner == AT_REST:
                 raise OperationError(
-                    f"process {status.pid} works on {application} at rest, as a swap does; try again when it has ended"
+                    f"process {status.pid} is working on {application} at rest, for example swapping; try again when "
+                    "it has ended"
                 )
             raise OperationError(
-                f"{application} runs, and stores are swapped while it is at rest; `weir stop {application}`, then swap "
-                f"{backfill} in once more, then start it again"
+                f"{application} is running, and stores are swapped while it is stopped; run `weir stop {application}`, "
+                f"swap {backfill} in again, then start the application again"
             )
         _read_on(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
         with _at_rest(database, application):
             epoch = swap_everything(settings.warehouse, program, shadow)
-        return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores as it starts again"
+        return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
     prepared = prepare(shadow)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
@@ -176,10 +178,10 @@ def _read_on(
     on_progress: Callable[[Progress], None],
     console: logging.Handler | None,
 ) -> None:
-    """Let a complete backfill of everything read what the application has read since.
+    """Let a complete backfill of everything catch up with what the application has read since.
 
     Raises:
-        UnknownBackfillError, SwapRefusedError: It is not complete, or of another program.
+        UnknownBackfillError, SwapRefusedError: It is incomplete, or of another program.
         OperationError: A signal ended it.
     """
     live = committed(program, newest_commit(settings.warehouse, program.id))
@@ -202,15 +204,15 @@ def _read_on(
             raise SwapRefusedError(
                 program.id,
                 shadow.id,
-                "a topic has other partitions than when it began "
+                "a topic's partition count has changed since the backfill began "
                 f"({error.topics}); discard it and run the backfill again",
             ) from None
         finally:
             _forget(settings, shadow)
     if completion is None:
         raise OperationError(
-            f"backfill {shadow.id} was stopped while it read on, and nothing is swapped in; swap it in "
-            "once more, which goes on from there"
+            f"backfill {shadow.id} was stopped while it was catching up, and nothing was swapped in; swap it in "
+            "again to continue from there"
         )
 
 
@@ -229,16 +231,16 @@ def _surroundings(
 
 @contextmanager
 def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
-    """Hold the application's lease, so that no driver starts, for as long as the block takes."""
+    """Hold the application's lease inside the block, so that no driver starts."""
     lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
     is_over = Event()
 
-    def prolong() -> None:
+    def renew() -> None:
         while not is_over.wait(LEASE_TTL_S / 4):
             with suppress(ControlDatabaseError):
-                database.heartbeat(lease, state="starting")  # as taken: it runs nothing that could stall
+                database.heartbeat(lease, state="starting")  # the state of a new lease: nothing runs that could stall
 
-    holder = Thread(target=prolong, name="lease", daemon=True)
+    holder = Thread(target=renew, name="lease", daemon=True)
     holder.start()
     try:
         yield
@@ -249,6 +251,6 @@ def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
 
 
 def _forget(settings: Settings, shadow: Shadow) -> None:
-    """What the control database has of a shadow's driver is of no use once it has ended."""
+    """Drop what the control database knows about a shadow's driver that has ended."""
     with suppress(ControlDatabaseError):
         ControlDatabase(settings.control_database_url).forget(shadow.lease_name)

@@ -17,23 +17,23 @@ from weir.state.commit.log import newest_commit
 
 @dataclass(frozen=True, kw_only=True)
 class BackfillRow:
-    """One backfill, for people."""
+    """One backfill, as a list shows it."""
 
     id: str
     days: str
     source: str
-    """``Kafka``, or the files; empty for one that is swapped in."""
+    """``Kafka``, or the files; empty once swapped in."""
     state: Literal["running", "broken off", "complete", "swapped in"]
     records_in: int | None
-    """So far, for one that runs."""
+    """For a running backfill, so far."""
     at_ms: int | None
-    """When it began; None for one that is swapped in."""
+    """When it began; None once swapped in."""
     epoch: int
-    """The cut's, or that of the commit that swapped it in."""
+    """The epoch of the cut, or of the commit that swapped it in."""
 
 
 def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
-    """Those that are there, then the newest that were swapped in.
+    """The backfills that exist, then the most recent that were swapped in.
 
     Raises:
         OperationError: The folder does not know the application.
@@ -46,7 +46,7 @@ def backfills(settings: Settings, application: str) -> Iterator[BackfillRow]:
             continue
         try:
             backfill, completion = shadow.backfill, shadow.completion
-        except UnknownBackfillError:  # removed meanwhile
+        except UnknownBackfillError:  # just removed
             continue
         state: Literal["running", "broken off", "complete"] = "complete"
         records_in = completion.records_in if completion else None
@@ -79,24 +79,24 @@ def discard(settings: Settings, application: str, backfill: str) -> None:
     """Remove a backfill that is not running.
 
     Raises:
-        UnknownBackfillError: There is none of that id.
+        UnknownBackfillError: No backfill has that id.
         OperationError: It is running.
     """
     shadow = Shadow.of(settings.warehouse, settings.state_dir, require(settings, application), backfill)
     if shadow.backfill.id != backfill:  # a path that leads elsewhere
-        raise UnknownBackfillError(application, backfill, "there is none (any more)")
+        raise UnknownBackfillError(application, backfill, "does not exist, or was discarded")
     database = ControlDatabase(settings.control_database_url)
     if database.is_running(shadow.lease_name):
         raise OperationError(
-            f"backfill {backfill} of {application} is running; end it with Ctrl-C, or terminate its "
-            "Dagster run, and nothing of it is left"
+            f"backfill {backfill} of {application} is running; stop it with Ctrl-C, or terminate its "
+            "Dagster run, and its files are removed"
         )
     shadow.remove()
     database.forget(shadow.lease_name)
 
 
 def discard_abandoned(settings: Settings, application: str) -> list[str]:
-    """Remove the backfills that broke off and have been still for a day; returns their ids."""
+    """Remove the backfills that broke off and have been idle for a day; returns their ids."""
     database = ControlDatabase(settings.control_database_url)
     found = [
         shadow

@@ -1,7 +1,7 @@
-"""Runs one application in this process, whoever asked: the command line, the demo or a Dagster worker.
+"""Runs one application in this process, for the command line, the demo or a Dagster worker.
 
-Brings together what the runner needs from its surroundings: the broker, the log file, and signals that end the
-run after the epoch at hand. The loop itself is ``weir.pipelines.spark.runner``.
+Provides what the runner needs: the broker, the log file, and signals that end the run after the current epoch. The
+loop itself is ``weir.pipelines.spark.runner``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def drive(
 ) -> RunSummary:
     """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
 
-    Its log goes to the folder's log file, its whereabouts to the folder's registry, so that ``weir query`` finds
-    its topology: at once when the folder does not know it, else once the start was not refused. ``owner`` is the
-    name the lease shows; ``console`` gets the warnings as well. Raises what the runner raises.
+    It logs to the folder's log file and is recorded in the folder's registry, so that ``weir query`` finds its
+    topology: at once if the folder does not know it, otherwise once the start was not refused. ``owner`` is the name
+    that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises.
     """
     application = load_reference(reference)
     is_registered = application.id not in applications(settings)

@@ -35,6 +35,7 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.operations.registry import load_reference, register, registered_application, require
+from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.commit.protocol import newest_commit
@@ -49,18 +50,18 @@ class Moved:
     """What a migration changed, or would change."""
 
     what: str
-    """The application that positions come to, or the consumer group or application that they are written for."""
+    """The application that receives positions, or the consumer group or application whose positions are written."""
     source: str = ""
     """Where they come from."""
     outcome: str
     changes: list[str]
-    """A sentence each."""
+    """One line each."""
     notes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """An application that is to be migrated, and its topics."""
+    """An application to be migrated, and its topics."""
 
     settings: Settings
     application: Application
@@ -69,7 +70,7 @@ class Place:
     reference: str
 
     def migration(self, source: str, found: Mapping[TopicPartition, int]) -> Migration:
-        """Positions alone, of those topics that the application reads.
+        """A migration of positions alone, for the topics that the application reads.
 
         Raises:
             MigrationError: They do not fit the topics.
@@ -104,7 +105,7 @@ class Place:
                 database.release(lease)
             register(self.settings, self.application.id, self.reference)
         outcome = (
-            "is in place already; nothing was changed"
+            "is already in place; nothing was changed"
             if is_there
             else "nothing was changed (--dry-run)"
             if dry_run
@@ -120,27 +121,30 @@ class Place:
 
 
 def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
-    """What a migration changes, a line each."""
+    """What a migration changes, one line per change."""
     start, outputs = migration.application.start, Counter[str]()
     for table, rows in migration.outputs:
         outputs[table.name] += rows.height
     return [
         *(
-            f"topic {topic}, partition {partition}: begins at offset {offset:,}"
+            f"topic {topic}, partition {partition}: starts at offset {offset:,}"
             for (topic, partition), offset in sorted(migration.positions.items())
         ),
         *(
-            f"topic {topic}, partition {partition}: has no offset, begins at the {start}"
+            f"topic {topic}, partition {partition}: has no offset, starts at the {start}"
             for topic, partition in missing(migration.positions, topic_counts)
         ),
-        *(f"store {each.store.name}, task {each.task}: {each.rows.height:,} rows" for each in migration.stores),
-        *(f"output {name}: {rows:,} rows" for name, rows in outputs.items()),
+        *(
+            f"store {each.store.name}, task {each.task}: {counted(each.rows.height, 'row')}"
+            for each in migration.stores
+        ),
+        *(f"output {name}: {counted(rows, 'row')}" for name, rows in outputs.items()),
     ]
 
 
 @contextmanager
 def place(settings: Settings, reference: str) -> Iterator[Place]:
-    """The application at ``reference``, with its broker up for the block."""
+    """The application at ``reference``, with its broker running inside the block."""
     application = load_reference(reference)
     with broker_for(settings) as servers:
         yield Place(
@@ -153,51 +157,51 @@ def place(settings: Settings, reference: str) -> Iterator[Place]:
 
 
 def require_empty_stores(application: Application, accepted: bool) -> list[str]:
-    """Notes on the stores of an application that takes positions over without state.
+    """Notes on the stores of an application that takes positions without state.
 
     Raises:
-        OperationError: It has stores, and nobody said that they may begin empty.
+        OperationError: It has stores, and nobody accepted that they start empty.
     """
     stores = stores_of(application)
     if stores and not accepted:
         raise OperationError(
-            f"{application.id} keeps state ({', '.join(stores)}), and positions alone bring none: its "
-            "results would count only what is read from now on; accept that with --empty-stores, or "
-            "leave the migration out to read everything anew"
+            f"{application.id} keeps state ({', '.join(stores)}), which positions alone do not bring: its "
+            "results would count only records read from now on; accept that with --empty-stores, or "
+            "do not migrate and read everything from the beginning"
         )
-    return [f"store {store} begins empty" for store in stores]
+    return [f"store {store} starts empty" for store in stores]
 
 
 def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bool) -> Moved:
-    """Begin where a consumer group has got to; raises ``OperationError`` while it has consumers."""
+    """Start from a consumer group's committed offsets; raises ``OperationError`` while it has consumers."""
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
         raise OperationError(
-            f"consumer group {group!r} has {members} consumers, which would go on reading; stop them first"
+            f"consumer group {group!r} has {counted(members, 'consumer')}, which would read on; stop them first"
         )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
 
 def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: bool, dry_run: bool) -> Moved:
-    """Begin where ``.checkpoint`` and ``.position`` files, or folders with such files, have source topics."""
+    """Start from the source topics' offsets in ``.checkpoint`` and ``.position`` files, or folders with such files."""
     notes = require_empty_stores(where.application, empty_stores)
     files = offset_files(paths)
     found = read_positions(files)
     others = sorted({topic for topic, _ in found} - where.topic_counts.keys())
-    notes += [f"topic {topic} is not read by the application and is left out" for topic in others]
-    source = f"{len(files)} files of Kafka Streams in {', '.join(map(str, paths))}"
+    notes += [f"topic {topic} is not read by the application and is ignored" for topic in others]
+    source = f"{counted(len(files), 'Kafka Streams file')} in {', '.join(map(str, paths))}"
     return where.carry_out(where.migration(source, found), dry_run=dry_run, notes=notes)
 
 
 def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: bool) -> Moved:
-    """Begin where the newest committed batch of a Structured Streaming query ends; ``folder`` is its checkpoint."""
+    """Start from the end of the last committed batch of a Structured Streaming query; ``folder`` is its checkpoint."""
     notes = require_empty_stores(where.application, empty_stores)
     found = read_spark_checkpoint(folder)
     if found.is_interrupted:
         notes.append(
-            f"a batch behind {found.batch} was begun and not committed: its input is read again, and what "
-            "the query wrote of it is for you to judge"
+            f"a batch after {found.batch} was started but not committed: its input is read again; check what the "
+            "query has already written of it"
         )
     migration = where.migration(f"batch {found.batch} of Spark checkpoint {folder}", found.positions)
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
@@ -206,8 +210,8 @@ def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: 
 def move_from_kafka_streams(
     where: Place, application_id: str, *, changelogs: Mapping[str, str], serdes: Mapping[str, str], dry_run: bool
 ) -> Moved:
-    """Take a stopped Kafka Streams application over; ``changelogs`` are topics by store, ``serdes`` are
-    ``module:name`` by store, where they are not what the program suggests."""
+    """Migrate a stopped Kafka Streams application; ``changelogs`` are topics by store and ``serdes`` are
+    ``module:name`` by store, for stores where those derived from the program do not fit."""
     for store in changelogs.keys() | serdes.keys():
         if store not in stores_of(where.application):
             raise OperationError(
@@ -227,7 +231,7 @@ def move_from_kafka_streams(
     migration = app.migration()
     filled = {table.name for table, _ in migration.outputs}
     notes = [
-        f"output {name} begins with what is read from now on"
+        f"output {name} starts with records read from now on"
         for name in where.application.topology.committed_form.outputs
         if name not in filled
     ]
@@ -235,17 +239,17 @@ def move_from_kafka_streams(
 
 
 def load_object(name: str, kind: type[T]) -> T:
-    """What ``module:attribute`` leads to.
+    """The object at ``module:attribute``.
 
     Raises:
-        OperationError: Nothing of that kind.
+        OperationError: There is none, or it is of another kind.
     """
     module_name, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise OperationError(
-            f"{name} leads nowhere ({error}); write package.module:name of a {kind.__name__}"
+            f"{name} cannot be loaded ({error}); write package.module:name of a {kind.__name__}"
         ) from error
     if not isinstance(found, kind):
         raise OperationError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
@@ -253,7 +257,7 @@ def load_object(name: str, kind: type[T]) -> T:
 
 
 def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
-    """Give a consumer group the committed positions; raises ``OperationError`` when it has others."""
+    """Commit the application's positions for a consumer group; raises ``OperationError`` if it has others."""
     positions = {
         (topic, number): offset
         for topic, offsets in committed_positions(_newest(settings, application)).items()
@@ -266,17 +270,17 @@ def move_to_group(settings: Settings, application: str, group: str, *, dry_run: 
         for topic, number in sorted(changed.keys() & held.keys()):
             raise OperationError(
                 f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
-                f"partition {number}, and the application {positions[topic, number]}; nothing was "
+                f"partition {number}, but the application has {positions[topic, number]}; nothing was "
                 "changed: choose another group, or delete the group's offsets"
             )
         if changed and not dry_run:
             admin.set_group_offsets(group, changed)
     outcome = (
-        "has these offsets already; nothing was changed"
+        "already has these offsets; nothing was changed"
         if not changed
         else "nothing was changed (--dry-run)"
         if dry_run
-        else "has the application's positions"
+        else "now has the application's positions"
     )
     return Moved(
         what=f"consumer group {group}",
@@ -290,7 +294,7 @@ def move_to_group(settings: Settings, application: str, group: str, *, dry_run: 
 
 
 def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, dry_run: bool) -> Moved:
-    """Write a ``.checkpoint`` file a task that reads topics."""
+    """Write one ``.checkpoint`` file per task that reads topics."""
     topology, newest = registered_application(settings, application).topology, _newest(settings, application)
     by_task: dict[str, dict[TopicPartition, int]] = {}
     for name, commit in newest.tasks.items():
@@ -305,7 +309,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
     to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
     for task in to_write if not dry_run else ():
         write_checkpoint(folder / task, by_task[task])
-    outcome = "nothing was changed" if dry_run or not to_write else f"{len(to_write)} files written"
+    outcome = "nothing was changed" if dry_run or not to_write else f"{counted(len(to_write), 'file')} written"
     return Moved(
         what=application,
         outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}",
@@ -323,7 +327,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
 
 
 def _newest(settings: Settings, application: str) -> CommitRecord:
-    """The newest commit; raises ``OperationError`` when the folder does not know the application, or has none."""
+    """The newest commit; raises ``OperationError`` if there is none, or the folder does not know the application."""
     newest = newest_commit(settings.warehouse, require(settings, application))
     if newest is None:
         raise OperationError(f"{application} has committed nothing yet; run it first")

@@ -1,6 +1,6 @@
-"""Which applications a folder knows: ``<dir>/applications/<id>.json`` says where the program of each is.
+"""Which applications a folder knows: ``<dir>/applications/<id>.json`` says where each one's program is.
 
-Written when an application starts. Queries need it, since finding a key in a store takes the topology.
+Written when an application starts. Queries need it, because finding a key in a store takes the topology.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Registration:
     reference: str
     """``module:attribute``."""
     import_from: str
-    """The folder that was the current one at the start; the module may live there."""
+    """The current folder at the start; the module may be there."""
 
 
 def _entry(settings: Settings, application: str) -> Path:
@@ -33,7 +33,7 @@ def _entry(settings: Settings, application: str) -> Path:
 
 
 def load_reference(reference: str, import_from: Path | None = None) -> Application:
-    """The application at ``module:attribute``, looked for in ``import_from`` (the current folder) as well."""
+    """The application at ``module:attribute``; the module may be in ``import_from``, by default the current folder."""
     folder = str(import_from or Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -41,7 +41,7 @@ def load_reference(reference: str, import_from: Path | None = None) -> Applicati
 
 
 def register(settings: Settings, application: str, reference: str) -> None:
-    """Remember where ``application`` is; replaces an older entry in one step."""
+    """Record where the program of ``application`` is; replaces an older entry atomically."""
     entry = _entry(settings, application)
     entry.parent.mkdir(parents=True, exist_ok=True)
     registration = Registration(application=application, reference=reference, import_from=str(Path.cwd()))
@@ -51,22 +51,22 @@ def register(settings: Settings, application: str, reference: str) -> None:
 
 
 def forget(settings: Settings, application: str) -> None:
-    """Drop the entry, if there is one."""
+    """Remove the entry, if there is one."""
     _entry(settings, application).unlink(missing_ok=True)
 
 
 def applications(settings: Settings) -> list[str]:
-    """Ids of the applications that were started or left tables in the folder, sorted."""
+    """The ids of all applications that were started or have tables in the folder, sorted."""
     started = {path.stem for path in (settings.dir / "applications").glob("*.json")}
     written = {path.parent.name for path in settings.warehouse.glob("*/_commits")}
     return sorted(started | written)
 
 
 def require(settings: Settings, application: str) -> str:
-    """``application`` itself when the folder knows it.
+    """``application`` itself if the folder knows it.
 
     Raises:
-        OperationError: It does not; the text names what it has.
+        OperationError: It does not; the text names the applications it knows.
     """
     known = applications(settings)
     if application in known:
@@ -82,15 +82,15 @@ def require(settings: Settings, application: str) -> str:
 
 
 def registered_application(settings: Settings, application: str) -> Application:
-    """The program of an application that ran in the folder; errors as ``registered_reference``."""
+    """The program of an application that has run in the folder; raises what ``registered_reference`` raises."""
     return _load(_registration(settings, application))
 
 
 def registered_reference(settings: Settings, application: str) -> str:
-    """Where the program of an application that ran in the folder is, ``module:attribute``, loaded from there.
+    """The ``module:attribute`` of an application that has run in the folder, from which it has just been loaded.
 
     Raises:
-        OperationError: The folder does not know it, or not where its program is.
+        OperationError: The folder does not know it, or has no program registered for it.
     """
     registration = _registration(settings, application)
     _load(registration)

@@ -1,4 +1,4 @@
-"""Lets SIGINT and SIGTERM end a run after the epoch at hand."""
+"""Lets SIGINT and SIGTERM end a run after its current epoch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 def stop_on_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set; a run that watches it finishes its epoch and commits.
 
-    A second signal changes nothing: the first is already being followed. Main thread only.
+    A second signal changes nothing: the run is already stopping. Main thread only.
     """
     stop = threading.Event()
     arrived: SimpleQueue[int] = SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        # No log line, and not `stop.set`: the signal may have come in the middle of one, or of `stop.wait`, with the
-        # lock held that it would wait for. Putting into this queue is safe anywhere.
+        # Neither a log line nor `stop.set`: the signal may have interrupted one of them, or `stop.wait`, while it holds
+        # the lock that the call would wait for. Putting into this queue is safe anywhere.
         arrived.put(number)
 
     def follow() -> None:

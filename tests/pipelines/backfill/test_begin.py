@@ -187,7 +187,7 @@ def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, top
     lease = database.acquire_lease(shadow.lease_name, owner="a test", pid=os.getpid(), host=this_host(), ttl_s=60)
     assert states(settings) == ["running"]
     refused = command(settings, "discard", "clicking", shadow.id)
-    assert "is running; end it with Ctrl-C" in refused.stderr
+    assert "is running; stop it with Ctrl-C" in refused.stderr
     database.release(lease)
     shadow.complete(Completion(records_in=5, seconds=0.1))
     assert states(settings) == ["complete"]
@@ -230,8 +230,8 @@ def test_days_that_end_before_they_begin_are_refused(settings):
 @pytest.mark.parametrize(
     ("days", "message"),
     [
-        (["2024-02-30"], "FIRST is a day, as 2013-01-08, and '2024-02-30' is none"),
-        (["2024-05-03", "tomorrow"], "END is a day, as 2013-01-08, and 'tomorrow' is none"),
+        (["2024-02-30"], "FIRST: '2024-02-30' is not a day; write it like 2013-01-08"),
+        (["2024-05-03", "tomorrow"], "END: 'tomorrow' is not a day; write it like 2013-01-08"),
     ],
 )
 def test_what_is_no_day_is_refused_in_one_sentence(settings, days, message):

@@ -39,8 +39,8 @@ def test_an_example_is_found_under_its_new_name(tmp_path):
     assert (type(application), application.id) == (Application, "flights")
 
 
-def test_an_example_that_was_started_from_a_clone_is_found_under_its_new_name_there_too(tmp_path):
-    """The clone has a file of the old name, and loading that as well would load the program twice."""
+def test_an_example_that_was_started_in_a_clone_is_found_under_its_new_name_there_too(tmp_path):
+    """The clone has a module of the old name too, but loading that one would load the program twice."""
     settings = write_entry(tmp_path / ".weir", "flights", "pipelines.examples.flights:app", ROOT)
     assert registered_reference(settings, "flights") == "weir.pipelines.examples.flights:app"
 
@@ -53,7 +53,7 @@ def test_an_example_that_was_started_from_a_clone_is_found_under_its_new_name_th
         ("pipelines/visits.py", "pipelines.visits:app"),
     ],
 )
-def test_a_projects_own_module_of_such_a_name_stays_what_it_is(tmp_path, file, reference):
+def test_a_projects_own_module_of_such_a_name_keeps_its_reference(tmp_path, file, reference):
     project = tmp_path / "project"
     (project / file).parent.mkdir(parents=True)
     (project / file).write_text(OWN_PROGRAM)
@@ -62,7 +62,7 @@ def test_a_projects_own_module_of_such_a_name_stays_what_it_is(tmp_path, file, r
     assert found == {"reference": reference, "application": "own", "module": str(project / file)}
 
 
-def test_the_old_name_of_an_example_leads_to_the_new_one_in_the_error(tmp_path):
+def test_the_error_for_the_old_name_of_an_example_gives_the_new_one(tmp_path):
     done = run_outside_the_clone(
         tmp_path, "from weir import load_application; load_application('pipelines.examples.flights:app')"
     )
@@ -74,7 +74,7 @@ def test_the_old_name_of_an_example_leads_to_the_new_one_in_the_error(tmp_path):
 
 
 def run_outside_the_clone(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` where the modules are found as in an installed Weir, in ``weir`` alone."""
+    """Run ``code`` where, as with an installed Weir, its modules are found only inside ``weir``."""
     installed = folder / "site-packages"
     installed.mkdir()
     (installed / "weir").symlink_to(ROOT / "weir")
@@ -85,7 +85,7 @@ def run_outside_the_clone(folder: Path, code: str) -> subprocess.CompletedProces
 
 
 def registered_elsewhere(folder: Path, application: str) -> dict[str, str]:
-    """What the registry of ``folder`` gives to an installed Weir."""
+    """What an installed Weir reads from the registry of ``folder``."""
     code = (
         "import json; from pathlib import Path; "
         "from weir.infra.settings import Settings; "
@@ -102,6 +102,6 @@ def registered_elsewhere(folder: Path, application: str) -> dict[str, str]:
     return found
 
 
-def test_a_module_that_never_was_weirs_stays_what_it_is(tmp_path):
+def test_a_module_that_was_never_renamed_keeps_its_reference(tmp_path):
     settings = write_entry(tmp_path / ".weir", "faulty", "tests.faults.applications:app", ROOT)
     assert registered_reference(settings, "faulty") == "tests.faults.applications:app"
