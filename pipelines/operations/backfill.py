@@ -63,8 +63,8 @@ def make_backfill(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> tuple[Shadow, Completion] | None:
-    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if
-    a signal ended it.
+    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if a
+    signal ended it.
 
     However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
     only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
@@ -124,8 +124,7 @@ def swap_in(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> str:
-    """Swap a complete backfill of the application at ``module:attribute`` in; returns what was done, as a
-    sentence.
+    """Swap in a complete backfill of the application at ``module:attribute``; returns what was done, as a sentence.
 
     Days are swapped in by the application's driver if one runs. A backfill of everything needs the application at rest,
     and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``.
@@ -154,7 +153,7 @@ def swap_in(
                 f"{application} is running, and stores are swapped while it is stopped; run `weir stop {application}`, "
                 f"swap {backfill} in again, then start the application again"
             )
-        _read_on(
+        _catch_up(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
         with _at_rest(database, application):
@@ -168,7 +167,7 @@ def swap_in(
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 
 
-def _read_on(
+def _catch_up(
     settings: Settings,
     reference: str,
     program: Application,

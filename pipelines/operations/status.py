@@ -1,4 +1,4 @@
-"""How an application stands: what is committed comes from the commit log, whether and how it runs from the control
+"""The status of an application: what is committed comes from the commit log, whether and how it runs from the control
 database."""
 
 from __future__ import annotations
