@@ -16,7 +16,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.sizes import size_text
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.cli.positions import committed_totals
+from weir.pipelines.operations.positions import committed_totals
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
     @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
     def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
-        from weir.pipelines.cli.verify import verify_application
+        from weir.pipelines.operations.verify import verify_application
         from weir.pipelines.spark.errors import TopologyChangedError
         from weir.state.changelog.verify import StateDifferenceError
 

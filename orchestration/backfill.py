@@ -23,10 +23,10 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.operations.errors import OperationError
 
 if TYPE_CHECKING:
-    from weir.pipelines.cli.drive_backfill import BackfillRow
+    from weir.pipelines.operations.backfills import BackfillRow
 
 
 class BackfillConfig(dg.Config):
@@ -140,11 +140,11 @@ def followed(
 
 def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> "list[BackfillRow]":
     """Those of the days that are there or were swapped in; none of an application that has never run here."""
-    from weir.pipelines.cli.drive_backfill import backfills
+    from weir.pipelines.operations.backfills import backfills
 
     try:
         return [row for row in backfills(settings, supervised.id) if row.days == str(days)]
-    except CommandError:
+    except OperationError:
         return []
 
 

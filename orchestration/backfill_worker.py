@@ -21,8 +21,8 @@ from weir.infra.settings import Settings
 from weir.orchestration.owner import owner_of
 from weir.orchestration.worker import logged
 from weir.pipelines.backfill.shadow import EVERYTHING, Days
-from weir.pipelines.cli.drive import stop_on_signals
-from weir.pipelines.cli.drive_backfill import BackfillInput, make_backfill, swap_in
+from weir.pipelines.operations.backfill import BackfillInput, make_backfill, swap_in
+from weir.pipelines.operations.signals import stop_on_signals
 
 
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
         """Compare the newest commit's offsets with the topics' ends."""
         from weir.infra.kafka.admin import KafkaAdmin
         from weir.infra.kafka.broker import broker_for
-        from weir.pipelines.cli.positions import committed_lag, committed_positions
+        from weir.pipelines.operations.positions import committed_lag, committed_positions
         from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()

@@ -87,7 +87,7 @@ def news(
     metadata of the ingest.
     """
     from weir.orchestration.committed import ingest_metadata, offsets_metadata, table_data_version, table_metadata
-    from weir.pipelines.cli.positions import committed_positions
+    from weir.pipelines.operations.positions import committed_positions
 
     found = f"commit {newest.state_id}, found in the commit log"
     positions = committed_positions(newest, supervised.topics)

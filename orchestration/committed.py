@@ -13,7 +13,7 @@ from typing import Any
 from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
 from weir.orchestration.last_hour import last_hour_markdown
-from weir.pipelines.cli.positions import committed_positions, committed_totals
+from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import count_rows
 

@@ -14,8 +14,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.sizes import size_text
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.cli.compact import compact_application
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.operations.errors import OperationError
 
 if TYPE_CHECKING:
     from weir.state.changelog.compaction import TableReport
@@ -48,6 +47,8 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
         description="Merge small files into large ones, and delete those that nothing names any more.",
     )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
+        from weir.pipelines.operations.compaction import compact_application
+
         settings, told = weir.settings(), ""
 
         def on_progress(done: int, total: int, table: str) -> None:
@@ -60,7 +61,7 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
             compacted = compact_application(
                 settings, supervised.id, store=config.store, is_dry_run=config.dry_run, on_progress=on_progress
             )
-        except CommandError as error:
+        except OperationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
         context.add_output_metadata(
             {

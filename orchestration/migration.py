@@ -1,12 +1,12 @@
 """``weir migrate`` as a job: positions and state from other systems, and positions back, each direction by its name.
 
 The first step is a dry run whose result is its metadata; the second carries the same out, and is skipped until the
-configuration says so. What is moved and how is ``weir.pipelines.cli.moving`` and ``migrate_out``.
+configuration says so. What is moved and how is ``weir.pipelines.operations.migration``.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -15,15 +15,10 @@ from weir.infra.control import LeaseHeldError
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.cli.migrate_out import Moved, move_to_checkpoints, move_to_group
-from weir.pipelines.cli.moving import (
-    move_from_checkpoints,
-    move_from_group,
-    move_from_kafka_streams,
-    move_from_spark,
-    place,
-)
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.operations.errors import OperationError
+
+if TYPE_CHECKING:
+    from weir.pipelines.operations.migration import Moved
 
 EMPTY_STORES = Field(
     default=False, description="The application's stores begin empty: results count only what is read from now on."
@@ -128,8 +123,17 @@ def migration_job(supervised: Supervised) -> dg.JobDefinition:
     return job
 
 
-def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> Moved:
+def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> "Moved":
     from weir.pipelines.migrate import MigrationError
+    from weir.pipelines.operations.migration import (
+        move_from_checkpoints,
+        move_from_group,
+        move_from_kafka_streams,
+        move_from_spark,
+        move_to_checkpoints,
+        move_to_group,
+        place,
+    )
 
     try:
         match move:
@@ -151,11 +155,11 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
                     return move_from_kafka_streams(
                         where, move.application_id, changelogs=move.changelogs, serdes=move.serdes, dry_run=dry_run
                     )
-    except (CommandError, MigrationError, LeaseHeldError) as error:
+    except (OperationError, MigrationError, LeaseHeldError) as error:
         raise dg.Failure(str(error), allow_retries=False) from None
 
 
-def _metadata(context: dg.OpExecutionContext, moved: Moved) -> dict[str, dg.MetadataValue]:
+def _metadata(context: dg.OpExecutionContext, moved: "Moved") -> dict[str, dg.MetadataValue]:
     context.log.info("%s: %s", moved.what, moved.outcome)
     lines = [*moved.changes, *(f"note: {note}" for note in moved.notes)]
     return {

@@ -30,7 +30,7 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
         from weir.infra.kafka.broker import EmbeddedBroker, broker_for
-        from weir.pipelines.cli.positions import committed_positions
+        from weir.pipelines.operations.positions import committed_positions
         from weir.state.commit.protocol import newest_commit
 
         settings = weir.settings()

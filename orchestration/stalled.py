@@ -20,8 +20,8 @@ from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
 from weir.orchestration.owner import run_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.cli.options import CommandError
-from weir.pipelines.cli.stacks import dump_stacks
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.stacks import dump_stacks
 
 LOOK_EVERY_S = 30
 DUMP_LIMIT_S = 0.1
@@ -54,7 +54,7 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
         if known.get("life") != name:
             try:
                 dump = f"```\n{dump_stacks(settings, life, DUMP_LIMIT_S)[:SHOWN_CHARACTERS]}\n```"
-            except CommandError as error:
+            except OperationError as error:
                 dump = str(error)
             return dg.SensorResult(
                 cursor=json.dumps({"life": name, "at_ms": now_ms}),

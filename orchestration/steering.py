@@ -15,8 +15,7 @@ from weir.infra.control.rows import RequestKind
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
-from weir.pipelines.cli.control import ask
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.operations.errors import OperationError
 
 FOLLOW_EVERY_S = 0.2
 TELL_EVERY_S = 5.0
@@ -100,8 +99,8 @@ def restore_job(supervised: Supervised) -> dg.JobDefinition:
 def _dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
-        from weir.pipelines.cli.inspect import newest_rows
-        from weir.pipelines.cli.render import as_dictionaries
+        from weir.pipelines.operations.rows import as_dictionaries
+        from weir.pipelines.operations.tables import newest_rows
         from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 
         with _one_sentence():
@@ -140,6 +139,8 @@ def _ask(
     reason: str,
     arguments: Mapping[str, str] | None = None,
 ) -> None:
+    from weir.pipelines.operations.control import ask
+
     with _one_sentence():
         answer = ask(settings, supervised.id, kind, arguments, by=f"dagster run {context.run_id}", reason=reason)
     context.log.info("%s: %s", supervised.id, answer)
@@ -175,7 +176,7 @@ def _one_sentence() -> Iterator[None]:
     """A command's refusal fails the run with its own words and no stack trace."""
     try:
         yield
-    except CommandError as error:
+    except OperationError as error:
         raise dg.Failure(str(error), allow_retries=False) from None
 
 

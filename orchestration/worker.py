@@ -22,8 +22,8 @@ from weir.infra.process import end_with
 from weir.infra.settings import Settings
 from weir.orchestration.committed import ingest_metadata, pace_metadata, table_data_version, table_metadata
 from weir.orchestration.owner import owner_of
-from weir.pipelines.cli.drive import drive
-from weir.pipelines.cli.registry import load_reference
+from weir.pipelines.operations.drive import drive
+from weir.pipelines.operations.registry import load_reference
 from weir.state.commit.protocol import newest_commit
 
 if TYPE_CHECKING:

@@ -129,9 +129,12 @@ def load_application(name: str) -> Application:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ApplicationLoadError(
-                f"there is no module {error.name!r}; run from the folder that holds it, or install its package"
-            ) from None
+            way_out = (
+                f"Weir's examples are imported as weir.{module_name} now: write weir.{name}"
+                if renamed_example(module_name)
+                else "run from the folder that holds it, or install its package"
+            )
+            raise ApplicationLoadError(f"there is no module {error.name!r}; {way_out}") from None
         raise ApplicationLoadError(
             f"module {module_name!r} imports {error.name!r}, which is not installed; install it in this environment"
         ) from error
@@ -150,6 +153,13 @@ def load_application(name: str) -> Application:
             f"{name} is a {type(application).__name__}, not an Application; name the object made by Application(...)"
         )
     return application
+
+
+def renamed_example(module_name: str) -> Path | None:
+    """The file of Weir's example that had this name before the import name became ``weir``; None if it is none."""
+    parts = module_name.split(".")
+    file = Path(__file__).resolve().parents[1].joinpath(*parts).with_suffix(".py")
+    return file if parts[:2] == ["pipelines", "examples"] and file.exists() else None
 
 
 def _near(error: Exception) -> str:

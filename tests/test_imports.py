@@ -1,4 +1,4 @@
-"""Who may import whom (docs/architecture.md): the test names the offending line."""
+"""Who may import whom, and where imports stand (docs/architecture.md); each test names the offending line."""
 
 import ast
 import re
@@ -6,16 +6,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestration", "pipelines", "state", "infra")
-EXEMPT_FROM_BARE_NAMES = ("test_imports.py",)
+EXEMPT_FROM_BARE_NAMES = ("test_imports.py", "test_registry.py", "test_wheel.py")
+"""These tests have projects with folders of the same names, or references as earlier versions stored them."""
 
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
-    # what a folder may not import, and the folders below it that may all the same
+    # what a folder may not import, and the folders below it that may
     (
         "state",
         (
@@ -32,10 +34,13 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     ("infra", ("weir.state", "weir.pipelines", "weir.orchestration", "dagster"), ()),
     ("pipelines", ("weir.orchestration", "dagster"), ()),
-    ("pipelines", ("weir.infra",), ("pipelines/spark", "pipelines/cli")),
+    ("pipelines", ("weir.infra",), ("pipelines/spark", "pipelines/cli", "pipelines/operations")),
     ("pipelines", ("pyspark",), ("pipelines/spark",)),
     ("infra", ("pyspark", "delta"), ("infra/spark",)),
     ("pipelines", ("weir.pipelines.cli",), ("pipelines/cli",)),
+    ("orchestration", ("weir.pipelines.cli",), ()),
+    ("pipelines", ("typer", "rich"), ("pipelines/cli",)),
+    ("pipelines", ("weir.pipelines.operations",), ("pipelines/cli", "pipelines/operations")),
     ("pipelines", ("weir.pipelines.examples",), ("pipelines/cli", "pipelines/examples")),
     ("pipelines", ("weir.pipelines.testing",), ("pipelines/testing",)),
     *((package, ("bench", "tests"), ("pipelines/cli",)) for package in PACKAGES),
@@ -61,6 +66,19 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("pipelines/topology", ("weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.spark"), ()),
 ]
 
+LATE_IMPORT_FOLDERS = ("pipelines/cli/", "orchestration/")
+"""May import inside functions what a command, an op or a sensor needs when it runs, but would make ``weir --help`` or
+the load of a Dagster code location slow."""
+LATE_IMPORTS = ("fastavro", "confluent_kafka.schema_registry", "weir.infra.prometheus")
+"""May be imported inside functions anywhere: packages of an optional extra, and a server that starts on request."""
+LATE_IMPORTS_TO_GO = (
+    "pipelines/dsl/grouped.py",
+    "pipelines/dsl/table.py",
+    "pipelines/reading.py",
+    "infra/spark/session.py",
+)
+CIRCLES_TO_GO = ("weir.pipelines.dsl.", "weir.pipelines.topology.", "weir.state.engine.")
+
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
@@ -68,7 +86,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import, wherever in the file it stands; ``from a import b`` gives ``a.b`` too."""
+    """Line and dotted name of every import, anywhere in the file; ``from a import b`` gives ``a.b`` too."""
     for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -102,6 +120,11 @@ def test_imports_follow_the_dependency_direction():
         ("pipelines/tasks/x.py", "import sqlalchemy.orm"),
         ("pipelines/dsl/x.py", "def f():\n    from weir.pipelines import tasks"),
         ("pipelines/spark/x.py", "import dagster"),
+        ("orchestration/x.py", "def f():\n    from weir.pipelines.cli.render import console"),
+        ("pipelines/operations/x.py", "from weir.pipelines.cli import render"),
+        ("pipelines/operations/x.py", "import typer"),
+        ("pipelines/operations/x.py", "from rich.console import Console"),
+        ("pipelines/spark/x.py", "from weir.pipelines.operations.drive import drive"),
     ],
 )
 def test_an_offending_line_is_named(tmp_path, path, code):
@@ -117,8 +140,84 @@ def test_an_exempt_folder_may_reach_into_infra(tmp_path):
     assert offences(tmp_path) == []
 
 
-def test_a_worker_starts_without_what_it_does_not_need():
-    """Directly or not: each costs a worker time and memory at its start."""
+def late_imports(root: Path) -> list[str]:
+    """Imports inside functions that no rule allows."""
+    return sorted(
+        {
+            f"{where}:{node.lineno} imports {name} inside a function"
+            for package in PACKAGES
+            for path in (root / package).rglob("*.py")
+            if not (where := path.relative_to(root).as_posix()).startswith(LATE_IMPORT_FOLDERS)
+            if where not in LATE_IMPORTS_TO_GO
+            for function in nodes(path)
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+            if name not in LATE_IMPORTS
+        }
+    )
+
+
+def test_imports_stand_at_the_top_of_their_file():
+    assert late_imports(ROOT) == []
+
+
+def test_an_import_inside_a_function_is_named(tmp_path):
+    code = "class A:\n    def f(self):\n        import fastavro\n        from weir.state import types"
+    for folder in ("state", "pipelines/cli"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "x.py").write_text(code)
+    assert late_imports(tmp_path) == ["state/x.py:4 imports weir.state inside a function"]
+
+
+def circle(root: Path) -> list[str]:
+    """Modules that import each other in a circle, the first one found; imports inside functions count, and so do those
+    for the type checker alone."""
+    paths = {
+        "weir." + ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in PACKAGES
+        for path in (root / package).rglob("*.py")
+    }
+    graph = {}
+    for module, path in paths.items():
+        imported = set()
+        for node in nodes(path):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported.update(name if name in paths else node.module for name in names)
+        skipped = CIRCLES_TO_GO if module.startswith(CIRCLES_TO_GO) else ()
+        graph[module] = {name for name in imported & paths.keys() if not name.startswith(skipped)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import weir.state.x",
+        "def f():\n    from weir.state import x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from weir.state.x import X",
+    ],
+)
+def test_a_circle_is_named(tmp_path, code):
+    (tmp_path / "state").mkdir()
+    for name, text in (("x", "from weir.state.y import Y"), ("y", "import weir.state.z"), ("z", code)):
+        (tmp_path / "state" / f"{name}.py").write_text(text)
+    assert sorted({*circle(tmp_path)}) == ["weir.state.x", "weir.state.y", "weir.state.z"]
+
+
+def test_a_worker_starts_without_packages_that_it_does_not_need():
+    """Whether imported directly or not, each costs a worker time and memory when it starts."""
     code = (
         "import sys, weir.pipelines.spark.worker\n"
         "print(*{'dagster', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'pandas', 'pyarrow'} & sys.modules.keys())"
@@ -127,14 +226,14 @@ def test_a_worker_starts_without_what_it_does_not_need():
     assert done.stdout.split() == []
 
 
-def test_settings_alone_read_the_environment():
+def test_only_the_settings_read_the_environment():
     found = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if any(isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") for node in nodes(path))
     }
-    # The others hand it on: to servers they start, and to PySpark, which takes some settings no other way.
+    # The others pass it on: to servers they start, and to PySpark, which takes some settings in no other way.
     assert found == {
         "infra/settings.py",
         "pipelines/cli/keeper.py",
@@ -143,8 +242,8 @@ def test_settings_alone_read_the_environment():
     }
 
 
-def test_the_four_folders_are_imported_by_way_of_weir_alone():
-    """A module that is loaded under a bare name too exists twice, and its classes are not equal to themselves."""
+def test_the_four_folders_are_imported_only_through_weir():
+    """A module that is also loaded under a bare name exists twice, and its classes differ from themselves."""
     bare = re.compile(rf"(\b(from|import) |-m |[\"'`])({'|'.join(PACKAGES)})((\.[a-z_]+)+|(?= import ))")
     sources = [
         *(ROOT / "weir").glob("*.py"),

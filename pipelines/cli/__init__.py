@@ -1,4 +1,4 @@
-"""The ``weir`` command line: each module holds the commands of one kind, ``app`` puts them together."""
+"""The ``weir`` command line: each module holds related commands, and ``app`` assembles them."""
 
 from weir.pipelines.cli.app import main
 

@@ -1,4 +1,4 @@
-"""Puts the ``weir`` commands together and decides how an error looks: one sentence, and the trace with --debug."""
+"""Assembles the ``weir`` commands and decides how an error looks: one sentence, with the stack trace under --debug."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _OWN_PACKAGES = ("weir", "bench")
 
 
 def _sentence(error: Exception) -> str:
-    """Errors of the project say what to do; any other gets its type and a way to more."""
+    """Weir's own errors say what to do; any other is shown with its type and how to see more."""
     text = " ".join(str(error).split())
     if type(error).__module__.partition(".")[0] in _OWN_PACKAGES and text:
         return text
-    return f"unexpected {type(error).__name__}: {text or 'no text'}; run it again with --debug for the stack trace"
+    return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the stack trace"
 
 
 class CommandGroup(TyperGroup):
-    """Turns whatever a command raises into one line on standard error and exit code 1."""
+    """Turns whatever a command raises into one sentence on standard error and exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,8 +59,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Event-time stream processing: run applications, look at their state and tables, steer them.",
+    rich_markup_mode="markdown",
+    help="Event-time stream processing: run applications, query their state and tables, and control them.",
     epilog="Start here: weir demo",
 )
 
@@ -90,9 +90,9 @@ for name, command, example in (
 
 kafka = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     epilog="Example: weir kafka start",
-    help="The embedded Kafka broker of the folder.",
+    help="Manage the folder's embedded Kafka broker.",
 )
 kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
 kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")(control.kafka_create)

@@ -1,5 +1,5 @@
-"""``weir backfill``: days of an application's outputs, or all of it with its stores, computed anew from history, and
-swapped in or discarded."""
+"""``weir backfill``: recomputes days of an application's outputs, or everything including its stores, from history, and
+swaps the result in or discards it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.migrate_out import ServersOption
 from weir.pipelines.cli.options import (
     AppArgument,
-    CommandError,
     DebugOption,
     DirOption,
     JsonOption,
+    ServersOption,
     SetOption,
     load_settings,
     parse_assignments,
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -30,36 +31,38 @@ if TYPE_CHECKING:
 ProgramArgument = Annotated[
     str,
     typer.Argument(
-        metavar="APP", help="The id of an application that ran in DIR, or MODULE:APP for another program of it."
+        metavar="APP", help="The id of an application that has run in DIR, or MODULE:APP to use another program for it."
     ),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `weir backfill list` shows it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list` shows it.")]
 
 
 def run(
     application: ProgramArgument,
     first: Annotated[
-        str | None, typer.Argument(metavar="FIRST", show_default=False, help="The first day, UTC, as 2013-01-08.")
+        str | None,
+        typer.Argument(metavar="FIRST", show_default=False, help="The first day, UTC, for example 2013-01-08."),
     ] = None,
     end: Annotated[
-        str | None, typer.Argument(metavar="END", show_default="the day after FIRST", help="The day after the last.")
+        str | None,
+        typer.Argument(metavar="END", show_default="the day after FIRST", help="The day after the last one."),
     ] = None,
     everything: Annotated[
         bool,
         typer.Option(
             "--everything",
-            help="In place of days the whole history, running totals and stores included; swapped in "
-            "while the application is at rest.",
+            help="Recompute the whole history instead of days, including running totals and stores; "
+            "swapped in while the application is stopped.",
         ),
     ] = False,
-    swap: Annotated[bool, typer.Option("--swap", help="Swap it in when it is complete.")] = False,
+    swap: Annotated[bool, typer.Option("--swap", help="Swap it in once it is complete.")] = False,
     margin_hours: Annotated[
         float | None,
         typer.Option(
             "--margin-hours",
             min=0,
-            show_default="the longest window and its grace",
-            help="Begin reading so long before the first day.",
+            show_default="the longest window plus its grace period",
+            help="How long before the first day to start reading.",
         ),
     ] = None,
     sources: Annotated[
@@ -67,35 +70,35 @@ def run(
         typer.Option(
             "--from",
             metavar="[TOPIC=]PATH",
-            help="Read a Delta table or Parquet files in the topic's place; once for each topic.",
+            help="Read a Delta table or Parquet files instead of the topic; repeat for each topic.",
         ),
     ] = None,
     time_column: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The time of a record in such a table or file.")
+        str, typer.Option(metavar="COLUMN", help="The column with a record's time in such a table or file.")
     ] = "_ts",
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Compute days of event time anew from the application's topics, or from tables and files, beside it and unseen.
+    """Recompute days of event time from the application's topics, or from tables and files; its outputs do not change.
 
-    With --everything it is the whole history, and its swap brings the stores too: so state goes on under another
-    topology.
+    With --everything it recomputes the whole history, and the swap replaces the stores too: this is how state
+    continues under another topology.
 
-    The program is the one that ran last, as it is now, unless MODULE:APP names another. Ctrl-C ends it and leaves
-    nothing.
+    The program is the one that ran last, in its current version, unless MODULE:APP names another. Ctrl-C stops the
+    backfill and removes its files.
     """
-    from weir.pipelines.cli.drive_backfill import BackfillInput, make_backfill
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.backfill import BackfillInput, make_backfill
 
     if everything and (first is not None or sources or margin_hours is not None):
-        raise CommandError(
-            "--everything reads the topics from their beginning; leave days, --from and --margin-hours "
-            "out, or leave out --everything"
+        raise OperationError(
+            "--everything reads the topics from the beginning; leave out the days, --from and --margin-hours, "
+            "or leave out --everything"
         )
     days = _days(first, end, everything=everything)
-    settings = _settings(directory, assignments, bootstrap_servers)
+    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
     reference = _reference(settings, application)
     source = BackfillInput(
         paths=_paths(reference, sources or []),
@@ -113,17 +116,17 @@ def run(
             console=TerminalWarnings(),
         )
     if made is None:
-        console.print(f"the backfill of {application} was stopped; nothing of it is left", markup=False)
+        console.print(f"the backfill of {application} was stopped; its files were removed", markup=False)
         raise typer.Exit(1)
     shadow, completion = made
     console.print(
-        f"backfill {shadow.id} of {shadow.application}, {days}: {completion.records_in:,} records in "
+        f"backfill {shadow.id} of {shadow.application}, {days}: {counted(completion.records_in, 'record')} in "
         f"{completion.seconds:.1f} s",
         markup=False,
         soft_wrap=True,
     )
     for table, reason in shadow.backfill.left_out.items():
-        console.print(f"{table} is left out: {reason}", markup=False, soft_wrap=True)
+        console.print(f"{table} is not included: {reason}", markup=False, soft_wrap=True)
     if swap:
         _swap_in(settings, application, shadow.id)
     else:
@@ -138,29 +141,23 @@ def swap(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Put a complete backfill in the place of what the outputs hold for its days, in one commit.
+    """Replace what the outputs hold for a backfill's days with the complete backfill, in one commit.
 
-    The application's driver does it if one runs, else this command. One of everything wants the application stopped;
-    it first reads what has come since it was made.
+    If the application is running, its driver does it, otherwise this command. A backfill of everything needs the
+    application stopped, and first reads what has arrived since it was made.
     """
-    _swap_in(_settings(directory, assignments, bootstrap_servers), application, backfill)
+    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    _swap_in(settings, application, backfill)
 
 
 def _reference(settings: Settings, application: str) -> str:
-    """``module:attribute`` of a program that is given so, or by the id of its application."""
-    from weir.pipelines.cli.registry import load_reference, registered_reference, require
+    """``module:attribute`` of a program that is given as such, or by the id of its application."""
+    from weir.pipelines.operations.registry import load_reference, registered_reference, require
 
     if ":" not in application:
         return registered_reference(settings, application)
     require(settings, load_reference(application).id)
     return application
-
-
-def _settings(directory: Path | None, assignments: list[str] | None, bootstrap_servers: str | None) -> Settings:
-    overrides = parse_assignments(assignments or [])
-    if bootstrap_servers is not None:
-        overrides["bootstrap_servers"] = bootstrap_servers
-    return load_settings(directory, overrides)
 
 
 def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
@@ -169,11 +166,11 @@ def _days(first: str | None, end: str | None, *, everything: bool) -> Days:
     if everything:
         return EVERYTHING
     if first is None:
-        raise CommandError("name the FIRST day, as 2013-01-08, or give --everything")
+        raise OperationError("name the FIRST day, for example 2013-01-08, or give --everything")
     first_day = _day("FIRST", first)
     days = Days(first=first_day, end=first_day + timedelta(days=1) if end is None else _day("END", end))
     if days.end <= days.first:
-        raise CommandError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
+        raise OperationError(f"END {days.end} is not after FIRST {days.first}; END is the day after the last one")
     return days
 
 
@@ -181,12 +178,12 @@ def _day(name: str, text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{name} is a day, as 2013-01-08, and {text!r} is none") from None
+        raise OperationError(f"{name}: {text!r} is not a day; write it like 2013-01-08") from None
 
 
 def _paths(reference: str, sources: list[str]) -> dict[str, str]:
-    """``PATH`` or ``TOPIC=PATH``, by topic; paths as absolute ones."""
-    from weir.pipelines.cli.registry import load_reference
+    """Absolute paths by topic, from ``PATH`` or ``TOPIC=PATH``."""
+    from weir.pipelines.operations.registry import load_reference
 
     topics, found = load_reference(reference).topology.topics(), {}
     for source in sources:
@@ -194,42 +191,49 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
         if not equals and len(topics) == 1:
             topic, path = topics[0], source
         if topic not in topics or not path:
-            raise CommandError(f"--from {source} names none of the topics {', '.join(topics)}; write TOPIC=PATH")
+            raise OperationError(
+                f"--from {source} does not name one of the topics {', '.join(topics)}; write TOPIC=PATH"
+            )
         found[topic] = str(Path(path).absolute())
     return found
 
 
 def _swap_in(settings: Settings, application: str, backfill: str) -> None:
-    from weir.pipelines.cli.drive_backfill import swap_in
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.backfill import swap_in
 
     with following(f"swap of {backfill}") as on_progress:
         done = swap_in(
-            settings, _reference(settings, application), backfill, on_progress=on_progress, console=TerminalWarnings()
+            settings,
+            _reference(settings, application),
+            backfill,
+            reason="command line",
+            on_progress=on_progress,
+            console=TerminalWarnings(),
         )
     console.print(f"{application}: {done}", markup=False, soft_wrap=True)
 
 
 def discard(
     application: AppArgument,
-    backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="One backfill.")] = None,
+    backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="The backfill's id.")] = None,
     abandoned: Annotated[
-        bool, typer.Option("--abandoned", help="All that broke off and have been still for a day.")
+        bool, typer.Option("--abandoned", help="All that broke off and have been idle for a day.")
     ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Remove a backfill that nobody wants to swap in. The outputs stay as they are."""
-    from weir.pipelines.cli.drive_backfill import discard as discard_one
-    from weir.pipelines.cli.drive_backfill import discard_abandoned
-    from weir.pipelines.cli.registry import require
+    """Remove a backfill that will not be swapped in. The outputs stay as they are."""
+    from weir.pipelines.operations.backfills import discard as discard_one
+    from weir.pipelines.operations.backfills import discard_abandoned
+    from weir.pipelines.operations.registry import require
 
     settings = load_settings(directory)
     if abandoned == (backfill is not None):
-        raise CommandError("name one backfill, or give --abandoned; `weir backfill list` shows all")
+        raise OperationError("name one backfill, or give --abandoned; `weir backfill list` shows all")
     if backfill is not None:
         discard_one(settings, application, backfill)
-        console.print(f"{application}: {backfill} is discarded", markup=False)
+        console.print(f"{application}: {backfill} discarded", markup=False)
         return
     gone = discard_abandoned(settings, require(settings, application))
     console.print(f"{application}: {', '.join(gone) or 'nothing'} discarded", markup=False, soft_wrap=True)
@@ -238,10 +242,10 @@ def discard(
 def show(
     application: AppArgument, as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
-    """Show an application's backfills: running, broken off, complete, and the newest that were swapped in."""
+    """List an application's backfills: running, broken off, complete, and the most recent that were swapped in."""
     import polars as pl
 
-    from weir.pipelines.cli.drive_backfill import backfills
+    from weir.pipelines.operations.backfills import backfills
 
     rows = list(backfills(load_settings(directory), application))
     if as_json:
@@ -271,9 +275,9 @@ def show(
 
 backfill = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     epilog="Example: weir backfill run flights 2013-01-08 2013-01-15 --swap",
-    help="Compute days of an application's outputs, or all of it, anew from history, and swap that in.",
+    help="Recompute days of an application's outputs, or everything, from history, and swap the result in.",
 )
 for name, command, example in (
     ("run", run, "flights 2013-01-08 2013-01-15 --swap, or weir backfill run flights --everything"),

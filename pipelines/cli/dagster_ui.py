@@ -1,4 +1,4 @@
-"""Serves the Dagster UI of a folder until Ctrl-C; Dagster itself runs as a process of its own, never imported."""
+"""Serves a folder's Dagster UI until Ctrl-C; Dagster runs as a separate process and is never imported here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from weir.infra.settings import Settings
 from weir.pipelines.cli.keeper import start_kept
-from weir.pipelines.cli.options import CommandError
 from weir.pipelines.cli.render import console, notices
+from weir.pipelines.operations.errors import OperationError
 
 DEFAULT_PORT = 3000
 START_LIMIT_S = 120.0
@@ -22,7 +22,7 @@ _DAGSTER_YAML = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
 
 
 def free_port(preferred: int = DEFAULT_PORT) -> int:
-    """``preferred`` when nothing listens there, else one that the system picks."""
+    """``preferred`` if nothing listens there, otherwise one that the system picks."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -31,11 +31,11 @@ def free_port(preferred: int = DEFAULT_PORT) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise CommandError("no free port on this machine for the Dagster UI; leave it out with --no-ui")
+    raise OperationError("this machine has no free port for the Dagster UI; run without it by --no-ui")
 
 
 def prepare_home(home: Path) -> None:
-    """Make the folder for Dagster's own records; an existing ``dagster.yaml`` stays as it is."""
+    """Create the folder for Dagster's own records; an existing ``dagster.yaml`` stays as it is."""
     home.mkdir(parents=True, exist_ok=True)
     instance = home / "dagster.yaml"
     if not instance.exists():
@@ -50,11 +50,11 @@ def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise CommandError(f"the Dagster UI did not come up; {log} says why, and --no-ui leaves it out")
+    raise OperationError(f"the Dagster UI did not start; {log} says why, and --no-ui runs without it")
 
 
 def serve(settings: Settings) -> None:
-    """Start the UI on port 3000, or a free one, and block until Ctrl-C or SIGTERM; leaves no process behind."""
+    """Start the UI on port 3000, or another free one, and block until Ctrl-C or SIGTERM; leaves no process behind."""
     prepare_home(settings.dagster_home)
     url = f"http://127.0.0.1:{(port := free_port())}"
     log = settings.logs / "dagster.log"
@@ -76,7 +76,7 @@ def serve(settings: Settings) -> None:
 
     def interrupt(*_: object) -> None:
         for number in earlier:
-            signal.signal(number, signal.SIG_IGN)  # once is enough: ending takes its seconds
+            signal.signal(number, signal.SIG_IGN)  # one is enough: stopping takes seconds
         raise KeyboardInterrupt
 
     earlier = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -84,11 +84,11 @@ def serve(settings: Settings) -> None:
     try:
         with notices.status("starting the Dagster UI"):
             _wait_until_up(server, url, log)
-        console.print(f"\nDagster UI: [bold]{url}[/bold]  (Ctrl-C ends it; its log is {log})", soft_wrap=True)
+        console.print(f"\nDagster UI: [bold]{url}[/bold]  (stop it with Ctrl-C; its log is {log})", soft_wrap=True)
         code = server.wait()
-        raise CommandError(f"the Dagster UI ended by itself with code {code}; {log} says why")
+        raise OperationError(f"the Dagster UI exited with code {code}; {log} says why")
     except KeyboardInterrupt:
-        notices.print("ending the Dagster UI")
+        notices.print("stopping the Dagster UI")
     finally:
         assert server.stdin is not None
         server.stdin.close()

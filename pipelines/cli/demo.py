@@ -1,4 +1,4 @@
-"""``weir demo``: a year of real departures from New York through the flights application, on real parts."""
+"""``weir demo``: runs the flights application over a year of real departures from New York."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.pipelines.cli.options import DebugOption, DirOption, load_settings
-from weir.pipelines.cli.render import console, notices, print_table, without_bookkeeping
+from weir.pipelines.cli.render import console, notices, print_table
+from weir.pipelines.operations.rows import without_bookkeeping
 
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
@@ -21,22 +22,24 @@ if TYPE_CHECKING:
 REFERENCE = "weir.pipelines.examples.flights:app"
 WORST_HOURS = 8
 MIN_DEPARTURES = 10
-"""An hour with fewer departures says little about a mean."""
+"""The mean delay of an hour with fewer departures says little."""
 
 
 def demo(
-    no_ui: Annotated[bool, typer.Option("--no-ui", help="End after the results; no Dagster UI.")] = False,
+    no_ui: Annotated[
+        bool, typer.Option("--no-ui", help="Exit after printing the results, without starting the Dagster UI.")
+    ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Load 336,776 real flights into Kafka, run the flights application over them and show what came out.
+    """Load 336,776 real flights into Kafka, run the flights application over them, and show the results.
 
-    Killed at any moment and started again on the same folder it goes on where it was.
+    If it is killed, start it again in the same folder: it continues where it was.
     """
     from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.drive import drive
     from weir.pipelines.cli.progress import TerminalWarnings, counting, following
     from weir.pipelines.examples.load_flights import load
+    from weir.pipelines.operations.drive import drive
 
     settings = load_settings(directory)
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
@@ -49,10 +52,15 @@ def demo(
             )
         with following("running flights") as on_progress:
             summary = drive(
-                REFERENCE, settings, until_caught_up=True, on_progress=on_progress, console=TerminalWarnings()
+                REFERENCE,
+                settings,
+                until_caught_up=True,
+                owner="weir run",
+                on_progress=on_progress,
+                console=TerminalWarnings(),
             )
         if summary.reason != "caught_up":
-            console.print("Stopped and committed; `weir demo` goes on from here.")
+            console.print("Stopped and committed; `weir demo` continues from here.")
             return
         print_results(settings, loaded, summary)
         if not no_ui:
@@ -62,7 +70,7 @@ def demo(
 
 
 def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) -> None:
-    """The two output tables in short, what was counted, where all of it lies and what to try next."""
+    """A summary of the two output tables, counts, where everything is stored, and what to try next."""
     import polars as pl
 
     from weir.state.commit.tables import read_table
@@ -70,7 +78,7 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
     folder = settings.warehouse / summary.application
     if not loaded.loaded and not summary.records_in:
         console.print(
-            "\nNothing to do: every flight is in the topic and has been processed. The results stand:", soft_wrap=True
+            "\nNothing to do: every flight is in the topic and has been processed. The results so far:", soft_wrap=True
         )
     carriers = without_bookkeeping(read_table(folder / "carrier_totals")).sort("flights", descending=True)
     hours = without_bookkeeping(read_table(folder / "late_departures"))
@@ -90,8 +98,8 @@ def print_results(settings: Settings, loaded: LoadSummary, summary: RunSummary) 
     total = carriers.select(pl.col("flights", "late", "cancelled").sum()).row(0, named=True)
     console.print(
         f"\n{total['flights']:,} flights, {total['late']:,} late, {total['cancelled']:,} cancelled; "
-        f"{summary.totals.get('open_windows', 0):,} windows are still open, "
-        f"{summary.totals.get('late_records', 0):,} records came after their window had closed and were dropped.",
+        f"{summary.totals.get('open_windows', 0):,} windows are still open, and "
+        f"{summary.totals.get('late_records', 0):,} records arrived after their window had closed and were dropped.",
         soft_wrap=True,
     )
     if loaded.loaded or summary.records_in:

@@ -1,8 +1,8 @@
-"""Keeps a server and all that it starts from outliving the command that asked for it (``python -m`` this, Linux).
+"""Keeps a server, and everything it starts, from outliving the command that asked for it (run by ``python -m``; Linux).
 
-The keeper's standard input is a pipe that the command holds open. When the pipe closes, be it by the command's end
-or by a kill -9, the keeper interrupts the server, gives it time, and then ends every process below it. As a
-sub-reaper it also finds those whose own parent has gone.
+The keeper's standard input is a pipe that the command holds open. When the pipe closes, because the command ended or
+was killed, the keeper interrupts the server, gives it time, and then ends every process below it. As a sub-reaper it
+also finds processes whose own parent has ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 SERVER_GRACE_S = 15.0
 """How long the server may take after SIGINT."""
 CHILDREN_GRACE_S = 20.0
-"""How long what it left behind may take after SIGTERM; a driver commits and ends in under 10 s."""
+"""How long the processes it left behind may take after SIGTERM; a driver commits and ends in under 10 s."""
 _LOOK_EVERY_S = 0.2
 
 
 def start_kept(command: Sequence[str], *, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start ``command`` under a keeper, its output appended to ``log``.
 
-    Closing the returned process's ``stdin`` ends the server; its ``wait`` returns when nothing of it is left.
+    Closing the returned process's ``stdin`` ends the server; its ``wait`` returns once every process has ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -54,13 +54,13 @@ class _Process:
 
 
 def _descendants() -> list[_Process]:
-    """The living processes below this one, parents before their children."""
+    """The running processes below this one, parents before their children."""
     by_parent: dict[int, list[_Process]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
-            continue  # ended while we looked
+            continue  # it has just ended
         if state != "Z":
             process = _Process(pid=int(stat.parent.name), parent=int(parent), session=int(session))
             by_parent.setdefault(process.parent, []).append(process)
@@ -77,10 +77,10 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _end_descendants() -> None:
-    """Ask what is left to end, and kill what does not.
+    """Ask the remaining processes to end, and kill those that do not.
 
     A process in a session of its own (Spark's Java, a broker) is left to the one that started it: a driver needs
-    its Java process for its last commit. Once that one has gone, it becomes a child of the keeper and is asked too.
+    its Java process for its last commit. Once its parent has ended, it becomes a child of the keeper and is asked too.
     """
     asked: set[int] = set()
     deadline = time.monotonic() + CHILDREN_GRACE_S
@@ -96,7 +96,7 @@ def _end_descendants() -> None:
 def main(command: Sequence[str]) -> int:
     """Run ``command`` until it ends or standard input closes; returns its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # only the pipe decides, so that nothing is left half ended
+        signal.signal(number, signal.SIG_IGN)  # only the pipe decides, so that the shutdown always completes
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     end_with_keeper = end_with_parent(signal.SIGINT)

@@ -1,7 +1,5 @@
-"""``weir migrate``: positions and state of other systems into an application's first commit, and positions back out.
-
-What the commands do is ``moving`` and ``migrate_out`` beside this.
-"""
+"""``weir migrate``: moves positions and state from other systems into an application's first commit, and positions back
+out."""
 
 from __future__ import annotations
 
@@ -10,34 +8,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.pipelines.cli.migrate_out import (
-    DryRunOption,
-    FolderArgument,
+from weir.pipelines.cli.options import (
+    AppArgument,
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
     ServersOption,
-    migration_settings,
-    print_moved,
-    to_checkpoints,
-    to_group,
+    load_settings,
+    parse_assignments,
 )
-from weir.pipelines.cli.moving import (
-    move_from_checkpoints,
-    move_from_group,
-    move_from_kafka_streams,
-    move_from_spark,
-    place,
-)
-from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, parse_assignments
-from weir.pipelines.cli.render import print_json
+from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from weir.pipelines.cli.migrate_out import Moved
+    from weir.pipelines.operations.migration import Moved
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show exactly what would change; change nothing.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 EmptyStoresOption = Annotated[
     bool,
     typer.Option(
-        "--empty-stores", help="The application's stores begin empty: results count only what is read from now on."
+        "--empty-stores", help="Let the application's stores start empty: results count only records read from now on."
     ),
 ]
+
+
+def _print_moved(moved: Moved) -> None:
+    """One line per change, then a summary."""
+    for line in (*moved.changes, *(f"note: {note}" for note in moved.notes)):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(": ".join(filter(None, (moved.what, moved.source, moved.outcome))), markup=False, soft_wrap=True)
 
 
 def _show(moved: Moved, as_json: bool) -> None:
@@ -52,7 +52,7 @@ def _show(moved: Moved, as_json: bool) -> None:
             }
         )
     else:
-        print_moved(moved)
+        _print_moved(moved)
 
 
 def from_group(
@@ -65,11 +65,13 @@ def from_group(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Begin where a consumer group has got to. Stop its consumers first.
+    """Start from a consumer group's committed offsets. Stop its consumers first.
 
     The application must not have committed anything yet.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_group, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_group(where, group, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -86,11 +88,13 @@ def from_checkpoints(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Begin where Kafka Streams' `.checkpoint` and `.position` files have source topics.
+    """Start from the source topics' offsets in Kafka Streams' `.checkpoint` and `.position` files.
 
-    Changelog topics in them are left out: state comes over with `weir migrate from-kafka-streams`.
+    Changelog topics in them are ignored: to move state as well, use `weir migrate from-kafka-streams`.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_checkpoints, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_checkpoints(where, paths, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -104,11 +108,13 @@ def from_spark(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Begin where the newest committed batch of a Spark Structured Streaming query ends.
+    """Start from the end of the last committed batch of a Spark Structured Streaming query.
 
     FOLDER is the query's checkpointLocation. Stop the query first.
     """
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    from weir.pipelines.operations.migration import move_from_spark, place
+
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_spark(where, folder, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -120,7 +126,7 @@ def from_kafka_streams(
         typer.Option(
             "--changelog",
             metavar="STORE=TOPIC",
-            help="A changelog that is not called APPLICATION_ID-STORE-changelog; may be given more than once.",
+            help="A changelog topic with a name other than APPLICATION_ID-STORE-changelog; can be repeated.",
         ),
     ] = None,
     serdes: Annotated[
@@ -128,7 +134,7 @@ def from_kafka_streams(
         typer.Option(
             "--serdes",
             metavar="STORE=MODULE:NAME",
-            help="A weir.StoreSerdes that reads a store's changelog, where the program does not suggest the right one.",
+            help="The weir.StoreSerdes of a store's changelog, if the one derived from the program does not fit.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -137,21 +143,54 @@ def from_kafka_streams(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Take a stopped Kafka Streams application over: its changelog topics as state, its offsets as positions.
+    """Migrate a stopped Kafka Streams application: its changelog topics become state, its offsets positions.
 
-    Stop it cleanly first. MODULE:APP has the same topology, with the same store names.
+    Stop it cleanly first. MODULE:APP must have the same topology and store names.
     """
+    from weir.pipelines.operations.migration import move_from_kafka_streams, place
+
     topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
     named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
-    with place(migration_settings(directory, bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
         _show(move_from_kafka_streams(where, application_id, changelogs=topics, serdes=named, dry_run=dry_run), as_json)
+
+
+def to_group(
+    application: AppArgument,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's id.")],
+    dry_run: DryRunOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Commit the application's positions for a consumer group that has no offsets of its topics yet.
+
+    `weir run --set mirror_offsets_to_group=GROUP` does so at every commit.
+    """
+    from weir.pipelines.operations.migration import move_to_group
+
+    settings = load_settings(directory, bootstrap_servers=bootstrap_servers)
+    _print_moved(move_to_group(settings, application, group, dry_run=dry_run))
+
+
+def to_checkpoints(
+    application: AppArgument,
+    folder: FolderArgument,
+    dry_run: DryRunOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Write the positions as Kafka Streams' `.checkpoint` files: FOLDER/0_1/.checkpoint for task 0_1."""
+    from weir.pipelines.operations.migration import move_to_checkpoints
+
+    _print_moved(move_to_checkpoints(load_settings(directory), application, folder, dry_run=dry_run))
 
 
 migrate = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     epilog="Example: weir migrate from-group my_jobs.shop:app old-consumers --dry-run",
-    help="Take positions and state over from other systems, and give positions back.",
+    help="Take positions and state from other systems, and hand positions back.",
 )
 for name, command, example in (
     ("from-group", from_group, "my_jobs.shop:app old-consumers --dry-run"),

@@ -1,4 +1,4 @@
-"""What the commands share: their common options, the settings they lead to, and the error for a wrong request."""
+"""What the commands share: their common options, and the settings these lead to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.operations.errors import OperationError
+
 if TYPE_CHECKING:
     from weir.infra.settings import Settings
 
 DEBUG = "weir.debug"
-
-
-class CommandError(Exception):
-    """What was asked cannot be done; the text is one sentence that ends with the way out."""
 
 
 def _remember_debug(context: typer.Context, value: bool) -> bool:
@@ -25,23 +23,35 @@ def _remember_debug(context: typer.Context, value: bool) -> bool:
 
 DirOption = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves."),
+    typer.Option(
+        "--dir", metavar="DIR", show_default=".weir", help="The folder that holds everything a run leaves behind."
+    ),
 ]
 DebugOption = Annotated[
-    bool, typer.Option("--debug", callback=_remember_debug, help="On an error show the stack trace too.")
+    bool, typer.Option("--debug", callback=_remember_debug, help="Show the stack trace of an error too.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, as slots=4 or kafka.security.protocol=SASL_SSL; may be given more than once.",
+        help="A setting, for example slots=4 or kafka.sasl.username=me; can be repeated.",
     ),
 ]
-AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that ran in DIR.")]
+AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The id of an application that has run in DIR.")]
 ReferenceArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, as my_jobs.clicks:app.")
+    str, typer.Argument(metavar="MODULE:APP", help="Where the Application object is, for example my_jobs.clicks:app.")
+]
+
+
+ServersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,...",
+        help="Your own Kafka; by default, the folder's embedded broker.",
+    ),
 ]
 
 
@@ -49,19 +59,22 @@ def parse_assignments(assignments: Sequence[str], *, option: str = "--set", exam
     """``["a=1", "b.c=x=y"]`` as ``{"a": "1", "b.c": "x=y"}``.
 
     Raises:
-        CommandError: An item has no ``=`` or no name before it.
+        OperationError: An item has no ``=`` or no name before it.
     """
     parsed: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise CommandError(f"{option} wants KEY=VALUE, as {option} {example}, and got {assignment!r}")
+            raise OperationError(f"{option} takes KEY=VALUE, for example {option} {example}, but got {assignment!r}")
         parsed[key.strip()] = value
     return parsed
 
 
-def load_settings(directory: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a folder; flags win over ``WEIR_*`` variables, those over ``weir.toml``."""
+def load_settings(
+    directory: Path | None, overrides: Mapping[str, str] | None = None, *, bootstrap_servers: str | None = None
+) -> Settings:
+    """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``."""
     from weir.infra.settings import Settings
 
-    return Settings.load(directory, overrides=dict(overrides or {}))
+    servers = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
+    return Settings.load(directory, overrides={**(overrides or {}), **servers})

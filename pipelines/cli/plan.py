@@ -1,100 +1,66 @@
-"""``weir plan``: what a program would do with the state that its application has committed, before it runs."""
+"""``weir plan``: shows what a program would do with its application's committed state before you run it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, ReferenceArgument, load_settings
+from weir.pipelines.cli.options import (
+    DebugOption,
+    DirOption,
+    JsonOption,
+    ReferenceArgument,
+    ServersOption,
+    load_settings,
+)
 from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from weir.infra.settings import Settings
-    from weir.pipelines.application import Application
     from weir.pipelines.topology.changes import TopologyChange
 
 REFUSED = 3
-"""The exit code when ``weir run`` would refuse to start without a flag, or at all."""
-
-
-def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:
-    """Partitions of each source topic.
-
-    Raises:
-        UnknownTopicError: One does not exist.
-    """
-    from weir.infra.kafka.admin import KafkaAdmin
-
-    admin = KafkaAdmin(bootstrap_servers, settings.kafka)
-    return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
-
-
-def obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
-    """What no flag accepts, a sentence each."""
-    from weir.pipelines.spark.errors import PendingRowsError
-    from weir.pipelines.tasks.tables import application_tables
-    from weir.state.commit.tables import require_fit
-    from weir.state.errors import TableSchemaError
-
-    found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
-    for spec in application_tables(application.topology):
-        try:
-            require_fit(settings.warehouse / application.id, spec)
-        except TableSchemaError as error:
-            found.append(str(error))
-    return found
+"""The exit code when ``weir run`` would refuse to start, at all or without a flag."""
 
 
 def plan(
     reference: ReferenceArgument,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
-    ] = None,
+    bootstrap_servers: ServersOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
-    Shows which stores go on, and with which other grace, retention or foreign key, which would begin empty or be given
-    up, outputs that come or go, and partition counts that changed. Ends with code 0 when `weir run` would start with
-    all its state, and with 3 when it would refuse.
+    Shows which stores keep their state, and which of those get another grace period, retention or foreign key; which
+    stores would start empty or be abandoned; outputs and topics added or removed; and partition counts that changed.
+    The exit code is 0 if `weir run` would start with all its state, and 3 if it would refuse.
     """
-    from weir.infra.kafka.broker import broker_for
-    from weir.pipelines.cli.registry import load_reference
-    from weir.pipelines.topology.changes import compare
-    from weir.state.commit.protocol import newest_commit
+    from weir.pipelines.operations.plan import plan_of
 
-    settings = load_settings(directory, None if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers})
-    application = load_reference(reference)
-    committed = newest_commit(settings.warehouse, application.id)
-    if committed is None:
+    planned = plan_of(load_settings(directory, bootstrap_servers=bootstrap_servers), reference)
+    if planned.change is None or planned.committed_epoch is None:
         if as_json:
-            print_json({"application": application.id, "committed_epoch": None, "refused": False})
+            print_json({"application": planned.application, "committed_epoch": None, "refused": False})
         else:
-            console.print(f"{application.id} has committed nothing: run starts from the beginning", markup=False)
+            console.print(
+                f"{planned.application} has committed nothing yet: `weir run` starts from the beginning", markup=False
+            )
         return
-    with broker_for(settings) as servers:
-        counts = application.topology.partition_counts(source_counts(settings, application, servers))
-    change = compare(committed, application.topology, counts)
-    blocked = obstacles(settings, application, change)
-    is_refused = bool(blocked) or change.loses_state
     if as_json:
         print_json(
             {
-                "application": application.id,
-                "committed_epoch": committed.epoch,
-                "refused": is_refused,
-                "obstacles": blocked,
-                **_plain(change),
+                "application": planned.application,
+                "committed_epoch": planned.committed_epoch,
+                "refused": planned.is_refused,
+                "obstacles": planned.obstacles,
+                **_plain(planned.change),
             }
         )
     else:
-        _print(application.id, committed.epoch, change, blocked)
-    if is_refused:
+        _print(planned.application, planned.committed_epoch, planned.change, planned.obstacles)
+    if planned.is_refused:
         raise typer.Exit(REFUSED)
 
 
@@ -104,24 +70,24 @@ def _plain(change: TopologyChange) -> dict[str, Any]:
 
 def _print(application: str, epoch: int, change: TopologyChange, blocked: list[str]) -> None:
     lines = [
-        *(f"store {name}: goes on with its state" for name in change.kept),
+        *(f"store {name}: keeps its state" for name in change.kept),
         *(
-            f"store {each.store}: {each.setting} was {each.before or 'not set'} and is {each.now or 'not set'}, "
-            "for what is read from now on"
+            f"store {each.store}: {each.setting} was {each.before or 'not set'} and is now {each.now or 'not set'}, "
+            "for records read from now on"
             for each in change.settings
         ),
-        *(f"store {name}: new, begins empty" for name in change.added),
+        *(f"store {name}: new, starts empty" for name in change.added),
         *(
-            f"store {name}: REBUILT, begins empty: results count only what is read from now on"
+            f"store {name}: REBUILT, starts empty: results count only records read from now on"
             for name in change.rebuilt
         ),
-        *(f"store {name}: ORPHANED, its state is given up" for name in change.orphaned),
+        *(f"store {name}: ORPHANED, its state is abandoned" for name in change.orphaned),
         *(f"output {name}: new" for name in change.outputs_added),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
-        *(f"topic {name}: new, read from the start that the application names" for name in change.topics_added),
-        *(f"topic {name}: no longer read; its positions are given up" for name in change.topics_removed),
+        *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
+        *(f"topic {name}: no longer read; its positions are dropped" for name in change.topics_removed),
         *(
-            f"sub-topology {name}: {before} tasks committed, {now} now: keys live elsewhere"
+            f"sub-topology {name}: {before} tasks committed, {now} now: keys move to other tasks"
             for name, (before, now) in change.partitions.items()
         ),
     ]
@@ -130,7 +96,7 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     for sentence in blocked:
-        console.print(f"run refuses: {sentence}", markup=False, soft_wrap=True)
+        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)
     if change.loses_state:
         computed = (
             "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
@@ -138,10 +104,10 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
             else ""
         )
         console.print(
-            f"run refuses, since state would be lost: run the old program, {computed}give the new one "
-            "another id to read everything anew, or accept the loss with --accept-state-loss",
+            f"run would refuse, because state would be lost: run the old program, {computed}give the new one "
+            "another id so that it reads everything from the beginning, or accept the loss with --accept-state-loss",
             markup=False,
             soft_wrap=True,
         )
     elif not blocked:
-        console.print("run starts with all the state there is", markup=False, soft_wrap=True)
+        console.print("run would start with all its state", markup=False, soft_wrap=True)

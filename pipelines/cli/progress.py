@@ -20,7 +20,7 @@ LINE_EVERY_S = 5.0
 
 
 class TerminalWarnings(logging.Handler):
-    """Prints warnings above a live bar without tearing it, one line each; stack traces are for the log file."""
+    """Prints warnings above a live progress bar, one line each; their stack traces are in the log file."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -31,7 +31,7 @@ class TerminalWarnings(logging.Handler):
 
 @contextmanager
 def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yields ``show(done, total, text)``; call it as often as there is news."""
+    """Yields ``show(done, total, text)``, to be called whenever something changes."""
     if notices.is_terminal:
         bar = ProgressBar(
             TextColumn("[bold]{task.description}"),
@@ -59,7 +59,7 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def following(title: str) -> Iterator[Callable[[Progress], None]]:
-    """A run's ``on_progress``: records done, records known to be waiting, and the pace."""
+    """A run's ``on_progress``: records processed, records known to be waiting, and throughput."""
     with counting(title) as show:
 
         def on_progress(progress: Progress) -> None:

@@ -1,4 +1,5 @@
-"""``weir query``: keys, ranges and windows of a store, read from local state while the application runs or after."""
+"""``weir query``: reads keys, ranges and windows of a store from local state, whether the application is running or
+not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ import typer
 
 from weir.pipelines.cli.options import (
     AppArgument,
-    CommandError,
     DebugOption,
     DirOption,
     JsonOption,
@@ -21,8 +21,10 @@ from weir.pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from weir.pipelines.cli.render import as_dictionaries, console, print_json, print_table, without_bookkeeping
+from weir.pipelines.cli.render import console, print_json, print_table
 from weir.pipelines.errors import QueryError
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
 from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 if TYPE_CHECKING:
@@ -46,32 +48,34 @@ def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
         if dtype == pl.Date:
             return date.fromisoformat(text)
     except (KeyError, ValueError, TypeError):
-        raise CommandError(f"KEY: {text!r} is not a value for the key column {column} ({dtype}); correct it") from None
+        raise OperationError(f"KEY: {text!r} is not a value of the key column {column} ({dtype}); correct it") from None
     return str(text).encode() if dtype == pl.Binary else str(text)
 
 
 def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
     """``text`` as one value per key column.
 
-    One column takes the text itself; several take a JSON object, or the values in order with ``-`` between them
-    (the last takes what is left), as ``UA-EWR``.
+    For one column it is the text itself; for several, a JSON object, or the values in order with ``-`` between them
+    (the last gets the rest), such as ``UA-EWR``.
 
     Raises:
-        CommandError: Too few values, unknown columns, or a value that its column cannot have.
+        OperationError: Too few values, unknown columns, or a value that its column cannot have.
     """
     columns = list(schema)
     if len(columns) > 1 and text.startswith("{"):
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise CommandError(f"KEY: {text!r} is not JSON: {error}") from None
+            raise OperationError(f"KEY: {text!r} is not JSON: {error}") from None
         if set(values) != set(columns):
-            raise CommandError(f"KEY: the key columns are {', '.join(columns)}, and got {', '.join(values) or 'none'}")
+            raise OperationError(
+                f"KEY: the key columns are {', '.join(columns)}, but got {', '.join(values) or 'none'}"
+            )
     else:
         parts = text.split("-", len(columns) - 1)
         if len(parts) != len(columns):
-            raise CommandError(
-                f"KEY: the key columns are {', '.join(columns)}; give a value for each with - between "
+            raise OperationError(
+                f"KEY: the key columns are {', '.join(columns)}; give one value for each with - between "
                 f"them, or a JSON object, instead of {text!r}"
             )
         values = dict(zip(columns, parts, strict=True))
@@ -88,35 +92,37 @@ def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
-    """A time as ISO 8601, UTC where it names no zone."""
+    """A time in ISO 8601, in UTC if it names no zone."""
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{option}: {text!r} is not a time; write it as 2013-01-01T10:00:00Z") from None
+        raise OperationError(f"{option}: {text!r} is not a time; write it like 2013-01-01T10:00:00Z") from None
     return _utc(moment)
 
 
 def _utc(moment: datetime) -> datetime:
-    """With the zone UTC where it names none."""
+    """In UTC if it names no zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _position(text: str | None) -> Positions:
-    """``topic-partition=offset``, several with commas between them."""
+    """``topic-partition=offset``, comma-separated."""
     position: Positions = {}
     for part in text.split(",") if text else ():
         found = re.fullmatch(r"(.+)-(\d+)=(\d+)", part.strip())
         if found is None:
-            raise CommandError(f"--at-least: {part!r} is no position; write topic-partition=offset, as flights-0=100")
+            raise OperationError(
+                f"--at-least: {part!r} is not a position; write topic-partition=offset, for example flights-0=100"
+            )
         position.setdefault(found[1], {})[int(found[2])] = int(found[3])
     return position
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the command line asks of a store, as text."""
+    """What the command line asks a store, as text."""
 
     key: str | None = None
     lower: str | None = None
@@ -127,10 +133,10 @@ class Question:
     as_of: str | None = None
 
     def ask(self, reader: StateReader, store: str, query: Query) -> Answer:
-        """Ask in the way that fits the kind of store.
+        """Ask in the way that fits the store's kind.
 
         Raises:
-            CommandError: The key, a time, or what is asked for does not fit the store.
+            OperationError: The key, a time, or what is asked for does not fit the store.
             QueryError, TaskCorruptedError: As ``StateReader`` raises.
         """
         spec = reader.spec(store)
@@ -146,7 +152,7 @@ class Question:
             if spec.kind is StoreKind.WINDOW:
                 return reader.windows(store, key, since, until, query=query)
             if key is None:
-                raise CommandError(f"{store} is a session store; give a KEY")
+                raise OperationError(f"{store} is a session store; give a KEY")
             return reader.sessions(store, key, since, until, query=query)
         if key is not None:
             return reader.get(store, key, as_of=_moment(self.as_of, "--as-of"), query=query)
@@ -158,38 +164,43 @@ class Question:
         for option in options:
             if getattr(self, option) is not None:
                 name = {"lower": "from", "upper": "to"}.get(option, option.replace("_", "-"))
-                raise CommandError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
+                raise OperationError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
 
 
 def query(
     application: AppArgument,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows it.")],
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="The key, as UA-EWR, or a JSON object; all rows without one.")
+        str | None,
+        typer.Argument(metavar="[KEY]", help="The key, for example UA-EWR, or a JSON object; all rows if left out."),
     ] = None,
     lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
     upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="What the first key column begins with.")] = None,
-    from_time: Annotated[str | None, typer.Option(help="The earliest start of a window, or end of a session.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="What the first key column starts with.")] = None,
+    from_time: Annotated[
+        str | None, typer.Option(help="The earliest start of a window, or the earliest end of a session.")
+    ] = None,
     to_time: Annotated[str | None, typer.Option(help="The latest start of a window or session.")] = None,
-    as_of: Annotated[str | None, typer.Option(help="A time in a versioned store's history.")] = None,
+    as_of: Annotated[str | None, typer.Option(help="A time in the history of a versioned store.")] = None,
     isolation: Annotated[
         IsolationLevel | None,
-        typer.Option(help="read_uncommitted sees the newest epoch too; the application's own by default."),
+        typer.Option(help="read_uncommitted sees the newest epoch too; by default, the application's own."),
     ] = None,
     at_least: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until this much input is in the answer."),
+        typer.Option(metavar="TOPIC-PARTITION=OFFSET,...", help="Wait until the answer includes this much input."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for --at-least.")] = 10.0,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Only say who holds the store, or the key.")] = False,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Only list the tasks that hold the store, or the key.")
+    ] = False,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Look up keys in a store's local state: one, a range or a prefix; the windows or sessions of a key."""
-    from weir.pipelines.cli.registry import registered_application
+    """Query a store's local state: a key, a range or a prefix, or the windows or sessions of a key."""
+    from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.state_reader import Query, StateReader
 
     settings = load_settings(directory, parse_assignments(assignments or []))
@@ -215,12 +226,12 @@ def query(
             reader, store, Query(isolation=isolation, at_least=_position(at_least), timeout=timedelta(seconds=timeout))
         )
     except QueryError as error:
-        raise CommandError(str(error)) from None
+        raise OperationError(str(error)) from None
     shown = without_bookkeeping(answer.rows)
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
-        hint = "; a window leaves the store when it closes, its result is in the output (weir show)"
+        hint = "; a window leaves the store when it closes, and its result is in the output (`weir show`)"
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
         console.print(
             f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True

@@ -1,7 +1,9 @@
-"""``weir run`` and ``weir bench``: the commands that make the machine work."""
+"""``weir run`` and ``weir bench``."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +13,14 @@ from weir.pipelines.cli.options import (
     DirOption,
     JsonOption,
     ReferenceArgument,
+    ServersOption,
     SetOption,
     load_settings,
     parse_assignments,
 )
 from weir.pipelines.cli.render import console
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -24,46 +29,46 @@ if TYPE_CHECKING:
 def summary_line(summary: RunSummary) -> str:
     """One sentence about a finished run."""
     if not summary.generation:
-        return f"{summary.application} was stopped before Kafka had answered; nothing was read"
+        return f"{summary.application} was stopped before Kafka answered; nothing was read"
     ended = "has caught up" if summary.reason == "caught_up" else "has stopped"
     return (
-        f"{summary.application} {ended}: {summary.records_in:,} records in {summary.seconds:.1f} s, "
-        f"{summary.commits} commits, generation {summary.generation}, epoch {summary.epoch}; "
-        f"{summary.totals.get('open_windows', 0):,} windows open, "
-        f"since the start {summary.totals.get('late_records', 0):,} records late, counted once a window and step"
+        f"{summary.application} {ended}: {counted(summary.records_in, 'record')} in {summary.seconds:.1f} s, "
+        f"{counted(summary.commits, 'commit')}, generation {summary.generation}, epoch {summary.epoch}; "
+        f"{counted(summary.totals.get('open_windows', 0), 'open window')}, since the start "
+        f"{counted(summary.totals.get('late_records', 0), 'late record')} (counted once per window)"
     )
 
 
 def run(
     reference: ReferenceArgument,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End once everything that was in the topics has been processed.")
+        bool,
+        typer.Option(
+            "--until-caught-up", help="Exit once everything that was in the topics at the start has been processed."
+        ),
     ] = False,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Your own Kafka; the folder's embedded broker when left out."),
-    ] = None,
+    bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
             "--metrics-port",
             metavar="PORT",
-            help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics while it "
-            "runs; --set metrics_host=0.0.0.0 for everybody.",
+            help="Serve metrics to Prometheus at 127.0.0.1:PORT/metrics during the run; "
+            "--set metrics_host=0.0.0.0 serves every host.",
         ),
     ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Start even if another driver holds the application; that one is fenced and stops."
+            "--take-over", help="Start even if another driver holds the application; the other is fenced and stops."
         ),
     ] = False,
     accept_state_loss: Annotated[
         bool,
         typer.Option(
             "--accept-state-loss",
-            help="Start although another topology or partition count leaves stores empty; `weir plan` shows which.",
+            help="Start even if a new topology or partition count leaves stores empty; `weir plan` shows which.",
         ),
     ] = False,
     directory: DirOption = None,
@@ -71,18 +76,16 @@ def run(
 ) -> None:
     """Run an application until it has caught up, or until Ctrl-C.
 
-    Ctrl-C (or SIGTERM, or `weir stop`) finishes the epoch, commits and ends. Started again it goes on from there;
-    after a kill -9 as well.
+    On Ctrl-C (or SIGTERM, or `weir stop`) it finishes the epoch, commits and exits. The next run continues from there,
+    even after a kill -9.
     """
-    from weir.pipelines.cli.drive import drive
     from weir.pipelines.cli.progress import TerminalWarnings, following
+    from weir.pipelines.operations.drive import drive
 
     overrides = parse_assignments(assignments or [])
-    if bootstrap_servers is not None:
-        overrides["bootstrap_servers"] = bootstrap_servers
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)
-    settings = load_settings(directory, overrides)
+    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
     with following(reference) as on_progress:
         summary = drive(
             reference,
@@ -90,6 +93,7 @@ def run(
             until_caught_up=until_caught_up,
             take_over=take_over,
             accept_state_loss=accept_state_loss,
+            owner="weir run",
             on_progress=on_progress,
             console=TerminalWarnings(),
         )
@@ -97,13 +101,19 @@ def run(
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One run of each on 2 million events.")] = False,
-    job: Annotated[list[str] | None, typer.Option(help="This job alone; may be given again.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 2 million events.")] = False,
+    job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Measure Weir beside Kafka Streams on the same broker and events."""
+    """Measure Weir and Kafka Streams side by side, on the same broker and events; in a clone of the repository only."""
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / "bench" / "__main__.py").exists():
+        raise OperationError(
+            "the benchmarks are not part of the installed package; clone Weir's repository and run `make bench` there"
+        )
+    sys.path.insert(0, str(clone))
     import bench as benchmark
 
     benchmark.main(quick=quick, as_json=as_json, jobs=job or (), dir=load_settings(directory).dir)

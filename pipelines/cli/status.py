@@ -1,66 +1,21 @@
-"""``weir status``: how every application of the folder stands.
+"""``weir status``: shows the state of every application in the folder.
 
 What is committed comes from the commit log, whether and how it runs from the control database.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
 from weir.pipelines.cli.render import console, print_json, print_table
 
-if TYPE_CHECKING:
-    from weir.infra.control import ControlDatabase
-    from weir.infra.settings import Settings
-
-
-def _time(at_ms: int | None) -> datetime | None:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
-    """One application as plain values; counts are of the newest commit, ``tasks``, ``metrics`` and pace of the last
-    report."""
-    from weir.pipelines.cli.positions import committed_positions, committed_totals
-    from weir.state.commit.protocol import newest_commit
-
-    newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
-    totals = committed_totals(newest)
-    metric = life.metric if life else None
-    return {
-        "application": application,
-        "state": life.state if life else "unknown",
-        "is_running": bool(life and life.is_running),
-        "generation": newest.generation if newest else None,
-        "committed_epoch": newest.epoch if newest else None,
-        "committed_at": _time(newest.at_ms) if newest else None,
-        "records_in": totals.get("records_in", 0),
-        "late_records": totals.get("late_records", 0),
-        "open_windows": totals.get("open_windows", 0),
-        "positions": committed_positions(newest),
-        "lag": metric.lag if metric else None,
-        "records_per_s": metric.records_per_s if metric and life and life.is_running else None,
-        "commit_ms": metric.commit_ms if metric else None,
-        "commit_ms_avg": metric.commit_ms_avg if metric else None,
-        "commit_ms_max": metric.commit_ms_max if metric else None,
-        "commits_per_s": metric.commits_per_s if metric else None,
-        "host": life.host if life else None,
-        "pid": life.pid if life else None,
-        "started_at": _time(life.started_at_ms) if life else None,
-        "ended_at": _time(life.ended_at_ms) if life else None,
-        "error": life.error if life else None,
-        "tasks": [asdict(task) for task in life.tasks] if life else [],
-        "metrics": list(life.readings) if life else [],
-    }
-
 
 def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Print how the folder's applications stand: state, commits, lag, open windows, late drops, tasks."""
+    """Show every application in the folder: state, commits, lag, open windows, late records, tasks."""
     from weir.infra.control import ControlDatabase
-    from weir.pipelines.cli.registry import applications
+    from weir.pipelines.operations.registry import applications
+    from weir.pipelines.operations.status import application_status
 
     settings = load_settings(directory)
     database = ControlDatabase(settings.control_database_url)
@@ -93,13 +48,13 @@ def _print_application(entry: dict[str, Any]) -> None:
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late, once a window and step: {entry['late_records']:,}",
+        f"late (counted once per window): {entry['late_records']:,}",
         soft_wrap=True,
     )
     if entry["is_running"] and entry["commits_per_s"]:
         console.print(
-            f"  commits: {entry['commits_per_s']:.1f} a second, {entry['commit_ms_avg']:.0f} ms on average, "
-            f"{entry['commit_ms_max']:.0f} ms at most",
+            f"  commits: {entry['commits_per_s']:.1f} per second, {entry['commit_ms_avg']:.0f} ms on average, "
+            f"at most {entry['commit_ms_max']:.0f} ms",
             soft_wrap=True,
         )
     if entry["tasks"]:

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.waiting import wait_for
 from weir.infra.control import ControlDatabase
-from weir.pipelines.cli.drive_backfill import backfills
+from weir.pipelines.operations.backfills import backfills
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows
 

@@ -19,8 +19,8 @@ from tests.waiting import wait_for
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.outputs import day_outputs
 from weir.pipelines.cli.app import app as weir
-from weir.pipelines.cli.registry import register
-from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.operations.registry import register
+from weir.pipelines.operations.verify import verify_application
 from weir.pipelines.spark.runner import run
 from weir.state.changelog.as_of import state_as_of
 from weir.state.commit.log import newest_commit
@@ -147,7 +147,7 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_com
     )
     assert_same(outputs(settings), before)
     for row in left.values():
-        assert "is discarded" in weir_backfill(settings, "discard", "sensors", row["id"])
+        assert "discarded" in weir_backfill(settings, "discard", "sensors", row["id"])
     assert listed(settings) == []
     assert not list((settings.warehouse / "sensors" / "_backfills").iterdir())
 
@@ -157,7 +157,7 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     before, cut = outputs(settings), newest_commit(settings.warehouse, "sensors").epoch
     out, errors = started(settings, "--swap").communicate(timeout=LIMIT_S)
     assert "swapped in by the commit of epoch" in out, errors
-    assert "totals is left out: it is a running table" in out
+    assert "totals is not included: it is a running table" in out
     assert_same(outputs(settings), before)
     epochs = read_rows(settings.warehouse / "sensors" / "raised")["_epoch"]
     assert (epochs == cut).sum() > 50
@@ -174,7 +174,7 @@ def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beg
     assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
-    assert "sensors runs, and stores are swapped while it is at rest; `weir stop sensors`" in refused.stderr
+    assert "sensors is running, and stores are swapped while it is stopped; run `weir stop sensors`" in refused.stderr
     produce_more(220, None)
     wait_for(lambda: records_in(settings) == len(readings()), "it has read on")
     end()

@@ -33,7 +33,7 @@ from weir.infra.kafka.admin import KafkaAdmin, UnknownTopicError
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app as weir
-from weir.pipelines.cli.registry import register
+from weir.pipelines.operations.registry import register
 from weir.pipelines.spark.runner import RunSummary, run
 from weir.state.commit.log import newest_commit
 from weir.state.commit.tables import read_table

@@ -126,6 +126,7 @@ def test_a_project_with_folders_of_our_names_runs_from_the_wheel(run, project, b
     assert producer.flush(10) == 0
 
     assert run("weir", "--version").stdout.startswith("weir ")
+    assert "clone Weir's repository" in " ".join(run("weir", "bench").stderr.split())
     assert name in run("weir", "describe", "pipelines.shop:app").stdout
     tested = run("python", "driver.py")
     assert tested.stdout.strip() == "[{'country': 'NL', 'orders': 1, 'total': 5}]", tested.stderr

@@ -18,7 +18,7 @@ from dagster._time import get_current_datetime
 from deltalake import DeltaTable
 
 from tests.orchestration.flights import FLIGHTS
-from tests.pipelines.cli.test_verify import Shop
+from tests.pipelines.operations.test_verify import Shop
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.control import TaskStatusRow, this_host
@@ -29,7 +29,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.steering import restore_job
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
-from weir.pipelines.cli import verify
+from weir.pipelines.operations import verify
 from weir.state.commit.files import write_file
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.databases import Databases

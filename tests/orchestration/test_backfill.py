@@ -19,7 +19,7 @@ from weir.orchestration.application import weir_assets
 from weir.orchestration.definitions import defs
 from weir.orchestration.examples import weather_defs
 from weir.orchestration.resources import WeirResource, driver_pipes
-from weir.pipelines.cli.drive_backfill import backfills, discard
+from weir.pipelines.operations.backfills import backfills, discard
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows
 

@@ -11,7 +11,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.checks import lag_check
 from weir.orchestration.examples import flights_defs
 from weir.orchestration.resources import WeirResource, driver_pipes
-from weir.pipelines.cli.positions import committed_positions
+from weir.pipelines.operations.positions import committed_positions
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 

@@ -63,8 +63,8 @@ def test_a_groups_offsets_come_in_and_the_positions_go_out_to_a_group_and_to_fil
     with pytest.raises(pytest.fail.Exception, match="accept that with --empty-stores"):
         moved("from_group", dry_run=True, group=group)
     [shown] = moved("from_group", dry_run=True, group=group, empty_stores=True)
-    assert f"- topic {moved.topic}, partition 0: begins at offset 5\n" in shown["changes"]
-    assert "- note: store n begins empty" in shown["changes"]
+    assert f"- topic {moved.topic}, partition 0: starts at offset 5\n" in shown["changes"]
+    assert "- note: store n starts empty" in shown["changes"]
     assert positions(moved) is None
     shown, done = moved("from_group", dry_run=False, group=group, empty_stores=True)
     assert (shown["outcome"], done["outcome"]) == (
@@ -89,12 +89,12 @@ def test_files_of_kafka_streams_a_spark_checkpoint_and_a_whole_application_come_
     (tmp_path / "0_0").mkdir()
     (tmp_path / "0_0" / ".checkpoint").write_text(f"0\n1\n{moved.topic} 0 11\n")
     [shown] = moved("from_checkpoints", dry_run=True, paths=[str(tmp_path / "0_0")], empty_stores=True)
-    assert "partition 0: begins at offset 12" in shown["changes"]
+    assert "partition 0: starts at offset 12" in shown["changes"]
     for folder, text in (("offsets", f'v1\n{{}}\n{{"{moved.topic}": {{"0": 3, "1": 4}}}}'), ("commits", "v1\n{}")):
         (tmp_path / "query" / folder).mkdir(parents=True)
         (tmp_path / "query" / folder / "7").write_text(text)
     [shown] = moved("from_spark", dry_run=True, folder=str(tmp_path / "query"), empty_stores=True)
-    assert "partition 1: begins at offset 4" in shown["changes"]
+    assert "partition 1: starts at offset 4" in shown["changes"]
     id = f"ks-{moved.topic[-8:]}"
     kafka_admin.create_topic(f"{id}-n-changelog", PARTITIONS)
     producer = Producer({"bootstrap.servers": broker})
@@ -103,8 +103,8 @@ def test_files_of_kafka_streams_a_spark_checkpoint_and_a_whole_application_come_
     kafka_admin.set_group_offsets(id, {(moved.topic, 0): 15, (moved.topic, 1): 20})
     assert positions(moved) is None
     shown, done = moved("from_kafka_streams", dry_run=False, application_id=id)
-    assert "- store n, task 0_0: 1 rows" in shown["changes"]
+    assert "- store n, task 0_0: 1 row" in shown["changes"]
     assert done["outcome"] == "committed as the application's epoch 1"
     assert positions(moved) == {0: 15, 1: 20}
     [again] = moved("from_kafka_streams", dry_run=True, application_id=id)
-    assert again["outcome"] == "is in place already; nothing was changed"
+    assert again["outcome"] == "is already in place; nothing was changed"

@@ -231,7 +231,7 @@ def test_a_driver_whose_tasks_wait_for_a_quiet_topic_is_left_to_wait(
 
 HANGS = """
 import pathlib, sys, threading
-from weir.pipelines.cli.log_files import stacks_on_signal
+from weir.pipelines.operations.log_files import stacks_on_signal
 def waits_for_a_job():
     print(flush=True)
     threading.Event().wait()

@@ -31,8 +31,8 @@ from weir.pipelines.backfill.outputs import DayOutput, day_outputs
 from weir.pipelines.backfill.ranges import cut_of, kafka_ranges
 from weir.pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
 from weir.pipelines.cli.app import app as weir
-from weir.pipelines.cli.compact import compact_application
-from weir.pipelines.cli.registry import register
+from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.registry import register
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.types import BlobRef, StateId
@@ -187,7 +187,7 @@ def test_the_list_tells_running_broken_off_and_complete_ones_apart(settings, top
     lease = database.acquire_lease(shadow.lease_name, owner="a test", pid=os.getpid(), host=this_host(), ttl_s=60)
     assert states(settings) == ["running"]
     refused = command(settings, "discard", "clicking", shadow.id)
-    assert "is running; end it with Ctrl-C" in refused.stderr
+    assert "is running; stop it with Ctrl-C" in refused.stderr
     database.release(lease)
     shadow.complete(Completion(records_in=5, seconds=0.1))
     assert states(settings) == ["complete"]

@@ -3,16 +3,19 @@
 import contextlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from weir.pipelines.cli import run
 from weir.pipelines.cli.app import app
 
 COMMANDS = [
     ("demo",),
+    ("setup",),
     ("run",),
     ("plan",),
     ("describe",),
@@ -51,7 +54,7 @@ STEERING = ("commit", "pause", "resume", "stop")
 
 @pytest.fixture
 def weir(tmp_path, monkeypatch):
-    """Runs ``weir`` in an empty folder; ``--dir`` is left to the default, ``.weir`` there."""
+    """Runs ``weir`` in an empty folder, with the default ``--dir``."""
     monkeypatch.chdir(tmp_path)
     for name in ("WEIR_DIR", "WEIR_BOOTSTRAP_SERVERS"):
         monkeypatch.delenv(name, raising=False)
@@ -60,16 +63,16 @@ def weir(tmp_path, monkeypatch):
 
 
 def flat(text: str) -> str:
-    """Help and error text without the frame and the line breaks."""
+    """Help and error text without frames and line breaks."""
     return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
 
 
-def test_every_command_of_the_tree_is_in_the_list():
+def test_every_command_is_in_the_list():
     names = set(get_command(app).commands)
     assert names == {path[0] for path in COMMANDS}
 
 
-def test_every_command_stands_in_the_readme():
+def test_every_command_is_in_the_readme():
     block = README.read_text().partition("## Operating it\n```\n")[2].partition("```")[0]
     lines = re.findall(r"weir ([a-z|]+)(?: ([a-z|]+))?", block)
     shown = {
@@ -86,12 +89,12 @@ def test_help_has_an_example_and_the_folder(weir, path):
     result = weir(*path, "--help")
     assert result.exit_code == 0
     assert f"Example: weir {' '.join(path)}" in flat(result.stdout)
-    assert "--dir" in result.stdout
+    assert ("--dir" in result.stdout) == (path != ("setup",))
     assert "--debug" in result.stdout
 
 
 @pytest.mark.parametrize("command", [*STEERING, "logs", "reset", "compact", "stacks"])
-def test_an_empty_folder_says_how_to_begin(weir, command):
+def test_an_empty_folder_says_how_to_start(weir, command):
     result = weir(command, "flights")
     assert result.exit_code == 1
     assert "nothing has run in" in flat(result.stderr)
@@ -99,7 +102,7 @@ def test_an_empty_folder_says_how_to_begin(weir, command):
     assert "Traceback" not in result.stderr
 
 
-def test_debug_adds_the_trace(weir):
+def test_debug_adds_the_stack_trace(weir):
     result = weir("show", "flights", "carrier_totals", "--debug")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
@@ -120,7 +123,7 @@ def test_a_setting_without_a_value_is_refused(weir):
         ["migrate", "from-group", "shop:app", "g"],
     ],
 )
-def test_no_brokers_at_all_are_refused(weir, command):
+def test_an_empty_list_of_brokers_is_refused(weir, command):
     result = weir(*command, "--bootstrap-servers", "")
     assert "'bootstrap_servers' in a flag cannot be ''" in " ".join(result.stderr.split())
 
@@ -162,13 +165,28 @@ def test_a_wrong_command_is_a_usage_error(weir):
     assert weir("strat").exit_code == 2
 
 
+def test_bench_from_an_installed_package_says_that_it_needs_a_clone(weir, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "__file__", str(tmp_path / "site-packages/weir/pipelines/cli/run.py"))
+    result = weir("bench", "--quick")
+    assert result.exit_code == 1
+    for fact in ("not part of the installed package", "clone", "`make bench`"):
+        assert fact in flat(result.stderr)
+
+
+def test_bench_in_a_clone_runs_the_benchmarks_from_any_folder(weir, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(README.parent))])
+    result = weir("bench", "--job", "no such job")
+    assert result.exit_code == 1
+    assert "there is no job no such job; the jobs are" in flat(result.stderr)
+
+
 @pytest.mark.broker
-def test_a_topic_is_created_in_the_embedded_broker_once(weir, broker, topic, monkeypatch):
+def test_a_topic_is_created_once_in_the_embedded_broker(weir, broker, topic, monkeypatch):
     monkeypatch.setattr("weir.infra.kafka.broker.EmbeddedBroker.used", lambda embedded: contextlib.nullcontext(broker))
     name = topic(3)
-    assert f"topic '{name}' is there already, with 3 partitions at {broker}" in weir("kafka", "create", name).output
+    assert f"topic '{name}' already exists, with 3 partitions at {broker}" in weir("kafka", "create", name).output
     created = weir("kafka", "create", f"{name}-new", "--partitions", "2")
-    assert f"topic '{name}-new' is created, with 2 partitions at {broker}" in created.output
+    assert f"topic '{name}-new' created, with 2 partitions at {broker}" in created.output
     refused = weir("kafka", "create", "no topic")
     assert refused.exit_code == 1
     assert "(topic 'no topic'): Topic name is invalid" in refused.output

@@ -1,4 +1,4 @@
-"""``weir compact``: what it says it would do, what it does, and what it leaves while the application runs."""
+"""``weir compact``: what a dry run shows, what a run does, and what it leaves alone while the application runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_dry_run_shows_what_a_run_then_does(place):
     assert sorted(table.select("k", "n").rows()) == [("a", 6), ("b", 6)]
 
 
-def test_the_summary_has_a_line_a_table(place):
+def test_the_summary_has_one_line_per_table(place):
     result = compact(place, "--store", "totals")
     assert result.exit_code == 0
     line = next(line for line in result.stdout.splitlines() if line.startswith("_changelog/totals"))
@@ -63,11 +63,11 @@ def test_the_summary_has_a_line_a_table(place):
     assert "sales: compacted" in result.stderr
 
 
-def test_while_the_application_runs_its_open_segment_stays(place):
+def test_the_open_segment_of_a_running_application_stays(place):
     database = ControlDatabase(place.control_database_url)
     database.acquire_lease("sales", owner="test", pid=1, host="elsewhere", ttl_s=600)
     assert files_and_rows(place)["_changelog/totals"] == (6, 6, 12, 12)
-    assert "it runs, so the newest epochs of its changelogs stay" in " ".join(compact(place).stderr.split())
+    assert "running, so the newest epochs of its changelogs stay" in " ".join(compact(place).stderr.split())
 
 
 def test_an_unknown_store_names_the_known_ones(place):

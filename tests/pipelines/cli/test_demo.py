@@ -1,4 +1,4 @@
-"""``weir demo`` as a newcomer may treat it: killed while it loads, interrupted, killed while it runs, asked again."""
+"""``weir demo`` as a newcomer may treat it: killed while loading, interrupted, killed while running, started again."""
 
 import json
 import os
@@ -24,11 +24,11 @@ WEIR = [sys.executable, "-c", "from weir.pipelines.cli import main; main()"]
 CSV_TOTALS = {"flights": 336_776, "late": 70_774, "cancelled": 8_255}
 WAIT_LIMIT_S = 240.0
 IN_SMALL_EPOCHS = {"WEIR_MAX_EPOCH_RECORDS": "2000"}
-"""A year of flights takes three seconds otherwise, too short to be met in the middle."""
+"""Otherwise a year of flights takes three seconds, too short to interrupt in the middle."""
 
 
 class Folder:
-    """A folder of its own and the commands run in it."""
+    """A folder, and the commands that run in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Folder:
         )
 
     def demo_that_has_committed(self) -> subprocess.Popen[str]:
-        """One in the middle of its run, once it has committed something of its own."""
+        """A demo in the middle of its run that has committed something itself."""
         before, running = self.committed_records(), self.demo(**IN_SMALL_EPOCHS)
         wait_for(lambda: self.committed_records() > before or running.poll() is not None, "it commits", WAIT_LIMIT_S)
         assert running.poll() is None, "the demo ended before it could be stopped: " + running.communicate()[0]
@@ -76,8 +76,8 @@ class Folder:
         ]
 
 
-def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_tables(tmp_path):
-    """Killed while it loads, interrupted in the middle of its run, killed there, finished, and asked once more."""
+def test_a_demo_that_is_killed_and_interrupted_continues_and_ends_with_the_same_tables(tmp_path):
+    """Killed while loading, interrupted in the middle of a run, killed there, finished, and started again."""
     folder = Folder(tmp_path)
     segments = tmp_path / ".weir" / "kafka"
 
@@ -99,7 +99,7 @@ def test_a_demo_that_is_killed_and_interrupted_goes_on_and_ends_with_the_same_ta
     output, _ = interrupted.communicate(timeout=WAIT_LIMIT_S)
     assert interrupted.returncode == 0, output
     assert time.monotonic() - asked < 10
-    assert "goes on from here" in output
+    assert "`weir demo` continues from here" in output
     [status] = folder.json("status")["applications"]
     assert (status["state"], status["error"]) == ("stopped", None)
     assert 0 < status["records_in"] < CSV_TOTALS["flights"]

@@ -37,7 +37,7 @@ def wait_for_count(text: str, done: bool) -> list[int]:
 
 @pytest.fixture
 def nap() -> str:
-    """A duration that no other process sleeps for, so that this test's processes can be told by it."""
+    """A duration that no other process sleeps for: it identifies this test's processes."""
     return f"{1_000_000 + os.getpid()}.{time.monotonic_ns() % 1_000_000:06d}"
 
 
@@ -52,7 +52,7 @@ def test_closing_the_pipe_ends_the_server_and_what_it_left_running(tmp_path, nap
 
 
 @pytest.mark.slow
-def test_kill_minus_nine_of_the_command_ends_the_server_too(tmp_path, nap):
+def test_killing_the_command_ends_the_server_too(tmp_path, nap):
     command = (
         f"import sys, time; from pathlib import Path; from weir.pipelines.cli.keeper import start_kept; "
         f"kept = start_kept([sys.executable, '-c', {SERVER.format(nap=nap)!r}], "
@@ -66,6 +66,6 @@ def test_kill_minus_nine_of_the_command_ends_the_server_too(tmp_path, nap):
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_by_itself_gives_its_exit_code(tmp_path):
+def test_the_exit_code_of_a_server_that_ends_by_itself_is_returned(tmp_path):
     kept = start_kept([sys.executable, "-c", "raise SystemExit(7)"], log=tmp_path / "log", environment={})
     assert kept.wait(15) == 7

@@ -25,7 +25,7 @@ SINKS = {"stateless": 'stream.to_delta("copies")', "counted": 'stream.group_by_k
 
 @pytest.fixture
 def moved(broker, topic, tmp_path, monkeypatch):
-    """``moved(command, *arguments)`` runs ``weir migrate`` over programs that read a topic of 2 times 20 records."""
+    """``moved(command, *arguments)`` runs ``weir migrate`` for programs that read a topic of twice 20 records."""
     name, producer = topic(partitions=2), Producer({"bootstrap.servers": broker})
     for number in range(40):
         producer.produce(name, key=b"k", value=number.to_bytes(8, "big"), partition=number % 2)
@@ -54,16 +54,16 @@ def positions(moved):
     )
 
 
-def test_a_groups_offsets_become_positions_and_positions_a_groups_offsets(moved, kafka_admin):
+def test_group_offsets_become_positions_and_positions_become_group_offsets(moved, kafka_admin):
     group = f"old-{moved.topic}"
     kafka_admin.set_group_offsets(group, {(moved.topic, 0): 5, (moved.topic, 1): 20})
     shown = moved("from-group", group, "--dry-run")
     assert (shown.exit_code, positions(moved)) == (0, None), shown.output
-    assert f"topic {moved.topic}, partition 0: begins at offset 5" in shown.stdout
+    assert f"topic {moved.topic}, partition 0: starts at offset 5" in shown.stdout
     assert moved("from-group", group).exit_code == 0
     assert positions(moved) == {0: 5, 1: 20}
     again = moved("from-group", group)
-    assert (again.exit_code, "in place already" in again.stdout) == (0, True), again.output
+    assert (again.exit_code, "already in place" in again.stdout) == (0, True), again.output
     kafka_admin.set_group_offsets(group, {(moved.topic, 0): 6})
     refused = moved("from-group", group)
     assert (refused.exit_code, "has commits already" in " ".join(refused.stderr.split())) == (1, True)
@@ -86,11 +86,11 @@ def test_a_group_without_the_topic_and_a_program_with_state_are_refused_with_the
     stateful = moved("from-group", group, program="counted")
     assert (stateful.exit_code, "--empty-stores" in stateful.stderr) == (1, True)
     accepted = moved("from-group", group, "--empty-stores", program="counted")
-    assert "note: store n begins empty" in accepted.stdout
-    assert f"topic {moved.topic}, partition 1: has no offset, begins at the earliest" in accepted.stdout
+    assert "note: store n starts empty" in accepted.stdout
+    assert f"topic {moved.topic}, partition 1: has no offset, starts at the earliest" in accepted.stdout
 
 
-def test_checkpoint_files_become_positions_and_positions_checkpoint_files(moved, tmp_path):
+def test_checkpoint_files_become_positions_and_positions_become_checkpoint_files(moved, tmp_path):
     state = tmp_path / "kafka-streams" / "0_0"
     state.mkdir(parents=True)
     (state / ".checkpoint").write_text(f"0\n2\nshop-n-changelog 0 99\n{moved.topic} 0 11\n")
@@ -98,7 +98,7 @@ def test_checkpoint_files_become_positions_and_positions_checkpoint_files(moved,
     assert (broken.exit_code, positions(moved)) == (1, None)
     done = moved("from-checkpoints", tmp_path / "kafka-streams")
     assert done.exit_code == 0, done.output
-    assert "note: topic shop-n-changelog is not read by the application and is left out" in done.stdout
+    assert "note: topic shop-n-changelog is not read by the application" in done.stdout
     assert positions(moved) == {0: 12, 1: None}
     out = tmp_path / "out"
     assert "--dry-run" in moved("to-checkpoints", out, "--dry-run").stdout
@@ -118,12 +118,12 @@ def test_a_spark_checkpoint_becomes_positions(moved, tmp_path):
     (tmp_path / "query" / "offsets" / "8").write_text("v1\n{}\n-")
     done = moved("from-spark", tmp_path / "query", "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["notes"][0].startswith("a batch behind 7 was begun")
+    assert json.loads(done.stdout)["notes"][0].startswith("a batch after 7 was started but not committed")
     assert positions(moved) == {0: 3, 1: 4}
 
 
-def test_a_kafka_streams_application_is_taken_over_with_serdes_of_its_own(moved, broker, kafka_admin, tmp_path):
-    """Its group and changelog topic are made by hand; ``tests/integration`` takes a real one over."""
+def test_a_kafka_streams_application_is_migrated_with_its_own_serdes(moved, broker, kafka_admin, tmp_path):
+    """Its group and changelog topic are made by hand; ``tests/integration`` migrates a real one."""
     id = f"ks-{moved.topic[-8:]}"
     kafka_admin.create_topic(f"{id}-n-changelog", 2)
     producer = Producer({"bootstrap.servers": broker})
@@ -142,7 +142,7 @@ def test_a_kafka_streams_application_is_taken_over_with_serdes_of_its_own(moved,
     assert "no store 'm'; it has n" in wrong.stderr
     options = (id, "--serdes", f"n={name}:n")
     shown = moved("from-kafka-streams", *options, "--dry-run", program="counted")
-    for line in ("begins at offset 15", "store n, task 0_0: 1 rows", "output n: 1 rows", "--dry-run"):
+    for line in ("starts at offset 15", "store n, task 0_0: 1 row\n", "output n: 1 row\n", "--dry-run"):
         assert line in shown.stdout
     assert positions(moved) is None
     assert moved("from-kafka-streams", *options, program="counted").exit_code == 0

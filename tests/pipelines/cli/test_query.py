@@ -1,4 +1,4 @@
-"""Lookups in local state: what a key is on the command line, windows, finished values, isolation."""
+"""``weir query``: keys on the command line, windows, finished values, isolation levels."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from weir.infra.settings import Settings
-from weir.pipelines.cli.options import CommandError
 from weir.pipelines.cli.query import Question, _moment, _position, parse_key
 from weir.pipelines.errors import QueryError
 from weir.pipelines.examples.flights import app
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.state_reader import Query, StateReader
 from weir.state.engine.instances import set_current, task_folder
 from weir.state.engine.task_store import TaskStore
@@ -33,7 +33,7 @@ def test_several_key_columns_take_a_dash_or_json(text, key):
     assert parse_key(text, ROUTE) == key
 
 
-def test_one_key_column_takes_the_text_as_it_is():
+def test_a_single_key_column_takes_the_text_itself():
     assert parse_key("a-b", pl.Schema({"user": pl.String()})) == {"user": "a-b"}
     assert parse_key("-7", pl.Schema({"id": pl.Int64()})) == {"id": -7}
     assert parse_key("2013-01-01", pl.Schema({"day": pl.Date()})) == {"day": TEN.date()}
@@ -49,8 +49,8 @@ def test_one_key_column_takes_the_text_as_it_is():
         ("seven", pl.Schema({"id": pl.Int64()}), "'seven'"),
     ],
 )
-def test_a_key_that_does_not_fit_says_what_would(text, schema, words):
-    with pytest.raises(CommandError, match=words):
+def test_the_error_for_a_wrong_key_says_what_a_key_looks_like(text, schema, words):
+    with pytest.raises(OperationError, match=words):
         parse_key(text, schema)
 
 
@@ -107,7 +107,7 @@ def test_a_window_store_answers_with_all_windows_of_the_key_and_finished_values(
     assert rows["mean_delay"].to_list() == [1.0, 1.0]  # kept as sum and count, which the fixture set alike
 
 
-def test_windows_are_asked_for_by_their_start_and_without_a_key_of_all(settings):
+def test_windows_are_selected_by_start_time_and_for_all_keys_without_a_key(settings):
     assert ask(settings, "hourly", UNCOMMITTED, key="UA-EWR", from_time="2013-01-01T11:00")["flights"].to_list() == [4]
     assert ask(settings, "hourly", UNCOMMITTED, to_time="2013-01-01T10:00:00+00:00")["flights"].to_list() == [5, 3]
 
@@ -117,16 +117,16 @@ def test_read_committed_leaves_out_what_no_commit_covers(settings):
     assert ask(settings, "hourly", key="AA-JFK")["flights"].to_list() == [5]
 
 
-def test_an_absent_key_is_no_error_and_an_unknown_store_is(settings):
+def test_an_absent_key_is_not_an_error_but_an_unknown_store_is(settings):
     assert ask(settings, "hourly", key="ZZ-JFK").is_empty()
     with pytest.raises(QueryError, match="hourly, by_carrier"):
         ask(settings, "daily", key="UA-EWR")
 
 
-def test_what_does_not_fit_the_kind_of_store_is_refused(settings):
-    with pytest.raises(CommandError, match="--from does not fit hourly, which is a window store"):
+def test_options_that_do_not_fit_the_kind_of_store_are_refused(settings):
+    with pytest.raises(OperationError, match="--from does not fit hourly, which is a window store"):
         ask(settings, "hourly", lower="UA")
-    with pytest.raises(CommandError, match="--from-time does not fit by_carrier"):
+    with pytest.raises(OperationError, match="--from-time does not fit by_carrier"):
         ask(settings, "by_carrier", from_time="2013-01-01T10:00")
 
 
@@ -135,10 +135,10 @@ def test_a_folder_without_state_says_so(tmp_path):
         ask(Settings(dir=tmp_path), "hourly", key="UA-EWR")
 
 
-def test_positions_and_times_that_cannot_be_read_say_how_to_write_them():
+def test_the_error_for_a_wrong_position_or_time_says_how_to_write_it():
     assert _position("flights-0=100, my-topic-12=7") == {"flights": {0: 100}, "my-topic": {12: 7}}
     assert _moment("2013-01-01T10:00", "--as-of") == TEN
-    with pytest.raises(CommandError, match="flights-0=100"):
+    with pytest.raises(OperationError, match="flights-0=100"):
         _position("flights=3")
-    with pytest.raises(CommandError, match="2013-01-01T10:00:00Z"):
+    with pytest.raises(OperationError, match="2013-01-01T10:00:00Z"):
         _moment("ten", "--as-of")

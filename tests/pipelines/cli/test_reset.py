@@ -1,4 +1,4 @@
-"""``weir reset``: an application's state and tables go at once, and nothing of another one, nor of one that runs."""
+"""``weir reset`` deletes an application's state and tables, but nothing of another application or of a running one."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.registry import applications, register
+from weir.pipelines.operations.registry import applications, register
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def files(settings: Settings) -> set[Path]:
     }
 
 
-def test_it_asks_first_and_a_no_changes_nothing(settings):
+def test_it_asks_first_and_changes_nothing_when_declined(settings):
     before = files(settings)
     result = reset(settings, answer="n\n")
     assert result.exit_code == 1
@@ -45,7 +45,7 @@ def test_it_asks_first_and_a_no_changes_nothing(settings):
 
 
 @pytest.mark.parametrize(("arguments", "answer"), [(["--yes"], ""), ([], "y\n")])
-def test_state_and_tables_go_and_those_of_others_stay(settings, arguments, answer):
+def test_state_and_tables_are_deleted_and_those_of_others_stay(settings, arguments, answer):
     kept = {path for path in files(settings) if "shops" in path.parts}
     result = reset(settings, *arguments, answer=answer)
     assert result.exit_code == 0
@@ -56,7 +56,7 @@ def test_state_and_tables_go_and_those_of_others_stay(settings, arguments, answe
     assert "shop" in again.stderr
 
 
-def test_one_that_runs_is_left_alone(settings):
+def test_a_running_application_is_left_alone(settings):
     before = files(settings)
     ControlDatabase(settings.control_database_url).acquire_lease(
         "shop", owner="weir run", pid=os.getpid(), host=this_host(), ttl_s=60

@@ -1,4 +1,4 @@
-"""``weir show``: the rows that stand, newest first, of outputs and of dead letters."""
+"""``weir show``: the current rows of outputs and dead letters, newest first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.render import as_dictionaries, print_json, print_table
+from weir.pipelines.cli.render import print_json, print_table
+from weir.pipelines.operations.rows import as_dictionaries
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.state.commit.files import write_file
@@ -60,7 +61,7 @@ def shown(tmp_path):
     return lambda *arguments: runner.invoke(app, ["show", "sales", *arguments, "--dir", str(tmp_path)])
 
 
-def test_of_a_table_the_newest_row_a_key_is_shown_and_deleted_keys_are_not(shown):
+def test_a_table_is_shown_by_the_newest_row_of_each_key_without_deleted_keys(shown):
     assert json.loads(shown("totals", "--json").stdout) == [{"shop": "a", "total": 3}, {"shop": "b", "total": 5}]
     assert json.loads(shown("totals", "--json", "--limit", "1").stdout) == [{"shop": "a", "total": 3}]
 
@@ -70,7 +71,7 @@ def test_dead_letters_are_shown_with_their_reason(shown):
     assert (letter["offset"], letter["value"], letter["reason"]) == (7, "{}", "negative timestamp -5")
 
 
-def test_windows_that_end_behind_the_year_9999_are_shown_and_so_are_the_rows_beside_them(capsys):
+def test_windows_that_end_after_the_year_9999_are_shown_and_so_are_the_other_rows(capsys):
     for unit in ("ms", "us"):
         ends = pl.Series([0, 253_402_300_800_000, None, -99_999_999_999_999]).cast(pl.Datetime("ms", "UTC"))
         frame = pl.DataFrame({"window_end": ends.cast(pl.Datetime(unit, "UTC")), "count": [1, 2, 3, 4]})

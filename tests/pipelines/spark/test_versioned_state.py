@@ -13,9 +13,9 @@ from tests.faults.dying import KilledError
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Int64, StateReader, StreamsBuilder, String
 from weir.infra.settings import Settings
-from weir.pipelines.cli import registry
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.operations import registry
+from weir.pipelines.operations.verify import verify_application
 from weir.state.commit.tables import read_rows
 from weir.state.engine.cache import TaskStoreCache
 from weir.testing import TopologyTestDriver

@@ -1,4 +1,4 @@
-"""How far the commits of an application have come: offsets and counts of its newest commit, and what lies beyond."""
+"""How far an application's commits have reached: the offsets and counts of a commit, and the lag behind the topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weir.state.types import Positions
 
 
 def committed_positions(newest: CommitRecord | None, topics: Iterable[str] = ()) -> Positions:
-    """Next offsets to read by topic and partition, over all tasks; ``topics`` are there even before a commit."""
+    """The next offsets to read by topic and partition, over all tasks; ``topics`` are included even before a commit."""
     merged: Positions = {topic: {} for topic in topics}
     for task in newest.tasks.values() if newest else ():
         for topic, offsets in task.positions.items():
@@ -19,17 +19,17 @@ def committed_positions(newest: CommitRecord | None, topics: Iterable[str] = ())
 
 
 def committed_totals(newest: CommitRecord | None) -> dict[str, int]:
-    """Counts over all tasks since the application began, as ``late_records``; ``open_windows`` as of the commit."""
+    """Counts over all tasks since the application began, such as ``late_records``; ``open_windows`` at the commit."""
     totals: dict[str, int] = {}
     for task in newest.tasks.values() if newest else ():
         for name, count in task.totals.items():
-            if name != "records_in" or task.positions:  # the others read what these have passed on
+            if name != "records_in" or task.positions:  # other tasks read what these have passed on
                 totals[name] = totals.get(name, 0) + count
     return totals
 
 
 def committed_lag(positions: Positions, admin: KafkaAdmin) -> Mapping[tuple[str, int], int]:
-    """Records by topic partition that no commit covers yet; one without a position counts from its oldest record.
+    """Records that no commit covers yet, by topic partition; a partition without a position counts from its oldest one.
 
     Raises:
         BrokerUnreachableError: No broker answered in time.

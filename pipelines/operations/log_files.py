@@ -1,7 +1,7 @@
-"""Where the log lines of a run go: everything to the application's file, warnings to the terminal as well; and the
-stacks of its threads, when somebody asks for them.
+"""Where a run's log lines go: all of them to the application's file, warnings to a handler of the caller's as well; and
+the stacks of its threads, on request.
 
-The one place that sets up the standard library's logging; other modules only ask for loggers.
+This is the only module that configures the standard library's logging; the others only get loggers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOISY = ("py4j", "urllib3", "sqlalchemy")
 
 
 class _UtcFormatter(logging.Formatter):
-    converter = time.gmtime  # type: ignore[assignment]  # as the logging documentation has it
+    converter = time.gmtime  # type: ignore[assignment]  # as the documentation of logging does
 
 
 def log_file(logs: Path, application: str) -> Path:
@@ -31,7 +31,7 @@ def log_file(logs: Path, application: str) -> Path:
 
 
 def stacks_file(logs: Path, application: str) -> Path:
-    """The file that an application's driver writes the stacks of its threads to when it is asked."""
+    """The file that an application's driver writes the stacks of its threads to on request."""
     return logs / f"{application}.stacks"
 
 
@@ -51,7 +51,7 @@ def stacks_on_signal(path: Path) -> Iterator[None]:
 def logging_to(path: Path, *, console: logging.Handler | None = None) -> Iterator[None]:
     """Write all log lines of this process to ``path`` (UTC, rotated at 16 MB, three old files kept).
 
-    ``console`` gets the warnings too, or what its own level says. Both are taken off again at the end.
+    ``console`` gets the warnings too, or what its own level allows. Both handlers are removed at the end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = RotatingFileHandler(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8")

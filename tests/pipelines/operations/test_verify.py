@@ -1,4 +1,4 @@
-"""``weir verify``: stores that agree with their changelogs and the commit log, and where the others differ first."""
+"""``weir verify``: stores that match their changelogs and the commit log, and the first difference of others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.settings import Settings
-from weir.pipelines.cli import registry
-from weir.pipelines.cli import verify as module
 from weir.pipelines.cli.app import app
-from weir.pipelines.cli.verify import verify_application
+from weir.pipelines.operations import registry
+from weir.pipelines.operations import verify as module
+from weir.pipelines.operations.verify import verify_application
 from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cache import TaskStoreCache
@@ -36,7 +36,7 @@ class Shop(Place):
     """Two tasks of sales, five shops each."""
 
     def verify(self) -> list[int]:
-        """Rows by task, all agreeing."""
+        """Rows by task, all matching."""
         return [agreement.rows for agreement in verify_application(Settings(dir=self.folder), self.application)]
 
     @property
@@ -50,7 +50,7 @@ class Shop(Place):
         return caught.value
 
     def change(self, store: str, key: bytes, value: bytes | None) -> None:
-        """Change a row behind everybody's back, as a broken disk would; counts are not looked at."""
+        """Change a row as a faulty disk would; the row counts are not checked."""
         instance = self.state_of("0_1") / "first"
         with lmdb.open(str(instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
             database = raw.open_db(store.encode(), txn=txn)
@@ -63,7 +63,7 @@ def shop(tmp_path, monkeypatch):
     place = Shop(application(), topics, tmp_path)
     place.run()
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.0)
-    monkeypatch.setattr(Databases, "check", lambda databases: None)  # what counting finds is tested with the engine
+    monkeypatch.setattr(Databases, "check", lambda databases: None)  # row counts are tested with the engine
     yield place
     TaskStoreCache.close_all()
 
@@ -73,12 +73,12 @@ def key(shop: str) -> bytes:
 
 
 def row() -> bytes:
-    """A row that no sale has led to."""
+    """A row that no sale produced."""
     nothing = pl.DataFrame({name: [None] for name in SPEC.value}, schema=SPEC.value)
     return RowCodec(SPEC.value).encode(nothing.with_columns(_ts=pl.lit(5)))[0]
 
 
-def test_stores_agree_after_runs_and_nothing_is_left_of_the_look(shop):
+def test_stores_match_after_runs_and_verifying_leaves_no_files(shop):
     assert shop.verify() == [5, 5]
     shop.topics.rows["sales", 1] += sales(30, 1)
     shop.run()
@@ -86,7 +86,7 @@ def test_stores_agree_after_runs_and_nothing_is_left_of_the_look(shop):
     assert sorted(path.name for path in shop.state_of("0_1").iterdir()) == ["CURRENT", "first"]
 
 
-def test_the_command_prints_a_line_a_task_and_ends_with_1_at_a_difference(shop, monkeypatch):
+def test_the_command_prints_one_line_per_task_and_exits_with_1_at_a_difference(shop, monkeypatch):
     monkeypatch.setattr(registry, "registered_application", lambda settings, name: shop.application)
     good = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder)])
     assert good.exit_code == 0
@@ -97,7 +97,7 @@ def test_the_command_prints_a_line_a_task_and_ends_with_1_at_a_difference(shop, 
     assert "key shop=shop-3: wanted" in " ".join(bad.stderr.split())
 
 
-def test_what_a_killed_look_has_left_is_removed_by_the_next(shop):
+def test_files_of_a_killed_verification_are_removed_by_the_next(shop):
     left = shop.state_of("0_1") / ".copy-5000001-x"
     left.mkdir()
     (left / "data.mdb").touch()
@@ -106,8 +106,8 @@ def test_what_a_killed_look_has_left_is_removed_by_the_next(shop):
 
 
 @pytest.mark.slow
-def test_a_task_is_compared_at_its_last_commit_while_it_goes_on(shop, monkeypatch):
-    """The store holds epochs that no commit has, and the changelog has rows that the store has not settled yet."""
+def test_a_task_is_compared_at_its_last_commit_while_it_continues(shop, monkeypatch):
+    """The store holds uncommitted epochs, and the changelog has rows that the store has not settled yet."""
     shop.topics.rows["sales", 1] += sales(400, 1)
     driver, looks = shop.driver(), []
     run_epoch = driver._coordinator.run_epoch
@@ -124,7 +124,7 @@ def test_a_task_is_compared_at_its_last_commit_while_it_goes_on(shop, monkeypatc
     assert all(rows == [5, 5] for rows, _ in looks)
 
 
-def test_a_task_that_was_restored_agrees_once_a_commit_names_its_instance(shop, monkeypatch):
+def test_a_restored_task_matches_once_a_commit_names_its_instance(shop, monkeypatch):
     """It is idle: its store has not heard of that commit."""
     driver, looks = shop.driver(), []
     commit = driver._coordinator.commit
@@ -140,7 +140,7 @@ def test_a_task_that_was_restored_agrees_once_a_commit_names_its_instance(shop, 
     assert set(map(str, looks)) == {"(1, [5, 5])"}
 
 
-def test_a_changed_row_is_named_with_what_was_wanted_and_found(shop):
+def test_a_changed_row_is_named_with_both_its_values(shop):
     shop.change("sums", key("shop-3"), row())
     found = shop.differs()
     assert (found.store, found.key) == ("sums", "key shop=shop-3")
@@ -156,18 +156,18 @@ def test_a_missing_row_is_named(shop):
 
 
 @pytest.mark.parametrize("name", ["shop-2", "zzz"])
-def test_a_row_too_many_is_named(shop, name):
+def test_an_extra_row_is_named(shop, name):
     shop.change("sums", key(name), row())
     found = shop.differs()
     assert (found.key, found.wanted) == (f"key shop={name}", "nothing")
 
 
-def test_bytes_that_are_no_row_are_shown(shop):
+def test_bytes_that_are_not_a_row_are_shown(shop):
     shop.change("sums", key("shop-3"), b"\x00")
     assert "bytes that are not a row" in shop.differs().found
 
 
-def test_a_position_that_the_commit_log_does_not_have_is_named(shop):
+def test_a_position_missing_from_the_commit_log_is_named(shop):
     shop.change(TASK_STORE, b"positions", msgspec.msgpack.encode({"sales": {1: 39}}))
     found = shop.differs()
     assert (found.key, found.wanted, found.found) == ("entry 'positions/sales/1'", "40", "39")
@@ -175,7 +175,7 @@ def test_a_position_that_the_commit_log_does_not_have_is_named(shop):
     assert shop.differs().store == TASK_STORE
 
 
-def test_a_state_that_the_commit_log_does_not_have_is_named(shop):
+def test_a_state_missing_from_the_commit_log_is_named(shop):
     store = TaskStore.open(shop.state_of("0_1") / "first", "0_1", ["sums"])
     with store.session() as session:
         store.apply(
@@ -210,7 +210,7 @@ def test_state_that_cannot_be_read_is_a_difference(shop):
 
 
 @pytest.mark.slow
-def test_a_changelog_behind_the_log_is_told_from_a_wrong_store(shop, monkeypatch):
+def test_a_changelog_behind_the_commit_log_is_distinguished_from_a_wrong_store(shop, monkeypatch):
     class Killed(BaseException):
         pass
 

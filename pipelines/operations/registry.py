@@ -1,6 +1,6 @@
-"""Which applications a folder knows: ``<dir>/applications/<id>.json`` says where the program of each is.
+"""Which applications a folder knows: ``<dir>/applications/<id>.json`` says where each one's program is.
 
-Written when an application starts. Queries need it, since finding a key in a store takes the topology.
+Written when an application starts. Queries need it, because finding a key in a store takes the topology.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import difflib
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from weir.infra.settings import Settings
-from weir.pipelines.application import Application, load_application
-from weir.pipelines.cli.options import CommandError
+from weir.pipelines.application import Application, load_application, renamed_example
+from weir.pipelines.operations.errors import OperationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Registration:
     reference: str
     """``module:attribute``."""
     import_from: str
-    """The folder that was the current one at the start; the module may live there."""
+    """The current folder at the start; the module may be there."""
 
 
 def _entry(settings: Settings, application: str) -> Path:
@@ -33,7 +33,7 @@ def _entry(settings: Settings, application: str) -> Path:
 
 
 def load_reference(reference: str, import_from: Path | None = None) -> Application:
-    """The application at ``module:attribute``, looked for in ``import_from`` (the current folder) as well."""
+    """The application at ``module:attribute``; the module may be in ``import_from``, by default the current folder."""
     folder = str(import_from or Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -41,7 +41,7 @@ def load_reference(reference: str, import_from: Path | None = None) -> Applicati
 
 
 def register(settings: Settings, application: str, reference: str) -> None:
-    """Remember where ``application`` is; replaces an older entry in one step."""
+    """Record where the program of ``application`` is; replaces an older entry atomically."""
     entry = _entry(settings, application)
     entry.parent.mkdir(parents=True, exist_ok=True)
     registration = Registration(application=application, reference=reference, import_from=str(Path.cwd()))
@@ -51,46 +51,46 @@ def register(settings: Settings, application: str, reference: str) -> None:
 
 
 def forget(settings: Settings, application: str) -> None:
-    """Drop the entry, if there is one."""
+    """Remove the entry, if there is one."""
     _entry(settings, application).unlink(missing_ok=True)
 
 
 def applications(settings: Settings) -> list[str]:
-    """Ids of the applications that were started or left tables in the folder, sorted."""
+    """The ids of all applications that were started or have tables in the folder, sorted."""
     started = {path.stem for path in (settings.dir / "applications").glob("*.json")}
     written = {path.parent.name for path in settings.warehouse.glob("*/_commits")}
     return sorted(started | written)
 
 
 def require(settings: Settings, application: str) -> str:
-    """``application`` itself when the folder knows it.
+    """``application`` itself if the folder knows it.
 
     Raises:
-        CommandError: It does not; the text names what it has.
+        OperationError: It does not; the text names the applications it knows.
     """
     known = applications(settings)
     if application in known:
         return application
     if not known:
-        raise CommandError(
+        raise OperationError(
             f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
             "or name another folder with --dir"
         )
     near = difflib.get_close_matches(application, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-    raise CommandError(f"no application {application!r} in {settings.dir}; {hint}")
+    raise OperationError(f"no application {application!r} in {settings.dir}; {hint}")
 
 
 def registered_application(settings: Settings, application: str) -> Application:
-    """The program of an application that ran in the folder; errors as ``registered_reference``."""
+    """The program of an application that has run in the folder; raises what ``registered_reference`` raises."""
     return _load(_registration(settings, application))
 
 
 def registered_reference(settings: Settings, application: str) -> str:
-    """Where the program of an application that ran in the folder is, ``module:attribute``, loaded from there.
+    """The ``module:attribute`` of an application that has run in the folder, from which it has just been loaded.
 
     Raises:
-        CommandError: The folder does not know it, or not where its program is.
+        OperationError: The folder does not know it, or has no program registered for it.
     """
     registration = _registration(settings, application)
     _load(registration)
@@ -104,9 +104,17 @@ def _load(registration: Registration) -> Application:
 def _registration(settings: Settings, application: str) -> Registration:
     require(settings, application)
     try:
-        return Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
+        found = Registration(**json.loads(_entry(settings, application).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CommandError(
-            f"where the program of {application!r} is is not known in {settings.dir}; "
-            "start it once with `weir run MODULE:APP`"
+        raise OperationError(
+            f"no program is registered for {application!r} in {settings.dir}; start it once with `weir run MODULE:APP`"
         ) from error
+    return replace(found, reference=f"weir.{found.reference}") if _names_our_example(found) else found
+
+
+def _names_our_example(found: Registration) -> bool:
+    """Whether the reference is the former name of one of Weir's examples, not a module of the user's own project."""
+    module = found.reference.partition(":")[0]
+    ours, place = renamed_example(module), Path(found.import_from, *module.split("."))
+    theirs = (place.with_suffix(".py"), place / "__init__.py")
+    return ours is not None and not any(path.exists() and not path.samefile(ours) for path in theirs)

@@ -1,4 +1,4 @@
-"""Requests that nobody can follow are refused, and those that a driver did not live to answer nobody follows later."""
+"""Requests that no driver can follow are refused, and a request whose driver died is not left for the next one."""
 
 import subprocess
 from threading import Thread
@@ -7,10 +7,10 @@ import pytest
 
 from weir.infra.control import ControlDatabase, TaskStatusRow, this_host
 from weir.infra.settings import Settings
-from weir.pipelines.cli import control
-from weir.pipelines.cli.control import ask
-from weir.pipelines.cli.options import CommandError
-from weir.pipelines.cli.registry import register
+from weir.pipelines.operations import control
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import register
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def settings(tmp_path) -> Settings:
 
 @pytest.fixture
 def driver(settings, monkeypatch):
-    """A process that holds the lease and is killed once a request is there."""
+    """A process that holds the lease and is killed once there is a request."""
     monkeypatch.setattr(control, "LOOK_EVERY_S", 0.05)
     process, database = subprocess.Popen(["sleep", "60"]), ControlDatabase(settings.control_database_url)
     database.acquire_lease("shop", owner="weir run", pid=process.pid, host=this_host(), ttl_s=60)
@@ -40,24 +40,24 @@ def driver(settings, monkeypatch):
     killer.join()
 
 
-def test_a_stop_that_its_driver_did_not_live_to_answer_does_not_stop_the_next(settings, driver):
-    assert ask(settings, "shop", "stop") == "has ended"
+def test_a_stop_whose_driver_died_does_not_stop_the_next_driver(settings, driver):
+    assert ask(settings, "shop", "stop", reason="test") == "has ended"
     assert driver.pending_requests("shop") == []
 
 
-def test_a_pause_that_was_told_to_have_failed_does_not_pause_the_next_driver(settings, driver):
-    with pytest.raises(CommandError, match="ended before it could pause"):
-        ask(settings, "shop", "pause")
+def test_a_pause_that_was_reported_as_failed_does_not_pause_the_next_driver(settings, driver):
+    with pytest.raises(OperationError, match="ended before it could pause"):
+        ask(settings, "shop", "pause", reason="test")
     assert driver.pending_requests("shop") == []
 
 
 @pytest.mark.parametrize(
     ("task", "message"), [("0_9", "shop has no task '0_9'; its tasks are 0_0, 0_1"), ("0_1", "shop is not running")]
 )
-def test_a_task_that_is_not_there_is_refused_before_it_counts_whether_a_driver_runs(settings, task, message):
+def test_an_unknown_task_is_refused_even_when_no_driver_runs(settings, task, message):
     database = ControlDatabase(settings.control_database_url)
     lease = database.acquire_lease("shop", owner="weir run", pid=1, host=this_host(), ttl_s=60)
     database.report_tasks("shop", [TaskStatusRow(task=name, slot=0, status="running") for name in ("0_0", "0_1")])
     database.release(lease)
-    with pytest.raises(CommandError, match=message):
-        ask(settings, "shop", "restore", {"task": task, "source": "snapshot"})
+    with pytest.raises(OperationError, match=message):
+        ask(settings, "shop", "restore", {"task": task, "source": "snapshot"}, reason="test")

@@ -1,0 +1,255 @@
+"""Makes backfills and swaps them in.
+
+What a backfill is and how it is swapped in is ``weir.pipelines.backfill``; its driver is
+``weir.pipelines.spark.backfill``; ``backfills`` beside this lists and discards them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from threading import Event, Thread
+
+from weir.infra.control import ControlDatabase, ControlDatabaseError, this_host
+from weir.infra.control.rows import AT_REST
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
+from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
+from weir.pipelines.backfill.files import TIME_COLUMN
+from weir.pipelines.backfill.ranges import committed, whole_ranges
+from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.operations.backfills import backfills
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.log_files import log_file, logging_to
+from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.operations.signals import stop_on_signals
+from weir.pipelines.spark.backfill import run_shadow
+from weir.pipelines.spark.errors import PartitionCountError
+from weir.pipelines.spark.progress import Progress
+from weir.state.commit.log import newest_commit
+from weir.state.errors import SwapRefusedError
+
+LEASE_TTL_S = 600.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillInput:
+    """What a backfill reads."""
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Delta tables or Parquet files by topic; empty to read the topics themselves."""
+    time_column: str = TIME_COLUMN
+    margin_ms: int | None = None
+    """How long before the first day to start reading; by default, what the windows need."""
+
+
+def make_backfill(
+    settings: Settings,
+    reference: str,
+    days: Days,
+    source: BackfillInput,
+    *,
+    owner: str,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: logging.Handler | None = None,
+) -> tuple[Shadow, Completion] | None:
+    """Backfill ``days``, or ``EVERYTHING``, of the application at ``module:attribute``, in this process; None if a
+    signal ended it.
+
+    However it ends, an incomplete backfill is removed, except after a kill -9: then ``discard`` removes it. Main thread
+    only; raises what ``weir.pipelines.backfill.begin`` and ``run_shadow`` raise.
+    """
+    application = load_reference(reference)
+    warehouse, state_dir = settings.warehouse, settings.state_dir
+    with _surroundings(settings, application.id, console, needs_broker=not source.paths) as (stop, bootstrap_servers):
+        if source.paths:
+            shadow = begin_from_files(
+                application,
+                warehouse,
+                state_dir,
+                source.paths,
+                days,
+                time_column=source.time_column,
+                margin_ms=source.margin_ms,
+            )
+        elif days == EVERYTHING:
+            shadow = begin_everything(application, warehouse, state_dir, KafkaAdmin(bootstrap_servers, settings.kafka))
+        else:
+            shadow = begin_from_kafka(
+                application,
+                warehouse,
+                state_dir,
+                KafkaAdmin(bootstrap_servers, settings.kafka),
+                days,
+                margin_ms=source.margin_ms,
+            )
+        completion = None
+        try:
+            completion = run_shadow(
+                reference,
+                settings,
+                shadow,
+                bootstrap_servers=bootstrap_servers,
+                owner=owner,
+                stop=stop,
+                on_progress=on_progress,
+            )
+        except Exception:
+            logger.info("backfill %s of %s ended with an error", shadow.id, application.id, exc_info=True)
+            raise
+        finally:
+            if completion is None:
+                shadow.remove()
+            _forget(settings, shadow)
+    return None if completion is None else (shadow, completion)
+
+
+def swap_in(
+    settings: Settings,
+    reference: str,
+    backfill: str,
+    *,
+    by: str | None = None,
+    reason: str,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    console: logging.Handler | None = None,
+) -> str:
+    """Swap in a complete backfill of the application at ``module:attribute``; returns what was done, as a sentence.
+
+    Days are swapped in by the application's driver if one runs. A backfill of everything needs the application at rest,
+    and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``.
+
+    Raises:
+        OperationError: The driver did not answer, could not do it, or is running when it must not.
+        UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
+        LeaseHeldError: A driver has just started; try again.
+    """
+    program = load_reference(reference)
+    application = program.id
+    done = [row for row in backfills(settings, application) if row.id == backfill and row.state == "swapped in"]
+    if done:
+        return f"swapped in already, by the commit of epoch {done[0].epoch}"
+    shadow = Shadow.of(settings.warehouse, settings.state_dir, application, backfill)
+    database = ControlDatabase(settings.control_database_url)
+    if shadow.backfill.days == EVERYTHING:
+        status = database.application_status(application)
+        if status is not None and status.is_running:
+            if status.owner == AT_REST:
+                raise OperationError(
+                    f"process {status.pid} is working on {application} at rest, for example swapping; try again when "
+                    "it has ended"
+                )
+            raise OperationError(
+                f"{application} is running, and stores are swapped while it is stopped; run `weir stop {application}`, "
+                f"swap {backfill} in again, then start the application again"
+            )
+        _catch_up(
+            settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
+        )
+        with _at_rest(database, application):
+            epoch = swap_everything(settings.warehouse, program, shadow)
+        return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
+    prepared = prepare(shadow)
+    if database.is_running(application):
+        return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
+    with _at_rest(database, application):
+        epoch = swap_at_rest(settings.warehouse, program, backfill)
+    return f"swapped in by the commit of epoch {epoch}: {prepared}"
+
+
+def _catch_up(
+    settings: Settings,
+    reference: str,
+    program: Application,
+    shadow: Shadow,
+    *,
+    owner: str,
+    on_progress: Callable[[Progress], None],
+    console: logging.Handler | None,
+) -> None:
+    """Let a complete backfill of everything catch up with what the application has read since.
+
+    Raises:
+        UnknownBackfillError, SwapRefusedError: It is incomplete, or of another program.
+        OperationError: A signal ended it.
+    """
+    live = committed(program, newest_commit(settings.warehouse, program.id))
+    if not is_behind(program, live, commit_of(program, shadow)):
+        return
+    with _surroundings(settings, program.id, console) as (stop, bootstrap_servers):
+        ranges = whole_ranges(program, KafkaAdmin(bootstrap_servers, settings.kafka), live)
+        try:
+            completion = run_shadow(
+                reference,
+                settings,
+                shadow,
+                bootstrap_servers=bootstrap_servers,
+                owner=owner,
+                stop=stop,
+                ranges=ranges,
+                on_progress=on_progress,
+            )
+        except PartitionCountError as error:
+            raise SwapRefusedError(
+                program.id,
+                shadow.id,
+                "a topic's partition count has changed since the backfill began "
+                f"({error.topics}); discard it and run the backfill again",
+            ) from None
+        finally:
+            _forget(settings, shadow)
+    if completion is None:
+        raise OperationError(
+            f"backfill {shadow.id} was stopped while it was catching up, and nothing was swapped in; swap it in "
+            "again to continue from there"
+        )
+
+
+@contextmanager
+def _surroundings(
+    settings: Settings, application: str, console: logging.Handler | None, *, needs_broker: bool = True
+) -> Iterator[tuple[Event, str]]:
+    """What a shadow's driver needs: its log, an event that signals set, and bootstrap servers."""
+    with (
+        logging_to(log_file(settings.logs, f"{application}-backfills"), console=console),
+        stop_on_signals() as stop,
+        broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers,
+    ):
+        yield stop, bootstrap_servers
+
+
+@contextmanager
+def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
+    """Hold the application's lease inside the block, so that no driver starts."""
+    lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
+    is_over = Event()
+
+    def renew() -> None:
+        while not is_over.wait(LEASE_TTL_S / 4):
+            with suppress(ControlDatabaseError):
+                database.heartbeat(lease, state="starting")  # the state of a new lease: nothing runs that could stall
+
+    holder = Thread(target=renew, name="lease", daemon=True)
+    holder.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        holder.join()
+        database.release(lease)
+
+
+def _forget(settings: Settings, shadow: Shadow) -> None:
+    """Drop what the control database knows about a shadow's driver that has ended."""
+    with suppress(ControlDatabaseError):
+        ControlDatabase(settings.control_database_url).forget(shadow.lease_name)

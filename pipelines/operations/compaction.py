@@ -1,0 +1,67 @@
+"""Merges the many files of an application's tables into few, whether it runs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.pipelines.operations.backfills import discard_abandoned
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import require
+from weir.state.changelog.compaction import Compaction, TableReport
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.protocol import newest_commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What a compaction did to an application's tables, or would do."""
+
+    reports: list[TableReport]
+    is_running: bool
+    """Whether a driver was running, so that the newest epochs of changelogs stayed as they are."""
+
+
+def compact_application(
+    settings: Settings,
+    application: str,
+    *,
+    store: str | None = None,
+    is_dry_run: bool = False,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
+) -> Compacted:
+    """Compact all tables, or one store's changelog; ``on_progress`` gets rows read, rows to read and the table.
+
+    Raises:
+        OperationError: The folder does not know the application or the store, or nothing is committed yet.
+    """
+    if newest_commit(settings.warehouse, require(settings, application)) is None:
+        raise OperationError(f"{application} has committed nothing yet; run it first")
+    is_running = ControlDatabase(settings.control_database_url).is_running(application)
+    compaction = Compaction(
+        settings.warehouse,
+        application,
+        is_whole=not is_running,
+        tombstone_retention_ms=int(settings.tombstone_retention_hours * 3_600_000),
+        on_progress=on_progress,
+    )
+    tables = _chosen(compaction, application, store)
+    if not is_dry_run:
+        discard_abandoned(settings, application)
+    reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
+    return Compacted(reports=reports, is_running=is_running)
+
+
+def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:
+    tables = compaction.tables()
+    if store is None:
+        return tables
+    if (wanted := f"{CHANGELOG_FOLDER}/{store}") not in tables:
+        stores = [name.removeprefix(f"{CHANGELOG_FOLDER}/") for name in tables if name.startswith(CHANGELOG_FOLDER)]
+        raise OperationError(
+            f"{application} has no store {store!r} with a changelog; "
+            f"it has {', '.join(stores) or 'none yet: run the application first'}"
+        )
+    return [wanted]

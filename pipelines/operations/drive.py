@@ -1,0 +1,73 @@
+"""Runs one application in this process, for the command line, the demo or a Dagster worker.
+
+Provides what the runner needs: the broker, the log file, and signals that end the run after the current epoch. The
+loop itself is ``weir.pipelines.spark.runner``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
+from weir.pipelines.operations.registry import applications, load_reference, register
+from weir.pipelines.operations.signals import stop_on_signals
+from weir.pipelines.spark.progress import Progress, RunSummary
+from weir.pipelines.spark.runner import run
+
+logger = logging.getLogger(__name__)
+
+
+def drive(
+    reference: str,
+    settings: Settings,
+    *,
+    until_caught_up: bool,
+    take_over: bool = False,
+    accept_state_loss: bool = False,
+    owner: str,
+    on_progress: Callable[[Progress], None] | None = None,
+    console: logging.Handler | None = None,
+) -> RunSummary:
+    """Run the application at ``module:attribute`` until it has caught up, or until a signal or a stop request.
+
+    It logs to the folder's log file and is recorded in the folder's registry, so that ``weir query`` finds its
+    topology: at once if the folder does not know it, otherwise once the start was not refused. ``owner`` is the name
+    that the lease shows; ``console`` gets the warnings as well. Raises what the runner raises.
+    """
+    application = load_reference(reference)
+    is_registered = application.id not in applications(settings)
+    if is_registered:
+        register(settings, application.id, reference)
+
+    def report(progress: Progress) -> None:
+        nonlocal is_registered
+        if progress.generation and not is_registered:
+            is_registered = True
+            register(settings, application.id, reference)
+        if on_progress is not None:
+            on_progress(progress)
+
+    with (
+        logging_to(log_file(settings.logs, application.id), console=console),
+        stacks_on_signal(stacks_file(settings.logs, application.id)),
+        stop_on_signals() as stop,
+        broker_for(settings) as bootstrap_servers,
+    ):
+        try:
+            return run(
+                reference,
+                settings,
+                bootstrap_servers=bootstrap_servers,
+                until_caught_up=until_caught_up,
+                take_over=take_over,
+                accept_state_loss=accept_state_loss,
+                owner=owner,
+                stop=stop,
+                on_progress=report,
+            )
+        except Exception:
+            logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
+            raise

@@ -1,0 +1,335 @@
+"""Moves positions and state of other systems into an application's first commit, and its positions out to them.
+
+What a migration is and how it is read are ``weir.pipelines.migrate``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.kafka.reader import PartitionReader
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.migrate.formats import StoreSerdes
+from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
+from weir.pipelines.migrate.kafka_streams_files import (
+    CHECKPOINT,
+    check_checkpoint,
+    offset_files,
+    read_positions,
+    write_checkpoint,
+)
+    from weir.pipelines.migrate.migration import Migration
+    from weir.state.types import TopicPartition
+from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.plan import source_counts
+from weir.pipelines.operations.positions import committed_positions
+from weir.pipelines.operations.registry import load_reference, register, registered_application, require
+from weir.pipelines.operations.text import counted
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.topology.changes import sub_topology_of
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+
+LEASE_TTL_S = 600.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What a migration changed, or would change."""
+
+    what: str
+    """The application that receives positions, or the consumer group or application whose positions are written."""
+    source: str = ""
+    """Where they come from."""
+    outcome: str
+    changes: list[str]
+    """One line each."""
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An application to be migrated, and its topics."""
+
+    settings: Settings
+    application: Application
+    admin: KafkaAdmin
+    topic_counts: Mapping[str, int]
+    reference: str
+
+    def migration(self, source: str, found: Mapping[TopicPartition, int]) -> Migration:
+        """A migration of positions alone, for the topics that the application reads.
+
+        Raises:
+            MigrationError: They do not fit the topics.
+        """
+        partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
+        positions = source_positions(
+            self.application,
+            self.topic_counts,
+            found,
+            self.admin.beginning_offsets(partitions),
+            self.admin.end_offsets(partitions),
+            source,
+        )
+        return Migration(
+            application=self.application,
+            source=source,
+            positions=positions,
+            counts=self.application.topology.partition_counts(self.topic_counts),
+        )
+
+    def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
+        """Write the migration unless ``dry_run``, and say what it changes."""
+        is_there = migration.is_written(self.settings.warehouse)
+        if not dry_run and not is_there:
+            database = ControlDatabase(self.settings.control_database_url)
+            lease = database.acquire_lease(
+                self.application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
+            )
+            try:
+                migration.write(self.settings.warehouse)
+            finally:
+                database.release(lease)
+            register(self.settings, self.application.id, self.reference)
+        outcome = (
+            "is already in place; nothing was changed"
+            if is_there
+            else "nothing was changed (--dry-run)"
+            if dry_run
+            else "committed as the application's epoch 1"
+        )
+        return Moved(
+            what=self.application.id,
+            source=migration.source,
+            outcome=outcome,
+            changes=lines(migration, self.topic_counts),
+            notes=list(notes),
+        )
+
+
+def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
+    """What a migration changes, one line per change."""
+    start, outputs = migration.application.start, Counter[str]()
+    for table, rows in migration.outputs:
+        outputs[table.name] += rows.height
+    return [
+        *(
+            f"topic {topic}, partition {partition}: starts at offset {offset:,}"
+            for (topic, partition), offset in sorted(migration.positions.items())
+        ),
+        *(
+            f"topic {topic}, partition {partition}: has no offset, starts at the {start}"
+            for topic, partition in missing(migration.positions, topic_counts)
+        ),
+        *(
+            f"store {each.store.name}, task {each.task}: {counted(each.rows.height, 'row')}"
+            for each in migration.stores
+        ),
+        *(f"output {name}: {counted(rows, 'row')}" for name, rows in outputs.items()),
+    ]
+
+
+@contextmanager
+def place(settings: Settings, reference: str) -> Iterator[Place]:
+    """The application at ``reference``, with its broker running inside the block."""
+    application = load_reference(reference)
+    with broker_for(settings) as servers:
+        yield Place(
+            settings=settings,
+            application=application,
+            admin=KafkaAdmin(servers, settings.kafka),
+            topic_counts=source_counts(settings, application, servers),
+            reference=reference,
+        )
+
+
+def require_empty_stores(application: Application, accepted: bool) -> list[str]:
+    """Notes on the stores of an application that takes positions without state.
+
+    Raises:
+        OperationError: It has stores, and nobody accepted that they start empty.
+    """
+    stores = stores_of(application)
+    if stores and not accepted:
+        raise OperationError(
+            f"{application.id} keeps state ({', '.join(stores)}), which positions alone do not bring: its "
+            "results would count only records read from now on; accept that with --empty-stores, or "
+            "do not migrate and read everything from the beginning"
+        )
+    return [f"store {store} starts empty" for store in stores]
+
+
+def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Start from a consumer group's committed offsets; raises ``OperationError`` while it has consumers."""
+    notes = require_empty_stores(where.application, empty_stores)
+    if members := where.admin.group_members(group):
+        raise OperationError(
+            f"consumer group {group!r} has {counted(members, 'consumer')}, which would read on; stop them first"
+        )
+    migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Start from the source topics' offsets in ``.checkpoint`` and ``.position`` files, or folders with such files."""
+    notes = require_empty_stores(where.application, empty_stores)
+    files = offset_files(paths)
+    found = read_positions(files)
+    others = sorted({topic for topic, _ in found} - where.topic_counts.keys())
+    notes += [f"topic {topic} is not read by the application and is ignored" for topic in others]
+    source = f"{counted(len(files), 'Kafka Streams file')} in {', '.join(map(str, paths))}"
+    return where.carry_out(where.migration(source, found), dry_run=dry_run, notes=notes)
+
+
+def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: bool) -> Moved:
+    """Start from the end of the last committed batch of a Structured Streaming query; ``folder`` is its checkpoint."""
+    notes = require_empty_stores(where.application, empty_stores)
+    found = read_spark_checkpoint(folder)
+    if found.is_interrupted:
+        notes.append(
+            f"a batch after {found.batch} was started but not committed: its input is read again; check what the "
+            "query has already written of it"
+        )
+    migration = where.migration(f"batch {found.batch} of Spark checkpoint {folder}", found.positions)
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def move_from_kafka_streams(
+    where: Place, application_id: str, *, changelogs: Mapping[str, str], serdes: Mapping[str, str], dry_run: bool
+) -> Moved:
+    """Migrate a stopped Kafka Streams application; ``changelogs`` are topics by store and ``serdes`` are
+    ``module:name`` by store, for stores where those derived from the program do not fit."""
+    for store in changelogs.keys() | serdes.keys():
+        if store not in stores_of(where.application):
+            raise OperationError(
+                f"{where.application.id} has no store {store!r}; it has "
+                f"{', '.join(stores_of(where.application)) or 'none'}"
+            )
+    kafka = {**where.settings.kafka, "bootstrap.servers": where.admin.bootstrap_servers}
+    app = KafkaStreamsApp(
+        id=application_id,
+        application=where.application,
+        cluster=where.admin,
+        topic_counts=where.topic_counts,
+        reader=lambda topic, partition: PartitionReader(kafka, topic, partition),
+        changelogs=changelogs,
+        serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()},
+    )
+    migration = app.migration()
+    filled = {table.name for table, _ in migration.outputs}
+    notes = [
+        f"output {name} starts with records read from now on"
+        for name in where.application.topology.committed_form.outputs
+        if name not in filled
+    ]
+    return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def load_object(name: str, kind: type[T]) -> T:
+    """The object at ``module:attribute``.
+
+    Raises:
+        OperationError: There is none, or it is of another kind.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OperationError(
+            f"{name} cannot be loaded ({error}); write package.module:name of a {kind.__name__}"
+        ) from error
+    if not isinstance(found, kind):
+        raise OperationError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
+    return found
+
+
+def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:
+    """Commit the application's positions for a consumer group; raises ``OperationError`` if it has others."""
+    positions = {
+        (topic, number): offset
+        for topic, offsets in committed_positions(_newest(settings, application)).items()
+        for number, offset in offsets.items()
+    }
+    with broker_for(settings) as servers:
+        admin = KafkaAdmin(servers, settings.kafka)
+        held = admin.group_offsets(group)
+        changed = {partition: offset for partition, offset in positions.items() if held.get(partition) != offset}
+        for topic, number in sorted(changed.keys() & held.keys()):
+            raise OperationError(
+                f"consumer group {group!r} has offset {held[topic, number]} of topic {topic!r}, "
+                f"partition {number}, but the application has {positions[topic, number]}; nothing was "
+                "changed: choose another group, or delete the group's offsets"
+            )
+        if changed and not dry_run:
+            admin.set_group_offsets(group, changed)
+    outcome = (
+        "already has these offsets; nothing was changed"
+        if not changed
+        else "nothing was changed (--dry-run)"
+        if dry_run
+        else "now has the application's positions"
+    )
+    return Moved(
+        what=f"consumer group {group}",
+        outcome=outcome,
+        notes=[],
+        changes=[
+            f"topic {topic}, partition {number}: offset {offset:,}"
+            for (topic, number), offset in sorted(changed.items())
+        ],
+    )
+
+
+def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, dry_run: bool) -> Moved:
+    """Write one ``.checkpoint`` file per task that reads topics."""
+    topology, newest = registered_application(settings, application).topology, _newest(settings, application)
+    by_task: dict[str, dict[TopicPartition, int]] = {}
+    for name, commit in newest.tasks.items():
+        if sub_topology_of(name) not in topology.committed_form.stores:
+            raise TopologyChangedError(application, f"this program does not have its task {name}")
+        if commit.positions:
+            by_task[str(topology.task_of(name))] = {
+                (topic, partition): offset
+                for topic, offsets in commit.positions.items()
+                for partition, offset in offsets.items()
+            }
+    to_write = [task for task, positions in sorted(by_task.items()) if not check_checkpoint(folder / task, positions)]
+    for task in to_write if not dry_run else ():
+        write_checkpoint(folder / task, by_task[task])
+    outcome = "nothing was changed" if dry_run or not to_write else f"{counted(len(to_write), 'file')} written"
+    return Moved(
+        what=application,
+        outcome=f"{outcome}{' (--dry-run)' if dry_run else ''}",
+        notes=[],
+        changes=[
+            f"{folder / task / CHECKPOINT}: "
+            + ", ".join(
+                f"{topic} {partition} up to {offset - 1}"
+                for (topic, partition), offset in sorted(by_task[task].items())
+                if offset
+            )
+            for task in to_write
+        ],
+    )
+
+
+def _newest(settings: Settings, application: str) -> CommitRecord:
+    """The newest commit; raises ``OperationError`` if there is none, or the folder does not know the application."""
+    newest = newest_commit(settings.warehouse, require(settings, application))
+    if newest is None:
+        raise OperationError(f"{application} has committed nothing yet; run it first")
+    return newest

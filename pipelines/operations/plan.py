@@ -1,0 +1,76 @@
+"""Compares a program with what its application has committed, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.spark.errors import PendingRowsError
+from weir.pipelines.tasks.tables import application_tables
+from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import require_fit
+from weir.state.errors import TableSchemaError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a program would do with the state that its application has committed."""
+
+    application: str
+    committed_epoch: int | None = None
+    """The newest commit's; None when nothing is committed."""
+    change: TopologyChange | None = None
+    """None when nothing is committed."""
+    obstacles: list[str] = field(default_factory=list)
+    """What no flag of ``weir run`` accepts, one sentence each."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a run would refuse to start without a flag, or at all."""
+        return bool(self.obstacles) or (self.change is not None and self.change.loses_state)
+
+
+def plan_of(settings: Settings, reference: str) -> Plan:
+    """The plan of the program at ``module:attribute``; changes nothing.
+
+    Raises:
+        UnknownTopicError: A source topic does not exist.
+    """
+    application = load_reference(reference)
+    committed = newest_commit(settings.warehouse, application.id)
+    if committed is None:
+        return Plan(application=application.id)
+    with broker_for(settings) as servers:
+        counts = application.topology.partition_counts(source_counts(settings, application, servers))
+    change = compare(committed, application.topology, counts)
+    return Plan(
+        application=application.id,
+        committed_epoch=committed.epoch,
+        change=change,
+        obstacles=_obstacles(settings, application, change),
+    )
+
+
+def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:
+    """Partitions of each source topic.
+
+    Raises:
+        UnknownTopicError: One does not exist.
+    """
+    admin = KafkaAdmin(bootstrap_servers, settings.kafka)
+    return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
+
+
+def _obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
+    found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    for spec in application_tables(application.topology):
+        try:
+            require_fit(settings.warehouse / application.id, spec)
+        except TableSchemaError as error:
+            found.append(str(error))
+    return found

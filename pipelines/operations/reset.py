@@ -1,0 +1,50 @@
+"""Deletes an application's state and tables, so that its next run starts from the beginning."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.settings import Settings
+from weir.pipelines.operations.registry import forget, require
+
+LEASE_TTL_S = 600.0
+
+
+def folders(settings: Settings, application: str) -> tuple[Path, Path]:
+    """The folders that a reset deletes: the application's state and its tables.
+
+    Raises:
+        OperationError: The folder does not know the application.
+    """
+    require(settings, application)
+    return settings.state_dir / application, settings.warehouse / application
+
+
+def reset(settings: Settings, application: str) -> None:
+    """Delete the application's state and tables and forget the application; its topics stay as they are.
+
+    Raises:
+        OperationError: The folder does not know the application.
+        LeaseHeldError: It is running.
+    """
+    to_remove = folders(settings, application)
+    database = ControlDatabase(settings.control_database_url)
+    database.acquire_lease(application, owner="weir reset", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
+    # The state goes first: tasks restore from tables without local state, but do not trust state without tables.
+    for folder in to_remove:
+        _remove(folder, settings.tmp)
+    forget(settings, application)
+    database.forget(application)
+
+
+def _remove(folder: Path, scratch: Path) -> None:
+    """Move a folder aside in one step before deleting it, so that a kill never leaves half of it in place."""
+    if not folder.exists():
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    aside = scratch / f"reset-{os.getpid()}-{folder.parent.name}-{folder.name}"
+    folder.rename(aside)
+    shutil.rmtree(aside)

@@ -1,0 +1,37 @@
+"""Reads an application's output tables and its dead letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from weir.infra.settings import Settings
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.registry import require
+from weir.pipelines.operations.rows import without_bookkeeping
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.state.commit.tables import read_table
+
+
+def output_tables(folder: Path) -> list[str]:
+    """Names of the output tables below an application's warehouse folder, sorted."""
+    return sorted(path.parent.name for path in folder.glob("*/_delta_log") if not path.parent.name.startswith("_"))
+
+
+def newest_rows(settings: Settings, application: str, table: str) -> pl.DataFrame:
+    """The current rows of an output, or of ``_dead_letters``, newest first, without Weir's own columns.
+
+    Raises:
+        OperationError: The folder does not know the application, or the application has no such table.
+    """
+    folder = settings.warehouse / require(settings, application)
+    if not (folder / table / "_delta_log").is_dir():
+        has_dead_letters = (folder / DEAD_LETTERS.name / "_delta_log").is_dir()
+        tables = [*output_tables(folder), *[DEAD_LETTERS.name] * has_dead_letters]
+        known = ", ".join(tables) or "none yet: run the application first"
+        raise OperationError(f"{application} has no table {table!r}; it has {known}")
+    rows = read_table(folder / table)
+    declared = without_bookkeeping(rows).columns
+    newest = "_ts" if "_ts" in rows.columns else "_epoch"  # dead letters have no event time
+    return rows.sort(newest, *declared, descending=[True, *[False] * len(declared)]).select(declared)

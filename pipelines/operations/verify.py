@@ -1,0 +1,60 @@
+"""Checks whether the stores on this host are what their changelogs and the commit log say."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from weir.infra.control import ControlDatabase
+from weir.infra.settings import Settings
+from weir.pipelines.application import Application
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.tasks.epoch import task_rows
+from weir.pipelines.topology.changes import sub_topology_of
+from weir.state.changelog.verify import Agreement, StateDifferenceError, verify_task
+from weir.state.commit.protocol import newest_commit
+
+LOOK_AGAIN_S = 2.0
+
+
+def verify_application(
+    settings: Settings, application: Application, *, sample: int | None = None
+) -> Iterator[Agreement]:
+    """Compare every task's stores on this host with what is durable, one task after another; with ``sample``, only
+    that many tasks, chosen at random.
+
+    The application may be running: each task is compared at a commit of its own. Where a running driver is in the
+    middle of something, such as a commit whose tables are being appended to, a difference counts only if a second look
+    finds it too.
+
+    Raises:
+        StateDifferenceError: The first difference.
+        TopologyChangedError: The commits are of another topology.
+    """
+    newest = newest_commit(settings.warehouse, application.id)
+    known = application.topology.committed_form.stores
+    other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
+    if other:
+        raise TopologyChangedError(application.id, f"this program does not have its task {other[0]}")
+    tasks = list(newest.tasks) if newest else []
+    for task in tasks if sample is None else random.sample(tasks, min(sample, len(tasks))):
+        try:
+            agreement = _compare(settings, application, task)
+        except StateDifferenceError:
+            if not ControlDatabase(settings.control_database_url).is_running(application.id):
+                raise
+            time.sleep(LOOK_AGAIN_S)
+            agreement = _compare(settings, application, task)
+        yield agreement
+
+
+def _compare(settings: Settings, application: Application, task: str) -> Agreement:
+    stores = application.topology.sub_topologies[application.topology.task_of(task).sub_topology].stores
+    return verify_task(
+        settings.warehouse,
+        application.id,
+        settings.state_dir / application.id / task,
+        stores,
+        lambda commit: task_rows(commit.positions, commit.clocks),
+    )

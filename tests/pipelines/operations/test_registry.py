@@ -1,0 +1,107 @@
+"""Entries in ``applications/`` are read as earlier versions wrote them, when Weir's modules had other names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir import Application
+from weir.infra.settings import Settings
+from weir.pipelines.operations.registry import registered_application, registered_reference
+
+ROOT = Path(__file__).resolve().parents[3]
+OWN_PROGRAM = """
+from weir import Application, Count, StreamsBuilder, String
+builder = StreamsBuilder()
+builder.stream("visits", key=String("page"), value=String("user")).group_by_key().agg("visits", n=Count())
+app = Application("own", builder)
+"""
+
+
+def write_entry(folder: Path, application: str, reference: str, import_from: Path) -> Settings:
+    """As Weir 0.1 wrote it."""
+    entry = folder / "applications" / f"{application}.json"
+    entry.parent.mkdir(parents=True)
+    entry.write_text(
+        f'{{\n  "application": "{application}",\n  "reference": "{reference}",\n  "import_from": "{import_from}"\n}}\n'
+    )
+    return Settings(dir=folder)
+
+
+def test_an_example_is_found_under_its_new_name(tmp_path):
+    settings = write_entry(tmp_path / ".weir", "flights", "pipelines.examples.flights:app", tmp_path)
+    assert registered_reference(settings, "flights") == "weir.pipelines.examples.flights:app"
+    application = registered_application(settings, "flights")
+    assert (type(application), application.id) == (Application, "flights")
+
+
+def test_an_example_that_was_started_in_a_clone_is_found_under_its_new_name_there_too(tmp_path):
+    """The clone has a module of the old name too, but loading that one would load the program twice."""
+    settings = write_entry(tmp_path / ".weir", "flights", "pipelines.examples.flights:app", ROOT)
+    assert registered_reference(settings, "flights") == "weir.pipelines.examples.flights:app"
+
+
+@pytest.mark.parametrize(
+    ("file", "reference"),
+    [
+        ("pipelines/examples/flights.py", "pipelines.examples.flights:app"),
+        ("pipelines/examples/flights/__init__.py", "pipelines.examples.flights:app"),
+        ("pipelines/visits.py", "pipelines.visits:app"),
+    ],
+)
+def test_a_projects_own_module_of_such_a_name_keeps_its_reference(tmp_path, file, reference):
+    project = tmp_path / "project"
+    (project / file).parent.mkdir(parents=True)
+    (project / file).write_text(OWN_PROGRAM)
+    write_entry(tmp_path / ".weir", "own", reference, project)
+    found = registered_elsewhere(tmp_path / ".weir", "own")
+    assert found == {"reference": reference, "application": "own", "module": str(project / file)}
+
+
+def test_the_error_for_the_old_name_of_an_example_gives_the_new_one(tmp_path):
+    done = run_outside_the_clone(
+        tmp_path, "from weir import load_application; load_application('pipelines.examples.flights:app')"
+    )
+    assert done.returncode == 1
+    error = done.stderr.splitlines()[-1]
+    assert "ApplicationLoadError" in error
+    assert "no module 'pipelines'" in error
+    assert error.endswith(" weir.pipelines.examples.flights:app")
+
+
+def run_outside_the_clone(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` where, as with an installed Weir, its modules are found only inside ``weir``."""
+    installed = folder / "site-packages"
+    installed.mkdir()
+    (installed / "weir").symlink_to(ROOT / "weir")
+    path = f"[{str(installed)!r}, *(each for each in sys.path if each not in ('', {str(ROOT)!r}))]"
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path = {path}; {code}"], cwd=folder, capture_output=True, text=True
+    )
+
+
+def registered_elsewhere(folder: Path, application: str) -> dict[str, str]:
+    """What an installed Weir reads from the registry of ``folder``."""
+    code = (
+        "import json; from pathlib import Path; "
+        "from weir.infra.settings import Settings; "
+        "from weir.pipelines.operations.registry import registered_application, registered_reference; "
+        f"settings = Settings(dir=Path({str(folder)!r})); "
+        f"reference = registered_reference(settings, {application!r}); "
+        f"application = registered_application(settings, {application!r}); "
+        "print(json.dumps({'reference': reference, 'application': application.id, "
+        "'module': sys.modules[reference.partition(':')[0]].__file__}))"
+    )
+    done = run_outside_the_clone(folder.parent, code)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_a_module_that_was_never_renamed_keeps_its_reference(tmp_path):
+    settings = write_entry(tmp_path / ".weir", "faulty", "tests.faults.applications:app", ROOT)
+    assert registered_reference(settings, "faulty") == "tests.faults.applications:app"
