@@ -6,7 +6,7 @@ A range of days is one run: a separate driver next to the live one, then a swap 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -17,10 +17,8 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.operations.backfills import BackfillRow, backfills
 from weir.pipelines.operations.errors import OperationError
-
-if TYPE_CHECKING:
-    from weir.pipelines.operations.backfills import BackfillRow
 
 DRIVER = "weir.orchestration.drivers.backfill"
 
@@ -126,17 +124,15 @@ def run_backfill(
     return finished, closing
 
 
-def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> "list[BackfillRow]":
+def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> list[BackfillRow]:
     """The backfills of these days that exist or were swapped in; empty if the application has never run here."""
-    from weir.pipelines.operations.backfills import backfills
-
     try:
         return [row for row in backfills(settings, supervised.id) if row.days == str(days)]
     except OperationError:
         return []
 
 
-def _left_by_termination(made: "Iterable[BackfillRow]") -> dg.MaterializeResult[None]:
+def _left_by_termination(made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
     """What to report of a backfill whose run was terminated: Pipes drops the reports of what it has interrupted.
 
     Raises:

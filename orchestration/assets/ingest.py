@@ -11,10 +11,12 @@ from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.drivers.metadata import pace_metadata
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.protocol import newest_commit
 from weir.state.types import TableSpec
 
 DRIVER = "weir.orchestration.drivers.ingest"
@@ -101,9 +103,6 @@ def _results_of_terminated(
 
     Pipes drops the reports of a driver that it has interrupted, so they are made from the commit here.
     """
-    from weir.orchestration.drivers.metadata import pace_metadata
-    from weir.state.commit.protocol import newest_commit
-
     run = context.instance.get_run_by_id(context.run.run_id)
     if run is None or run.status != dg.DagsterRunStatus.CANCELING:
         return []

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
 
+from weir.orchestration.drivers.metadata import (
+    ingest_metadata,
+    offsets_metadata,
+    table_data_version,
+    table_metadata,
+)
 from weir.orchestration.supervised import Supervised
-
-if TYPE_CHECKING:
-    from weir.state.commit.record import CommitRecord
+from weir.pipelines.operations.positions import committed_positions
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 
 
 def commit_materializations(
@@ -27,14 +33,6 @@ def commit_materializations(
     A topic is reported when the commit has read further than Dagster knows the topic to reach. ``pace`` is further
     metadata of the ingest.
     """
-    from weir.orchestration.drivers.metadata import (
-        ingest_metadata,
-        offsets_metadata,
-        table_data_version,
-        table_metadata,
-    )
-    from weir.pipelines.operations.positions import committed_positions
-
     found = f"commit {newest.state_id}, found in the commit log"
     positions = committed_positions(newest, supervised.topics)
     events = []
@@ -97,8 +95,6 @@ def task_partition_changes(
 
 def update_task_partitions(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
     """Make the changes that the commits sensor would make at its next look, for a run that has just ended."""
-    from weir.state.commit.protocol import newest_commit
-
     newest = newest_commit(warehouse, supervised.id)
     for change in task_partition_changes(supervised, newest, instance) if newest else ():
         if isinstance(change, dg.AddDynamicPartitionsRequest):

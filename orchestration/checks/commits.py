@@ -5,20 +5,20 @@ Those that find doubtful data are errors and block what is downstream in the sam
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from weir.infra.control import ControlDatabase
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.positions import committed_lag, committed_positions, committed_totals
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
-
-if TYPE_CHECKING:
-    from weir.state.commit.audit import CommitWindow
+from weir.state.commit.audit import CommitWindow, newest_commits, offset_breaks, row_count
+from weir.state.commit.protocol import newest_commit
 
 SHOWN_BREAKS = 20
 
@@ -34,10 +34,6 @@ def lag_check(supervised: Supervised) -> dg.AssetChecksDefinition:
     )
     def lag(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the newest commit's offsets with the topics' ends."""
-        from weir.infra.kafka.admin import KafkaAdmin
-        from weir.infra.kafka.broker import broker_for
-        from weir.state.commit.protocol import newest_commit
-
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
         with broker_for(settings) as bootstrap_servers:
@@ -108,8 +104,6 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
         ],
     )
     def audit(weir: WeirResource) -> Iterator[dg.AssetCheckResult]:
-        from weir.state.commit.audit import newest_commits, row_count
-
         settings = weir.settings()
         window = newest_commits(settings.warehouse, supervised.id, epochs)
         yield _offsets(supervised, window)
@@ -138,9 +132,7 @@ def commit_checks(supervised: Supervised) -> dg.AssetChecksDefinition:
     return audit
 
 
-def _offsets(supervised: Supervised, window: "CommitWindow | None") -> dg.AssetCheckResult:
-    from weir.state.commit.audit import offset_breaks
-
+def _offsets(supervised: Supervised, window: CommitWindow | None) -> dg.AssetCheckResult:
     breaks = list(offset_breaks(window)) if window else []
     wrong = [found for found in breaks if found.is_wrong]
     return dg.AssetCheckResult(
@@ -157,7 +149,7 @@ def _offsets(supervised: Supervised, window: "CommitWindow | None") -> dg.AssetC
     )
 
 
-def _rates(supervised: Supervised, window: "CommitWindow | None") -> Iterator[dg.AssetCheckResult]:
+def _rates(supervised: Supervised, window: CommitWindow | None) -> Iterator[dg.AssetCheckResult]:
     now, then = (
         committed_totals(commit) for commit in ((window.newest, window.counted_from) if window else (None, None))
     )

@@ -7,6 +7,9 @@ import dagster as dg
 
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.verify import verify_application
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.state.changelog.verify import StateDifferenceError
 
 FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
 TASK_ENTRY = "task"
@@ -31,10 +34,6 @@ def _state_check(supervised: Supervised, name: str, description: str, sample: in
     @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
     def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
         """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
-        from weir.pipelines.operations.verify import verify_application
-        from weir.pipelines.spark.errors import TopologyChangedError
-        from weir.state.changelog.verify import StateDifferenceError
-
         agreements = []
         try:
             for agreement in verify_application(weir.settings(), supervised.application, sample=sample):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import dagster as dg
+import polars as pl
 
 from weir.orchestration.resources import WeirResource
-
-if TYPE_CHECKING:
-    import polars as pl
+from weir.pipelines.examples.lateness import lateness_by_hour
+from weir.state.commit.tables import read_table
 
 TABLE = dg.AssetKey(["flights", "late_departures"])
 REPORT = dg.AssetKey(["flights", "late_report"])
@@ -24,9 +22,6 @@ NEW_ROWS = (
 @dg.asset(key=REPORT, deps=[TABLE], group_name="flights", kinds={"polars"}, automation_condition=NEW_ROWS)
 def late_report(weir: WeirResource) -> dg.MaterializeResult[None]:
     """How many departures are late, by hour of the day, as a chart in the metadata."""
-    from weir.pipelines.examples.lateness import lateness_by_hour
-    from weir.state.commit.tables import read_table
-
     by_hour = lateness_by_hour(read_table(weir.settings().warehouse / TABLE.path[0] / TABLE.path[1]))
     return dg.MaterializeResult(
         metadata={

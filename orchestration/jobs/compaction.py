@@ -1,18 +1,15 @@
 """Compaction as a job: the same call as ``weir compact``. What it merges and how is in
 ``weir.state.changelog.compaction``."""
 
-from typing import TYPE_CHECKING
-
 import dagster as dg
 from pydantic import Field
 
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
+from weir.pipelines.operations.compaction import compact_application
 from weir.pipelines.operations.errors import OperationError
-
-if TYPE_CHECKING:
-    from weir.state.changelog.compaction import TableReport
+from weir.state.changelog.compaction import TableReport
 
 SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_before", "bytes_after", "files_deleted")
 
@@ -38,8 +35,6 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
         description="Merge small files into large ones, and delete files that nothing refers to any more.",
     )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
-        from weir.pipelines.operations.compaction import compact_application
-
         settings, logged = weir.settings(), ""
 
         def on_progress(done: int, total: int, table: str) -> None:
@@ -82,7 +77,7 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
     return job
 
 
-def _record(report: "TableReport") -> dg.TableRecord:
+def _record(report: TableReport) -> dg.TableRecord:
     return dg.TableRecord(
         {
             "table": report.table,

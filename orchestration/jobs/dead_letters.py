@@ -6,6 +6,8 @@ from pydantic import Field
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.rows import as_dictionaries
+from weir.pipelines.operations.tables import newest_rows
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 
 
@@ -20,9 +22,6 @@ def dead_letters_job(supervised: Supervised) -> dg.JobDefinition:
 
     @dg.op(name=f"{supervised.name}_list_dead_letters", description="Read the newest rows of the dead letters.")
     def list_dead_letters(context: dg.OpExecutionContext, config: DeadLettersConfig, weir: WeirResource) -> None:
-        from weir.pipelines.operations.rows import as_dictionaries
-        from weir.pipelines.operations.tables import newest_rows
-
         try:
             rows = newest_rows(weir.settings(), supervised.id, DEAD_LETTERS.name)
         except OperationError as error:

@@ -6,7 +6,7 @@ configuration says so. What is moved and how is in ``weir.pipelines.operations.m
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -15,10 +15,18 @@ from weir.infra.control import LeaseHeldError
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.migrate import MigrationError
 from weir.pipelines.operations.errors import OperationError
-
-if TYPE_CHECKING:
-    from weir.pipelines.operations.migration import Moved
+from weir.pipelines.operations.migration import (
+    Moved,
+    move_from_checkpoints,
+    move_from_group,
+    move_from_kafka_streams,
+    move_from_spark,
+    move_to_checkpoints,
+    move_to_group,
+    place,
+)
 
 EMPTY_STORES = Field(
     default=False, description="The application's stores start empty: results cover only what is read from now on."
@@ -127,18 +135,7 @@ def migration_job(supervised: Supervised) -> dg.JobDefinition:
     return job
 
 
-def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> "Moved":
-    from weir.pipelines.migrate import MigrationError
-    from weir.pipelines.operations.migration import (
-        move_from_checkpoints,
-        move_from_group,
-        move_from_kafka_streams,
-        move_from_spark,
-        move_to_checkpoints,
-        move_to_group,
-        place,
-    )
-
+def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bool) -> Moved:
     try:
         match move:
             case ToGroup():
@@ -163,7 +160,7 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
         raise dg.Failure(str(error), allow_retries=False) from None
 
 
-def _metadata(context: dg.OpExecutionContext, moved: "Moved") -> dict[str, dg.MetadataValue]:
+def _metadata(context: dg.OpExecutionContext, moved: Moved) -> dict[str, dg.MetadataValue]:
     context.log.info("%s: %s", moved.what, moved.outcome)
     lines = [*moved.changes, *(f"note: {note}" for note in moved.notes)]
     return {

@@ -13,6 +13,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.control import ask
 from weir.pipelines.operations.errors import OperationError
 
 
@@ -57,8 +58,6 @@ def ask_driver(
     Raises:
         dagster.Failure: No driver could be asked, or it refused; in the words of the command, without a stack trace.
     """
-    from weir.pipelines.operations.control import ask
-
     try:
         answer = ask(settings, supervised.id, kind, arguments, by=owner_of(context.run_id), reason=reason)
     except OperationError as error:

@@ -8,20 +8,20 @@ which commit, so the sensor needs no cursor. A run that Dagster started reports 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from weir.infra.control import ControlDatabase
 from weir.orchestration.assets.materializations import (
     commit_materializations,
     recorded_metadata,
     task_partition_changes,
 )
+from weir.orchestration.drivers.metadata import pace_metadata
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
-
-if TYPE_CHECKING:
-    from weir.state.commit.record import CommitRecord
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 
 LOOK_EVERY_S = 60
 """Also the minimum time between two materializations of an asset that this sensor makes."""
@@ -41,10 +41,6 @@ def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
     )
     def commits(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         """Read the newest commit and whether its driver runs; report the assets when there is news."""
-        from weir.infra.control import ControlDatabase
-        from weir.orchestration.drivers.metadata import pace_metadata
-        from weir.state.commit.protocol import newest_commit
-
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
         if newest is None:

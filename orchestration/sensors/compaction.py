@@ -9,6 +9,9 @@ from weir.infra.settings import Settings
 from weir.orchestration.jobs.compaction import compaction_pool
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.state.changelog.compaction import Compaction
+from weir.state.changelog.rows import SEGMENT_EPOCHS
+from weir.state.commit.protocol import newest_commit
 
 LOOK_EVERY_S = 300
 REASON = "weir/reason"
@@ -29,9 +32,6 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
         f"closed, or when it would merge away {thresholds.spare_files_max:,} files.",
     )
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from weir.state.changelog.rows import SEGMENT_EPOCHS
-        from weir.state.commit.protocol import newest_commit
-
         _limit_pool(context.instance, compaction_pool(supervised))
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
@@ -58,8 +58,6 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
 
 def _spare_files(settings: Settings, application: str) -> int:
     """How many files a compaction would merge away."""
-    from weir.state.changelog.compaction import Compaction
-
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
     compaction = Compaction(settings.warehouse, application, is_whole=not is_running)
     return sum(report.files_before - report.files_after for report in compaction.plan(compaction.tables()))

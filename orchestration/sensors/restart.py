@@ -24,6 +24,7 @@ from weir.orchestration.drivers.dagster_run import run_of
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
+from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 
 LOOK_EVERY_S = 5
@@ -51,8 +52,6 @@ def restart_sensor(supervised: Supervised) -> dg.SensorDefinition:
         description="Restarts the ingest with the same configuration when its driver or run worker was killed.",
     )
     def restart(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from weir.state.commit.protocol import newest_commit
-
         settings = weir.settings()
         database = ControlDatabase(settings.control_database_url)
         driver = database.application_status(supervised.id, of_driver=True)

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
+from weir.infra.kafka.broker import EmbeddedBroker, broker_for
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.positions import committed_positions
+from weir.state.commit.protocol import newest_commit
 from weir.state.types import Positions
 
 LOOK_EVERY_S = 300
@@ -28,11 +32,6 @@ def retention_sensor(supervised: Supervised) -> dg.SensorDefinition:
         description="Warns when the next records to read are among the oldest that a topic keeps.",
     )
     def retention(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin
-        from weir.infra.kafka.broker import EmbeddedBroker, broker_for
-        from weir.pipelines.operations.positions import committed_positions
-        from weir.state.commit.protocol import newest_commit
-
         settings = weir.settings()
         newest = newest_commit(settings.warehouse, supervised.id)
         if newest is None:
