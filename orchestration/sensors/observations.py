@@ -42,7 +42,7 @@ def observation(
     *,
     severity: str = "warning",
 ) -> dg.AssetObservation:
-    """An observation about the condition of that name; ``metadata`` is shown beside it."""
+    """An observation about the condition of that name; ``metadata`` is shown with it."""
     return dg.AssetObservation(
         asset, description=sentence, metadata={"warning": name, **(metadata or {})}, tags={"weir/severity": severity}
     )
