@@ -21,7 +21,7 @@ DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
 
 
 def test_the_ui_supports_an_operators_day(story, settings):
-    """The graph, an ingest that becomes healthy, a continuous one, a restore and a backfill while it runs, and its end."""
+    """The graph, an ingest that becomes healthy, a continuous one, a restore and a backfill during it, its end."""
     database = ControlDatabase(settings.control_database_url)
     with story.step("graph"):
         story.open("/locations/weir/asset-groups/weather/lineage")
