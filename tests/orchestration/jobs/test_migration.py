@@ -57,7 +57,7 @@ def positions(moved) -> dict[int, int] | None:
     return newest and {number: task.positions[moved.topic][number] for number, task in enumerate(newest.tasks.values())}
 
 
-def test_a_groups_offsets_come_in_and_the_positions_go_out_to_a_group_and_to_files(moved, kafka_admin, tmp_path):
+def test_positions_are_taken_from_a_group_and_given_to_another_group_and_to_files(moved, kafka_admin, tmp_path):
     group, out = f"old-{moved.topic}", f"new-{moved.topic}"
     kafka_admin.set_group_offsets(group, {(moved.topic, 0): 5, (moved.topic, 1): 20})
     with pytest.raises(pytest.fail.Exception, match="accept that with --empty-stores"):
@@ -83,7 +83,7 @@ def test_a_groups_offsets_come_in_and_the_positions_go_out_to_a_group_and_to_fil
     assert (tmp_path / "out" / "0_0" / ".checkpoint").read_text() == f"0\n1\n{moved.topic} 0 4\n"
 
 
-def test_files_of_kafka_streams_a_spark_checkpoint_and_a_whole_application_come_in(
+def test_positions_are_taken_from_kafka_streams_files_a_spark_checkpoint_and_an_application_with_its_state(
     moved, broker, kafka_admin, tmp_path
 ):
     (tmp_path / "0_0").mkdir()
