@@ -1,2 +1,2 @@
-"""Dagster alone: what runs, when, and how its health is checked. The one way in is
+"""Everything about Dagster: what runs, when, and how its health is checked. Dagster loads
 ``weir.orchestration.definitions``."""

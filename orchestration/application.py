@@ -1,4 +1,4 @@
-"""Turns an application into everything that Dagster shows and does of it: one call, the same for every application."""
+"""Turns an application into everything that Dagster shows and does for it: one call, the same for every application."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from functools import cache
 
 import dagster as dg
 
-from weir.orchestration.audits import audit_checks, audit_jobs, audit_schedule, state_checks
-from weir.orchestration.backfill import backfill_assets
-from weir.orchestration.checks import lag_check
-from weir.orchestration.commits import commits_sensor
-from weir.orchestration.compaction import compaction_job, compaction_schedule, compaction_sensor
-from weir.orchestration.health import health_sensor
-from weir.orchestration.ingest import continuous_job, ingest_assets
-from weir.orchestration.migration import migration_job
-from weir.orchestration.rebuild import rebuild_job
-from weir.orchestration.repair import repair_sensor
-from weir.orchestration.retention import retention_sensor
-from weir.orchestration.stalled import stalled_sensor
-from weir.orchestration.steering import restore_job, steering_jobs
-from weir.orchestration.succession import succession_sensor
+from weir.orchestration.assets.backfill import backfill_assets
+from weir.orchestration.assets.ingest import ingest_assets
+from weir.orchestration.checks.commits import commit_checks, lag_check
+from weir.orchestration.checks.state import state_checks
+from weir.orchestration.jobs.asset_jobs import audit_job, continuous_job, verify_job
+from weir.orchestration.jobs.compaction import compaction_job
+from weir.orchestration.jobs.dead_letters import dead_letters_job
+from weir.orchestration.jobs.migration import migration_job
+from weir.orchestration.jobs.rebuild import rebuild_job
+from weir.orchestration.jobs.requests import request_jobs
+from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.schedules.maintenance import audit_schedule, compaction_schedule
+from weir.orchestration.sensors.commits import commits_sensor
+from weir.orchestration.sensors.compaction import compaction_sensor
+from weir.orchestration.sensors.health import health_sensor
+from weir.orchestration.sensors.repair import repair_sensor
+from weir.orchestration.sensors.restart import restart_sensor
+from weir.orchestration.sensors.retention import retention_sensor
+from weir.orchestration.sensors.stalled import stalled_sensor
+from weir.orchestration.sensors.uncommitted import uncommitted_sensor
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
-from weir.orchestration.uncommitted import uncommitted_sensor
 from weir.pipelines.application import Application
 
 FIRST_DAY = date(2020, 1, 1)
@@ -43,10 +48,10 @@ def weir_assets(
     """Assets, checks, jobs, schedules and sensors of an application; drivers load it from ``reference``
     (``module:attribute``).
 
-    ``topics`` are assets of your own, each with one key, for the source topics that something here fills; every other
-    topic is an external asset ``kafka/<topic>``, the same one for all applications that read it. ``first_day`` is the
-    first day of event time that a backfill may be asked for, ``end_day`` the one after the last, today when left out.
-    ``owners`` are shown with the assets: addresses of people, or ``team:name``.
+    ``topics`` are your own assets, each with one key, for source topics that something here fills; every other
+    topic is an external asset ``kafka/<topic>``, shared by all applications that read it. ``first_day`` is the
+    first day of event time that a backfill may ask for, ``end_day`` the day after the last; the default is today.
+    ``owners`` are shown with the assets: e-mail addresses, or ``team:name``.
     Merge the result with a ``weir`` and a ``pipes`` resource (``weir.orchestration.definitions``).
     """
     own = topics or {}
@@ -60,7 +65,7 @@ def weir_assets(
             topic: own[topic].key if topic in own else external[topic].key for topic in application.topology.topics()
         },
     )
-    compaction, restore, (verify, audit) = compaction_job(supervised), restore_job(supervised), audit_jobs(supervised)
+    audit, compaction, restore = audit_job(supervised), compaction_job(supervised), restore_job(supervised)
     return dg.Definitions(
         assets=[
             *own.values(),
@@ -68,12 +73,13 @@ def weir_assets(
             ingest_assets(supervised),
             *backfill_assets(supervised, first_day, end_day),
         ],
-        asset_checks=[lag_check(supervised), audit_checks(supervised), *state_checks(supervised)],
+        asset_checks=[lag_check(supervised), commit_checks(supervised), *state_checks(supervised)],
         jobs=[
             continuous_job(supervised),
-            *steering_jobs(supervised),
+            *request_jobs(supervised),
+            dead_letters_job(supervised),
             restore,
-            verify,
+            verify_job(supervised),
             audit,
             compaction,
             rebuild_job(supervised),
@@ -84,7 +90,7 @@ def weir_assets(
             commits_sensor(supervised),
             health_sensor(supervised),
             uncommitted_sensor(supervised),
-            succession_sensor(supervised),
+            restart_sensor(supervised),
             retention_sensor(supervised),
             compaction_sensor(supervised, compaction),
             stalled_sensor(supervised),
@@ -95,7 +101,7 @@ def weir_assets(
 
 @cache
 def _external_topic(topic: str) -> dg.AssetSpec:
-    """One object a topic, so that applications may share it."""
+    """One object per topic, so that applications can share it."""
     return dg.AssetSpec(
         ["kafka", topic], kinds={"kafka"}, group_name="kafka", description=f"The Kafka topic {topic}, filled elsewhere."
     )

@@ -1,15 +1,15 @@
-"""The one way in for Dagster: merges the applications' definitions and gives them their resources."""
+"""What Dagster loads: the definitions of all applications, merged, and the resources that they need."""
 
 from __future__ import annotations
 
 import dagster as dg
 
-from weir.orchestration import examples, report  # a module that Dagster loads may hold one Definitions only
+from weir.orchestration.examples import applications, report  # modules: a module that Dagster loads has one Definitions
 from weir.orchestration.resources import WeirResource, driver_pipes
 
 defs = dg.Definitions.merge(
-    examples.flights_defs,
-    examples.weather_defs,
+    applications.flights_defs,
+    applications.weather_defs,
     report.report_defs,
     dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
 )

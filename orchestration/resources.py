@@ -1,39 +1,48 @@
-"""Dagster resources: the folder that Weir works in, and the client that starts and ends drivers."""
+"""Dagster resources: the folder that Weir works in, and the client that runs drivers as processes of their own."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterPipesExecutionError  # has no public name
 from pydantic import Field
 
+from weir.infra.process import end_with
 from weir.infra.settings import PREFIX, Settings
+from weir.orchestration.supervised import Supervised
 
 SETTINGS = ("bootstrap_servers", "control_url", "slots")
-"""Of the resource's fields, those that are settings beside the folder."""
+"""The fields of the resource that are settings, besides the folder."""
 DRIVER_END_S = 60.0
 """How long a terminated run waits for its driver to finish the epoch and commit (10 s are promised)."""
 
 
-class WeirResource(dg.ConfigurableResource):
-    """Where Weir works. What is left out here, and every other setting, comes from ``WEIR_*`` variables and
-    ``weir.toml``; Dagster shows what is written here, so a value with a password is an ``EnvVar``."""
+class WeirResource(dg.ConfigurableResource[Any]):
+    """Where Weir works. Whatever is left out here, and every other setting, comes from ``WEIR_*`` variables and
+    ``weir.toml``. Dagster shows these fields, so give a value that holds a password as an ``EnvVar``."""
 
-    dir: str | None = Field(default=None, description="The folder, as --dir of the command line.")
+    dir: str | None = Field(default=None, description="The folder, like --dir on the command line.")
     bootstrap_servers: str | None = Field(
         default=None, description="Your own Kafka, host:port,...; the folder's embedded broker when left out."
     )
     control_url: str | None = Field(
         default=None, description="SQLAlchemy URL of the control database; SQLite in the folder when left out."
     )
-    slots: int | None = Field(default=None, ge=1, description="Places where tasks run at the same time.")
+    slots: int | None = Field(default=None, ge=1, description="How many tasks run at the same time.")
 
     def settings(self) -> Settings:
-        """The settings of the folder, read anew at each call. Raises ``SettingsError``."""
+        """The settings of the folder, read again at each call. Raises ``SettingsError``."""
         return Settings.load(Path(self.dir) if self.dir else None, self._settings())
 
     def environment(self) -> dict[str, str]:
-        """The variables that give a child process the same settings, beside those that it inherits."""
+        """The variables that give a child process the same settings, in addition to those that it inherits."""
         return {f"{PREFIX}{name.upper()}": value for name, value in self._settings().items()}
 
     def _settings(self) -> dict[str, str]:
@@ -41,5 +50,38 @@ class WeirResource(dg.ConfigurableResource):
 
 
 def driver_pipes() -> dg.PipesSubprocessClient:
-    """Runs a driver as a process of its own; terminating the run sends it SIGINT and waits for its commit."""
+    """Runs drivers as processes of their own; terminating a run sends its driver SIGINT and waits for the commit."""
     return dg.PipesSubprocessClient(termination_timeout_seconds=DRIVER_END_S)
+
+
+def run_driver(
+    module: str,
+    supervised: Supervised,
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    weir: WeirResource,
+    pipes: dg.PipesSubprocessClient,
+    extras: Mapping[str, object],
+) -> tuple[dg.PipesClientCompletedInvocation, Mapping[str, Any]] | None:
+    """Run ``python -m module`` to its end and return its reports and its closing record.
+
+    None if it left no closing record: it was killed, or did not start. ``DagsterExecutionInterruptedError`` means
+    that the run was terminated and the driver has ended.
+    """
+    if multiprocessing.parent_process() is not None:  # a step of a run worker: its end must reach the driver
+        end_with(os.getppid(), signal.SIGTERM)
+    try:
+        finished = pipes.run(
+            context=context,
+            command=[sys.executable, "-m", module],
+            env=weir.environment(),
+            extras={
+                "reference": supervised.reference,
+                "dir": str(weir.settings().dir),
+                "parent": os.getpid(),
+                **extras,
+            },
+        )
+    except DagsterPipesExecutionError:
+        return None
+    closing = next(iter(finished.get_custom_messages()), None)
+    return None if closing is None else (finished, closing)

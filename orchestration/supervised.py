@@ -1,4 +1,4 @@
-"""An application as Dagster knows it: where its program is, and what its assets, jobs and sensors are called."""
+"""An application as Dagster knows it: where its program is, and the names of its assets, jobs and sensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.types import TableSpec
 
 TAG_CHARACTERS = 63
-"""An asset's tag may have no more in Dagster."""
+"""The most that Dagster allows in an asset's tag."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Everything in Dagster that belongs to one application is named here."""
+    """The names of everything in Dagster that belongs to one application."""
 
     application: Application
     reference: str
@@ -30,7 +30,7 @@ class Supervised:
     topics: Mapping[str, dg.AssetKey]
     """The asset of each source topic."""
     owners: Sequence[str] = ()
-    """Of its assets: addresses of people, or ``team:name``."""
+    """Of its assets: e-mail addresses, or ``team:name``."""
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
@@ -39,12 +39,12 @@ class Supervised:
 
     @cached_property
     def name(self) -> str:
-        """The id in the names of jobs, sensors and the asset group, which may have no dash."""
+        """The id as it stands in the names of jobs, sensors and the asset group, which may not contain a dash."""
         return re.sub(r"\W", "_", self.id)
 
     @property
     def tags(self) -> dict[str, str]:
-        """On assets, sensors, schedules and every run that has to do with the application."""
+        """On the application's assets, sensors, schedules and runs."""
         return {"weir/application": self.id[:TAG_CHARACTERS]}
 
     @cached_property
@@ -53,12 +53,12 @@ class Supervised:
 
     @cached_property
     def table_specs(self) -> Mapping[str, TableSpec]:
-        """Every Delta table that the commits write, by its path below the application's folder."""
+        """Every Delta table that commits write, by its path below the application's folder."""
         return {spec.name: spec for spec in application_tables(self.application.topology)}
 
     @cached_property
     def tables(self) -> Mapping[str, dg.AssetKey]:
-        """The asset of each table: outputs by their own name, ``changelog/<store>``, ``dead_letters``."""
+        """The asset of each table: outputs under their own names, ``changelog/<store>``, ``dead_letters``."""
 
         def path(table: str) -> list[str]:
             if table == DEAD_LETTERS.name:
@@ -69,10 +69,10 @@ class Supervised:
 
     @cached_property
     def outputs(self) -> Mapping[str, dg.AssetKey]:
-        """The output tables' assets alone."""
+        """The assets of the output tables only."""
         return {spec.name: self.tables[spec.name] for spec in self.application.topology.table_specs()}
 
     @cached_property
     def task_partitions(self) -> dg.DynamicPartitionsDefinition:
-        """A partition a task, ``0_3``; the commits sensor keeps them in step with the topology."""
+        """One partition per task (``0_3``); the commits sensor keeps them in step with the topology."""
         return dg.DynamicPartitionsDefinition(name=f"{self.name}_tasks")

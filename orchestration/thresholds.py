@@ -1,4 +1,4 @@
-"""From where on sensors act and checks fail, for one application. What they do then is theirs."""
+"""The limits at which sensors act and checks fail, for one application; what they then do is up to them."""
 
 from __future__ import annotations
 
@@ -6,58 +6,65 @@ from dataclasses import dataclass
 
 LOOK_BACK_MAX_S = 3_000.0
 """The longest span that a sensor can look back over: readings are kept for an hour."""
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """One application's limits; the name of each ends with its unit."""
+    """One application's limits; each name ends with its unit."""
 
     uncommitted_max_bytes: int = 32 << 20
-    """Of state, over all tasks: more of it requests a commit. The driver commits by itself at the application's
-    ``uncommitted_max_bytes`` a task."""
+    """Uncommitted state of all tasks together; more of it requests a commit. The driver commits by itself at the
+    application's ``uncommitted_max_bytes``, which is per task."""
     lag_max_records: int = 10_000
     """Over all partitions of all topics."""
     lag_max_s: float = 300.0
-    """How long it would take to work the lag off, at the pace of the last hour's best minute."""
+    """How long it would take to work off the lag, at the pace of the last hour's best minute."""
     lag_grows_max_s: float = 300.0
-    """Lag that grows for so long, in each fifth of that time, is a warning. Readings come every half second."""
+    """Lag that grows for this long, in each fifth of that time, gets a warning. Readings come every half second."""
     stalled_max_s: float = 180.0
-    """A driver that has lag and has begun no epoch for so long, or that has been silent for so long, is warned of with
-    the stacks of its threads; after as long again it is ended, and the next run goes on. Longer than the longest epoch.
-    The application's ``max_task_idle`` comes to it where no epoch begins."""
+    """A driver that has lag but has begun no epoch for this long, or has sent no heartbeat for this long, gets a
+    warning with the stacks of its threads; if it is still stalled after as long again, it is killed and the next run
+    resumes. Choose more than the longest epoch takes. Where no epoch begins, the application's ``max_task_idle`` is
+    added."""
     restart_pause_s: float = 10.0
-    """Before the second start in a row of a driver that is killed again and again; the first comes at once, each
-    further one after twice the pause."""
+    """Before the second restart of a driver that is killed again and again; the first is immediate, and each further
+    pause is twice as long."""
     restart_pause_max_s: float = 300.0
     """The longest of those pauses."""
     restart_steady_s: float = 60.0
-    """A driver that still commits so long after its start, or has nothing to commit then, begins a new row."""
+    """A driver that still commits this long after its start, or has nothing to commit then, resets the pauses."""
     retention_min_share: float = 0.1
-    """Of the records that a partition keeps, how many should lie between its oldest and the next one to read."""
+    """Of the records that a partition keeps, the share that should lie between the oldest and the next one to read."""
     late_max_share: float = 0.01
     """Of the records read over ``audited_epochs``."""
     dead_letter_max_share: float = 0.001
     """Of the records read over ``audited_epochs``."""
     audited_epochs: int = 10_000
-    """How many of the newest epochs the checks of the commit log go through."""
+    """How many of the newest epochs the checks of the commit log cover."""
     sampled_tasks: int = 1
     """How many tasks the sampled comparison of state and changelog picks."""
     closed_segments_max: int = 10
-    """So many closed segments of changelogs (a thousand epochs each) since the last compaction request the next."""
+    """Closed segments of changelogs (a thousand epochs each) that trigger a compaction."""
     spare_files_max: int = 10_000
-    """So many files of tables that the next compaction would merge away request it, as closed segments do."""
+    """Files of tables that a compaction would merge away; this many trigger one too."""
     stale_warn_s: float = 3_600.0
-    """Age of the newest commit that Dagster knows of."""
+    """Age of the newest commit that Dagster knows of, for a freshness warning."""
     stale_fail_s: float = 86_400.0
-    """As ``stale_warn_s``."""
+    """The same, for a freshness failure."""
     cooldown_s: float = 600.0
-    """Least time between two requests of a sensor, and between two warnings of the same thing."""
+    """Minimum time between two requests of a sensor, and between two warnings about the same thing."""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading would ever show."""
+        """Raises ``ValueError`` for a span longer than ``LOOK_BACK_MAX_S``, which no reading could ever show."""
         for name in ("lag_grows_max_s", "stalled_max_s"):
             if getattr(self, name) > LOOK_BACK_MAX_S:
                 raise ValueError(
                     f"{name} is {getattr(self, name):,.0f} s; readings are kept for an hour, so it must "
                     f"be {LOOK_BACK_MAX_S:,.0f} s at most"
                 )
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people, such as ``640 bytes`` or ``32.0 MiB``; metadata that Dagster plots stays in bytes."""
+    return f"{size_bytes / MIB:,.1f} MiB" if size_bytes >= MIB else f"{size_bytes:,} bytes"

@@ -1,5 +1,5 @@
-"""Weir in Dagster: ``weir_assets`` gives an application's assets, checks, jobs and sensors, which need both
-resources."""
+"""Weir in Dagster: ``weir_assets`` gives an application's assets, checks, jobs and sensors, to be merged with the
+resources ``weir`` (a ``WeirResource``) and ``pipes`` (``driver_pipes()``)."""
 
 from weir.orchestration.application import weir_assets
 from weir.orchestration.resources import WeirResource, driver_pipes

@@ -1,4 +1,4 @@
-"""Weir's definitions as ``dagster dev`` serves them, over a fresh folder, and the browser that looks at them."""
+"""Weir's definitions as ``dagster dev`` serves them over a fresh folder, and a browser that shows them."""
 
 import shutil
 import sys
@@ -25,7 +25,7 @@ addEventListener("DOMContentLoaded", () => {
   document.head.append(still);
 });
 """
-"""Spinners that turn and dots that pulse for as long as a run goes on would take the browser one of two cores."""
+"""Spinners and pulsing dots would occupy one of two cores for as long as a run takes."""
 DEQUEUE_AT_ONCE = """
 run_coordinator:
   module: dagster._core.run_coordinator
@@ -43,7 +43,7 @@ def settings(tmp_path, monkeypatch) -> Settings:
 
 @pytest.fixture
 def ui(settings, pytestconfig, monkeypatch) -> Iterator[str]:
-    """The address of a UI with its daemon; nothing of both, nor of the runs that they started, is left afterwards."""
+    """The address of a UI with its daemon; afterwards neither these nor the runs that they started are left."""
     prepare_home(settings.dagster_home)
     monkeypatch.setenv("DAGSTER_HOME", str(settings.dagster_home))
     with (settings.dagster_home / "dagster.yaml").open("a") as instance:
@@ -89,7 +89,7 @@ def ui(settings, pytestconfig, monkeypatch) -> Iterator[str]:
 
 @pytest.fixture
 def page(chromium) -> Iterator[Page]:
-    """A window of a browser that ends with the test, or with this process."""
+    """A browser window that closes with the test, or with this process."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport=VIEW, timezone_id="UTC", locale="en-US", reduced_motion="reduce")
@@ -110,7 +110,7 @@ def chromium() -> str:
 
 @pytest.fixture
 def story(page, ui, pytestconfig) -> Story:
-    """Pictures of its steps go to ``build/screenshots``, those of an earlier story are removed."""
+    """Screenshots of its steps replace those in ``build/screenshots``."""
     folder = pytestconfig.rootpath / "build" / "screenshots"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

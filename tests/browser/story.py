@@ -1,4 +1,4 @@
-"""What somebody does in the Dagster UI, step by step, each with a picture; elements are found by what one reads."""
+"""An operator's steps in the Dagster UI, each with a screenshot; elements are found by the text that people read."""
 
 import re
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 
 class Story:
-    """One window and the pictures of it, numbered in the order of the steps."""
+    """One window and its screenshots, numbered in the order of the steps."""
 
     def __init__(self, page: Page, url: str, folder: Path) -> None:
         self.page, self._url, self._folder, self._steps = page, url, folder, 0
 
     @contextmanager
     def step(self, name: str, limit_s: float = 30.0) -> Iterator[None]:
-        """No wait within takes longer than ``limit_s``; there is a picture of its end, or of how it failed."""
+        """No wait within takes longer than ``limit_s``; a screenshot shows its end, or how it failed."""
         self.page.set_default_timeout(limit_s * 1000)
         expect.set_options(timeout=limit_s * 1000)
         self._steps += 1
@@ -43,7 +43,7 @@ class Story:
         return self.page.get_by_text(text, exact=isinstance(text, str)).first
 
     def open_launched_run(self) -> None:
-        """The run that the button just clicked has launched, by what the UI says of it."""
+        """Open the run that the button just launched, as the UI names it."""
         launched = self.text(re.compile(r"Launched run \w+")).inner_text()
         run = re.search(r"Launched run (\w+)", launched)
         assert run is not None
@@ -52,7 +52,7 @@ class Story:
         self.text(re.compile("RUN_ENQUEUED")).wait_for()
 
     def choose_partition(self, partition: str) -> None:
-        """In the launchpad: its list is drawn anew as partitions come, so what is typed may be lost once or twice."""
+        """In the launchpad. Its list is redrawn as partitions arrive, so typed text may get lost once or twice."""
         field, chosen = self.page.get_by_placeholder("Partition"), self.text(f"partition: {partition}")
         for _ in range(CHOICES):
             try:
@@ -64,5 +64,5 @@ class Story:
         raise AssertionError(f"the launchpad did not take partition {partition}")
 
     def ended(self) -> str:
-        """How the run on the page has ended, once it has."""
+        """How the run on the page ended; waits until it has."""
         return self.text(ENDED).inner_text()

@@ -1,4 +1,4 @@
-"""Operating an application in the Dagster UI, in a real browser; the pictures are kept in ``build/screenshots``."""
+"""Operating an application in the Dagster UI with a real browser; screenshots are kept in ``build/screenshots``."""
 
 import re
 import time
@@ -20,8 +20,8 @@ TERMINATED_LIMIT_S = 15.0
 DAYS = {"2013-03-04", "2013-03-05", "2013-03-06"}
 
 
-def test_what_an_operator_does_works_in_the_ui(story, settings):
-    """The graph, an ingest that becomes healthy, one that goes on, a restore and a backfill beside it, its end."""
+def test_the_ui_supports_an_operators_day(story, settings):
+    """The graph, an ingest that becomes healthy, a continuous one, a restore and a backfill during it, its end."""
     database = ControlDatabase(settings.control_database_url)
     with story.step("graph"):
         story.open("/locations/weir/asset-groups/weather/lineage")
@@ -97,7 +97,7 @@ def test_what_an_operator_does_works_in_the_ui(story, settings):
     assert [row.state for row in backfills(settings, "weather")] == ["swapped in"]
     life = database.application_status("weather")
     assert life.is_running
-    assert life.generation == 2, "it went on through both"
+    assert life.generation == 2, "it kept running through both"
 
     with story.step("terminated"):
         story.page.goto(running)

@@ -1,11 +1,11 @@
-"""An application of the warehouse without its driver: commits are written as a driver writes them."""
+"""The flights application without a driver: commits and leases are written as a driver writes them."""
 
 import os
 
 import dagster as dg
 import pytest
 
-from tests.orchestration.flights import START_S, TASKS
+from tests.orchestration.applications import START_S, TASKS
 from weir.infra.control import ControlDatabase, Lease, this_host
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
@@ -54,7 +54,7 @@ def instance():
 
 @pytest.fixture
 def commit_of():
-    """``commit_of(epoch, at_s, offset, totals)`` is a commit of two tasks, the first of which reads to ``offset``."""
+    """``commit_of(epoch, at_s, offset, totals)`` is a commit of two tasks, the first read up to ``offset``."""
 
     def make(
         epoch: int,
@@ -86,7 +86,7 @@ def commit_of():
 
 @pytest.fixture
 def tick(instance, settings):
-    """``tick(sensor, cursor)`` is one look of a sensor; its events and partitions are recorded as the daemon does."""
+    """``tick(sensor, cursor)`` evaluates a sensor once and records its events and partitions as the daemon does."""
 
     def look(sensor: dg.SensorDefinition, cursor: str | None = None) -> dg.SensorResult | dg.SkipReason:
         context = dg.build_sensor_context(

@@ -1,4 +1,4 @@
-"""An application whose commits wait an hour, so that what makes it commit earlier is what a test has done."""
+"""An application that commits once an hour, so that every earlier commit is a test's doing."""
 
 from datetime import timedelta
 

@@ -1,6 +1,6 @@
-"""A history of the held application that took long: real epochs of real tasks and a commit, without Spark and quickly.
+"""A long history of the held application, made quickly: real epochs of real tasks and a commit, without Spark.
 
-The weather is read as from the topic that the example's loader fills, so that a driver goes on with that topic.
+The weather is read as if from the topic that the example's loader fills, so that a driver can continue with that topic.
 """
 
 import time
@@ -18,7 +18,7 @@ from weir.state.engine.cache import TaskStoreCache
 
 PARTITIONS = 2
 OBSERVATIONS = 40
-"""Those that have been read; most epochs had nothing to read."""
+"""How many have been read; most epochs had nothing to read."""
 
 
 def make_history(settings: Settings, epochs: int) -> None:

@@ -1,4 +1,4 @@
-"""What Dagster finds: quickly, without Spark, and with the lineage that the data has."""
+"""What Dagster loads: quickly, without Spark, and with the lineage of the data."""
 
 import resource
 import subprocess
@@ -9,27 +9,21 @@ import dagster as dg
 import pytest
 import yaml
 
-from weir import Application, Count, StreamsBuilder, String
+from tests.orchestration.applications import clicks
 from weir.orchestration.application import weir_assets
+from weir.orchestration.assets.ingest import IngestConfig
 from weir.orchestration.definitions import defs
-from weir.orchestration.ingest import IngestConfig
 from weir.orchestration.resources import WeirResource, driver_pipes
 
 MOST_TIMES_DAGSTER = 3.3
-"""Of the CPU time that importing Dagster alone takes beside it: 0.9 s on a quiet machine, so 3 s there."""
-
-
-def clicks(application: str) -> Application:
-    builder = StreamsBuilder()
-    builder.stream("clicks", key=String("user"), value=String("page")).group_by_key().agg("counts", clicks=Count())
-    return Application(application, builder)
+"""Of the CPU time that importing Dagster alone takes: 0.9 s on an idle machine, so 3 s there."""
 
 
 @pytest.mark.slow
-def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
+def test_definitions_load_quickly_and_without_what_only_drivers_and_commands_need():
     probe = (
         "import sys, weir.orchestration.definitions as d; d.defs.get_repository_def(); "
-        "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'deltalake'}))"
+        "print(*sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j', 'pyarrow', 'pandas', 'typer'}))"
     )
     ratios = []
     for _ in range(3):  # the first one compiles modules, and others may use the machine
@@ -41,7 +35,7 @@ def test_definitions_load_quickly_and_start_neither_spark_nor_a_database():
 
 
 def cpu_seconds(program: str) -> tuple[float, str]:
-    """What a program takes in a process of its own, and what it prints."""
+    """The CPU seconds that a program takes in its own process, and what it prints."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -68,7 +62,7 @@ def test_a_table_shows_its_columns_and_their_types_before_anything_has_run():
 
 
 def configs(base: type[dg.Config]) -> Iterator[type[dg.Config]]:
-    """What the launchpad asks for."""
+    """The configurations that the launchpad asks for."""
     for config in base.__subclasses__():
         if config.__module__.startswith("weir."):
             yield config
@@ -76,7 +70,7 @@ def configs(base: type[dg.Config]) -> Iterator[type[dg.Config]]:
 
 
 def described() -> Iterator[tuple[str, str | None]]:
-    """Whatever the UI shows of the definitions, with what it says there."""
+    """Everything that the UI shows of the definitions, with its description."""
     graph, repository = defs.resolve_asset_graph(), defs.get_repository_def()
     yield from ((key.to_user_string(), graph.get(key).description) for key in graph.get_all_asset_keys())
     yield from ((key.to_user_string(), graph.get_check_spec(key).description) for key in graph.asset_check_keys)
@@ -94,7 +88,7 @@ def described() -> Iterator[tuple[str, str | None]]:
                 yield f"{config.__name__}.{name}", field.description
 
 
-def test_everything_that_the_ui_shows_says_what_it_is_to_those_who_operate_it():
+def test_everything_in_the_ui_has_a_description_for_operators():
     texts = dict(described())
     assert len(texts) > 80
     assert [name for name, text in texts.items() if not (text or "").endswith(".")] == []
@@ -102,7 +96,7 @@ def test_everything_that_the_ui_shows_says_what_it_is_to_those_who_operate_it():
     assert [name for name, text in texts.items() if any(module in text for module in modules)] == []
 
 
-def test_assets_and_sensors_say_whose_they_are():
+def test_assets_and_sensors_show_their_owners_and_application():
     clicking = dg.Definitions.merge(
         weir_assets(clicks("clicking"), "nowhere:app", owners=["team:clicks"]),
         dg.Definitions(resources={"weir": WeirResource(), "pipes": driver_pipes()}),
@@ -113,7 +107,7 @@ def test_assets_and_sensors_say_whose_they_are():
     assert all(each.tags["weir/application"] == "clicking" for each in (*specs, *clicking.sensors, *clicking.schedules))
 
 
-def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read_it():
+def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_its_readers():
     first = weir_assets(clicks("first"), "nowhere:first")
     second = weir_assets(clicks("second-one"), "nowhere:second")
     graph = dg.Definitions.merge(
@@ -124,7 +118,7 @@ def test_a_topic_that_nothing_here_fills_is_one_external_asset_for_all_that_read
     assert graph.get(clicked).child_keys == {dg.AssetKey(["first", "ingest"]), dg.AssetKey(["second-one", "ingest"])}
 
 
-def test_an_ingest_started_without_configuration_ends_once_it_has_caught_up():
+def test_an_ingest_without_configuration_ends_when_it_has_caught_up():
     assert IngestConfig().until_caught_up is True
     assert IngestConfig().take_over is False
 

@@ -1,5 +1,5 @@
-"""A deployment as people have it: ``workspace.yaml`` served by a webserver and a daemon, everything on PostgreSQL, runs
-queued and in processes of their own; what is killed is made good, and no secret shows anywhere."""
+"""A realistic deployment: ``workspace.yaml`` served by a webserver and a daemon, everything on PostgreSQL, runs queued
+and in processes of their own. It recovers from kills, and no secret shows anywhere."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } 
 
 
 class Deployment:
-    """The processes, and what they know."""
+    """The processes, and what they have recorded."""
 
     def __init__(self, folder: Path, settings: Settings, dagster_url: str, root: Path) -> None:
         self.folder, self.settings, self.root = folder, settings, root
@@ -66,7 +66,7 @@ class Deployment:
         self.daemon = self._start("dagster._daemon", "run", "-w", "workspace.yaml")
 
     def kill_daemon(self) -> None:
-        """Its code server ends by itself once its runs have; that takes Dagster twenty seconds more."""
+        """Its code server ends by itself after its runs have; that takes Dagster another twenty seconds."""
         self.left = psutil.Process(self.daemon.pid).children()
         self.daemon.kill()
         self.daemon.wait()
@@ -116,13 +116,13 @@ class Deployment:
         return known is not None and known.status == status
 
     def run(self) -> dg.DagsterRun:
-        """That of the newest driver."""
+        """The run of the newest driver."""
         run = self.instance.get_run_by_id(self.status().owner.split()[-1])
         assert run is not None
         return run
 
     def close(self) -> None:
-        """End the servers and what they have started; of Dagster's code servers one hangs now and then as it ends."""
+        """End the servers and what they have started; now and then one of Dagster's code servers hangs as it ends."""
         servers = (self.daemon, self.webserver)
         for server in servers:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -170,7 +170,7 @@ def deployment(postgresql, tmp_path, pytestconfig) -> Iterator[Deployment]:
                 deployment.close()
 
 
-def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
+def test_a_deployment_recovers_from_kills_and_termination_commits(deployment):
     wait_for(deployment.is_up, "the UI is up", START_LIMIT_S)
     launched = deployment.ask(
         LAUNCH,
@@ -193,7 +193,7 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
     deployment.start_daemon()
     driver = psutil.Process(life.pid)
     assert deployment.is_in(first, dg.DagsterRunStatus.STARTED)
-    assert driver.is_running(), "the ingest goes on without a daemon"
+    assert driver.is_running(), "the ingest keeps running without a daemon"
 
     driver.parent().parent().kill()
     assert (
@@ -201,7 +201,7 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
         < FAILED_LIMIT_S
     )
     assert any("was terminated by signal 9" in entry.message for entry in deployment.instance.all_logs(first.run_id))
-    wait_for(lambda: deployment.reads(2), "the next run has gone on", START_LIMIT_S)
+    wait_for(lambda: deployment.reads(2), "the next run has resumed", START_LIMIT_S)
     second, before = deployment.run(), newest_commit(deployment.settings.warehouse, "weather")
     below = psutil.Process(deployment.status().pid).children(recursive=True)
 
@@ -228,7 +228,7 @@ def test_what_is_killed_is_made_good_and_terminating_commits(deployment):
 
 
 def secrets_found(deployment: Deployment) -> list[str]:
-    """Where a secret is to be read: in Dagster's tables, or in a file of logs."""
+    """Where a secret can be read: in Dagster's tables, or in a log file."""
     found = []
     with psycopg.connect(deployment.dagster_url) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()

@@ -1,4 +1,4 @@
-"""Settings that come through Dagster: typed, the same for the driver, and never in the open."""
+"""Settings that come through Dagster: typed, the same for the driver, and never exposed."""
 
 import dagster as dg
 import pytest
@@ -8,7 +8,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource
 
 
-def test_what_the_resource_says_wins_over_variables_and_reaches_the_driver(tmp_path, monkeypatch):
+def test_the_resource_wins_over_variables_and_reaches_the_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("WEIR_SLOTS", "2")
     monkeypatch.setenv("WEIR_MAX_EPOCH_RECORDS", "77")
     resource = WeirResource(dir=str(tmp_path), bootstrap_servers="one:9092", slots=5)

@@ -1,0 +1,155 @@
+"""Backfills of days: an asset with one partition per day of event time; Dagster's backfill dialog asks for the days.
+
+A range of days is one run: a separate driver next to the live one, then a swap in one commit (docs/backfill.md).
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from weir.infra.settings import Settings
+from weir.orchestration.resources import WeirResource, run_driver
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.backfill.files import TIME_COLUMN
+from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
+from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.operations.backfills import BackfillRow, backfills
+from weir.pipelines.operations.errors import OperationError
+
+DRIVER = "weir.orchestration.drivers.backfill"
+
+
+class BackfillConfig(dg.Config):
+    """How the days of the run's partitions are recomputed."""
+
+    swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap`.")
+    margin_hours: float | None = Field(
+        default=None,
+        ge=0,
+        description="Start reading this long before the first day; by default the longest window plus its grace.",
+    )
+    paths: dict[str, str] = Field(
+        default={}, description="Delta tables or Parquet files to read instead of topics, by topic."
+    )
+    time_column: str = Field(
+        default=TIME_COLUMN, description="The column of such a table or file that holds a record's time."
+    )
+
+
+def backfill_assets(supervised: Supervised, first_day: date, end_day: date | None) -> list[dg.AssetsDefinition]:
+    """``<app>/backfill``; empty if no output has rows that belong to days."""
+    outputs = day_outputs(supervised.application.topology)
+    if not outputs.swapped:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # about backfill policies, at every start
+        return [_backfill_asset(supervised, outputs, first_day, end_day)]
+
+
+def _backfill_asset(
+    supervised: Supervised, outputs: DayOutputs, first_day: date, end_day: date | None
+) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=[supervised.id, "backfill"],
+        deps=list(supervised.topics.values()),
+        group_name=supervised.name,
+        kinds={"spark", "kafka"},
+        owners=supervised.owners,
+        tags=supervised.tags,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        partitions_def=dg.DailyPartitionsDefinition(
+            start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None
+        ),
+        description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}: recomputed "
+        "from the topics and swapped in by one commit, while the ingest keeps running. Terminating "
+        "the run leaves everything as it was.",
+    )
+    def backfill(
+        context: dg.AssetExecutionContext, config: BackfillConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        """Start a driver over the days, follow it to its end, and record what it reports."""
+        window, settings = context.partition_time_window, weir.settings()
+        days = Days(first=window.start.date(), end=window.end.date())
+        known = {row.id for row in _backfills_of(supervised, settings, days)}
+        context.instance.add_run_tags(context.run.run_id, supervised.tags)
+        try:
+            finished, _ = run_backfill(
+                supervised,
+                context,
+                weir,
+                pipes,
+                {
+                    "first": days.first.isoformat(),
+                    "end": days.end.isoformat(),
+                    "swap": config.swap,
+                    "margin_hours": config.margin_hours,
+                    "paths": config.paths,
+                    "time_column": config.time_column,
+                },
+            )
+        except dg.DagsterExecutionInterruptedError:
+            yield _left_by_termination(row for row in _backfills_of(supervised, settings, days) if row.id not in known)
+            return
+        yield from finished.get_results(implicit_materializations=False)
+
+    return backfill
+
+
+def run_backfill(
+    supervised: Supervised,
+    context: dg.OpExecutionContext | dg.AssetExecutionContext,
+    weir: WeirResource,
+    pipes: dg.PipesSubprocessClient,
+    asked: Mapping[str, object],
+) -> tuple[dg.PipesClientCompletedInvocation, Mapping[str, Any]]:
+    """Run a backfill driver to its end and return its reports and its closing record.
+
+    Raises:
+        dagster.Failure: It was killed, or ended with an error.
+        DagsterExecutionInterruptedError: The run was terminated; the driver has ended.
+    """
+    driven = run_driver(DRIVER, supervised, context, weir, pipes, asked)
+    if driven is None:
+        raise dg.Failure(
+            f"the backfill of {supervised.id} was killed; `weir backfill list {supervised.id}` shows how far it got",
+            allow_retries=False,
+        )
+    finished, closing = driven
+    if "error" in closing:
+        raise dg.Failure(closing["error"], allow_retries=False)
+    return finished, closing
+
+
+def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> list[BackfillRow]:
+    """The backfills of these days that exist or were swapped in; empty if the application has never run here."""
+    try:
+        return [row for row in backfills(settings, supervised.id) if row.days == str(days)]
+    except OperationError:
+        return []
+
+
+def _left_by_termination(made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
+    """What to report of a backfill whose run was terminated: Pipes drops the reports of what it has interrupted.
+
+    Raises:
+        dagster.Failure: It was not swapped in; the text says what is left of it.
+    """
+    for row in made:
+        if row.state == "swapped in":
+            return dg.MaterializeResult(
+                metadata={
+                    "backfill": row.id,
+                    "days": row.days,
+                    "swap": f"swapped in by the commit of epoch {row.epoch}",
+                }
+            )
+        if row.state == "complete":
+            raise dg.Failure(
+                f"the backfill was stopped when it was complete; swap {row.id} in, or discard it, with `weir backfill`",
+                allow_retries=False,
+            )
+    raise dg.Failure("the backfill was stopped; its files were removed", allow_retries=False)

@@ -1,0 +1,196 @@
+"""An application's ingest and the tables that come out of it: assets that one supervised driver produces."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
+from pydantic import Field
+
+from weir.infra.control import ControlDatabase, ControlDatabaseError
+from weir.infra.settings import Settings
+from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
+from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.drivers.metadata import pace_metadata
+from weir.orchestration.resources import WeirResource, run_driver
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
+from weir.state.changelog.rows import CHANGELOG_FOLDER
+from weir.state.commit.protocol import newest_commit
+from weir.state.types import TableSpec
+
+DRIVER = "weir.orchestration.drivers.ingest"
+
+
+class IngestConfig(dg.Config):
+    """How long the driver runs."""
+
+    until_caught_up: bool = Field(
+        default=True,
+        description="End once everything in the topics has been processed; false runs until the run is terminated.",
+    )
+    take_over: bool = Field(
+        default=False,
+        description="Start even if another driver holds the application's lease; that driver is fenced and stops.",
+    )
+
+
+def ingest_op(supervised: Supervised) -> str:
+    """The name of the ingest's op, under which a run's configuration addresses it."""
+    return f"{supervised.name}_ingest"
+
+
+def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
+    """One op that runs a driver to its end and reports the ingest and all tables, or nothing before the first commit.
+
+    Only the driver's closing record makes the run a success.
+    """
+
+    @dg.multi_asset(
+        name=ingest_op(supervised),
+        can_subset=False,
+        specs=list(_specs(supervised)),
+        description="Start a driver, follow it to its end, and record what it reports.",
+    )
+    def ingest(
+        context: dg.AssetExecutionContext, config: IngestConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        settings = weir.settings()
+        context.instance.add_run_tags(context.run.run_id, supervised.tags)
+        try:
+            driven = run_driver(
+                DRIVER,
+                supervised,
+                context,
+                weir,
+                pipes,
+                {
+                    "ingest": supervised.ingest.to_user_string(),
+                    "tables": {name: key.to_user_string() for name, key in supervised.tables.items()},
+                    "until_caught_up": config.until_caught_up,
+                    "take_over": config.take_over,
+                },
+            )
+        except dg.DagsterExecutionInterruptedError:
+            results = _results_of_terminated(supervised, settings, context)
+            if not results:
+                raise
+            context.log.info("the run was terminated: its driver has committed and ended")
+            yield from results
+            if not _has_own_process(context):
+                raise  # otherwise the run would continue with its other steps
+            return
+        if driven is None:
+            raise dg.Failure(why_it_ended(settings, supervised.id, owner_of(context.run.run_id)))
+        finished, closing = driven
+        if "error" in closing:
+            raise dg.Failure(closing["error"])
+        update_task_partitions(supervised, settings.warehouse, context.instance)
+        yield from finished.get_results(implicit_materializations=False)
+
+    return ingest
+
+
+def _has_own_process(context: dg.AssetExecutionContext) -> bool:
+    """Whether the step has a process of its own, so that its run ends by itself; not in the in-process executor."""
+    return bool(context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED))
+
+
+def _results_of_terminated(
+    supervised: Supervised, settings: Settings, context: dg.AssetExecutionContext
+) -> list[dg.MaterializeResult[None]]:
+    """What the driver of a terminated run left, provided that it ended with a commit; otherwise empty.
+
+    Pipes drops the reports of a driver that it has interrupted, so they are made from the commit here.
+    """
+    run = context.instance.get_run_by_id(context.run.run_id)
+    if run is None or run.status != dg.DagsterRunStatus.CANCELING:
+        return []
+    try:
+        driver = ControlDatabase(settings.control_database_url).application_status(supervised.id, of_driver=True)
+    except ControlDatabaseError:
+        return []
+    newest = newest_commit(settings.warehouse, supervised.id)
+    if newest is None or driver is None or (driver.owner, driver.state) != (owner_of(run.run_id), "stopped"):
+        return []
+    events = commit_materializations(
+        supervised, newest, context.instance, settings.warehouse, pace=pace_metadata(settings, supervised.id)
+    )
+    return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
+
+
+def _result(event: dg.AssetMaterialization) -> dg.MaterializeResult[None]:
+    version = (event.tags or {}).get(DATA_VERSION_TAG)
+    return dg.MaterializeResult(
+        asset_key=event.asset_key,
+        metadata=event.metadata,
+        data_version=dg.DataVersion(version) if version is not None else None,
+    )
+
+
+def why_it_ended(settings: Settings, application: str, owner: str) -> str:
+    """One sentence about a driver that left no closing record, from what it left in the control database."""
+    try:
+        driver = ControlDatabase(settings.control_database_url).application_status(application, of_driver=True)
+    except ControlDatabaseError as error:
+        return f"the driver of {application} ended and {error}; its last lines above say why"
+    if driver is None or driver.owner != owner:
+        return f"the driver of {application} did not start; its last line above says why"
+    if driver.ended_at_ms is None or driver.state == "dead":
+        return (
+            f"the driver of {application} (process {driver.pid}) was killed; the next run resumes from the last commit"
+        )
+    return driver.error or f"the driver of {application} ended and could not report why; see its last lines above"
+
+
+def _specs(supervised: Supervised) -> Iterator[dg.AssetSpec]:
+    thresholds = supervised.thresholds
+    yield dg.AssetSpec(
+        supervised.ingest,
+        deps=list(supervised.topics.values()),
+        kinds={"spark", "kafka"},
+        group_name=supervised.name,
+        skippable=True,
+        owners=supervised.owners,
+        tags=supervised.tags,
+        freshness_policy=dg.FreshnessPolicy.time_window(
+            fail_window=timedelta(seconds=thresholds.stale_fail_s),
+            warn_window=timedelta(seconds=thresholds.stale_warn_s),
+        ),
+        description=f"The application {supervised.id}: one supervised driver that reads the topics and commits "
+        "exactly once. Terminating the run finishes the epoch and commits.",
+    )
+    for name, key in supervised.tables.items():
+        kinds = {"deltalake", "changelog"} if name.startswith(CHANGELOG_FOLDER) else {"deltalake"}  # shown in the graph
+        yield dg.AssetSpec(
+            key,
+            deps=[supervised.ingest],
+            kinds=kinds,
+            group_name=supervised.name,
+            skippable=True,
+            owners=supervised.owners,
+            tags=supervised.tags,
+            description=_description(name),
+            metadata={"dagster/column_schema": _columns(supervised.table_specs[name])},
+        )
+
+
+def _description(table: str) -> str:
+    if table == DEAD_LETTERS.name:
+        return 'Records that could not be read, where the application sets on_error="dead_letter".'
+    if table.startswith(CHANGELOG_FOLDER):
+        return (
+            f"Every committed change of the store {table.removeprefix(CHANGELOG_FOLDER)[1:]}; its tasks restore "
+            "from this."
+        )
+    return f"The Delta table {table}; only the application's commits change it."
+
+
+def _columns(spec: TableSpec) -> dg.TableSchema:
+    """The table's columns by polars' type names; key columns of updates are marked."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(name, str(dtype), tags={"weir/key": ""} if name in spec.keys else None)
+            for name, dtype in spec.schema.items()
+        ]
+    )

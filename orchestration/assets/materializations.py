@@ -1,0 +1,104 @@
+"""A commit as Dagster records it: materializations of every asset, and the restore job's partitions, one per task.
+
+The commits sensor records both while a driver runs (``weir.orchestration.sensors.commits``); an ingest records the
+partitions when its run ends, and its materializations if that run was terminated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG  # has no public name
+
+from weir.orchestration.drivers.metadata import (
+    ingest_metadata,
+    offsets_metadata,
+    table_data_version,
+    table_metadata,
+)
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.positions import committed_positions
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+
+
+def commit_materializations(
+    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance, warehouse: Path, *, pace: dict[str, Any]
+) -> list[dg.AssetMaterialization]:
+    """The materializations of a commit. Upstream comes first, otherwise Dagster would show what is downstream as stale.
+
+    A topic is reported when the commit has read further than Dagster knows the topic to reach. ``pace`` is further
+    metadata of the ingest.
+    """
+    found = f"commit {newest.state_id}, found in the commit log"
+    positions = committed_positions(newest, supervised.topics)
+    events = []
+    for topic, key in supervised.topics.items():
+        reaches = recorded_metadata(instance, key).get("offsets", {})
+        offsets = {str(partition): offset for partition, offset in positions[topic].items()}
+        if any(offset > reaches.get(partition, 0) for partition, offset in offsets.items()):
+            events.append(
+                dg.AssetMaterialization(
+                    key, description=f"as far as read by {found}", metadata=_dagster_values(offsets_metadata(offsets))
+                )
+            )
+    ingest = {**pace, **ingest_metadata(newest, supervised.topics)}
+    events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=_dagster_values(ingest)))
+    for name, key in supervised.tables.items():
+        folder = warehouse / supervised.id / name
+        if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
+            events.append(
+                dg.AssetMaterialization(
+                    key,
+                    description=found,
+                    metadata=_dagster_values(table_metadata(newest, folder)),
+                    tags={DATA_VERSION_TAG: table_data_version(newest, name)},
+                )
+            )
+    return events
+
+
+def recorded_metadata(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
+    """The metadata of the asset's newest materialization as plain values; empty without one."""
+    event = instance.get_latest_materialization_event(asset)
+    metadata = event.asset_materialization.metadata if event and event.asset_materialization else {}
+    return {name: entry.value for name, entry in metadata.items()}
+
+
+def _dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Pipes metadata as Dagster's own metadata values."""
+    return {
+        name: getattr(dg.MetadataValue, value["type"])(value["raw_value"]) if isinstance(value, dict) else value
+        for name, value in metadata.items()
+    }
+
+
+def task_partition_changes(
+    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
+) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+    """What turns the known task partitions into those of the commit, without tasks of another program's topology."""
+    partitions, topology = supervised.task_partitions, supervised.application.topology
+    tasks = set()
+    for name in newest.tasks:
+        with contextlib.suppress(KeyError):
+            tasks.add(str(topology.task_of(name)))
+    known = set(instance.get_dynamic_partitions(str(partitions.name)))
+    added, gone = sorted(tasks - known), sorted(known - tasks)
+    return [
+        *([partitions.build_add_request(added)] if added else []),
+        *([partitions.build_delete_request(gone)] if gone else []),
+    ]
+
+
+def update_task_partitions(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
+    """Make the changes that the commits sensor would make at its next look, for a run that has just ended."""
+    newest = newest_commit(warehouse, supervised.id)
+    for change in task_partition_changes(supervised, newest, instance) if newest else ():
+        if isinstance(change, dg.AddDynamicPartitionsRequest):
+            instance.add_dynamic_partitions(change.partitions_def_name, change.partition_keys)
+        else:
+            for task in change.partition_keys:
+                instance.delete_dynamic_partition(change.partitions_def_name, task)

@@ -1,0 +1,59 @@
+"""Checks that local state agrees with its changelogs and the commit log: the comparison of ``weir verify``.
+
+A failure names the task, which the repair sensor then restores; blocks what is downstream in the same run.
+"""
+
+import dagster as dg
+
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.verify import verify_application
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.state.changelog.verify import StateDifferenceError
+
+FULL_CHECK, SAMPLED_CHECK = "state_equals_changelog", "sampled_state_equals_changelog"
+TASK_ENTRY = "task"
+"""In the metadata of a failed comparison: the task, under the name that the restore job's partitions use."""
+
+
+def state_checks(supervised: Supervised) -> list[dg.AssetChecksDefinition]:
+    """Compare every row of every store on this host, and the same for a few random tasks, which is cheap enough to run
+    every hour."""
+    return [
+        _state_check(supervised, FULL_CHECK, "Every store agrees with its changelog and the commit log.", None),
+        _state_check(
+            supervised,
+            SAMPLED_CHECK,
+            "The stores of a few random tasks agree with their changelogs and the commit log.",
+            supervised.thresholds.sampled_tasks,
+        ),
+    ]
+
+
+def _state_check(supervised: Supervised, name: str, description: str, sample: int | None) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=supervised.ingest, name=name, blocking=True, description=description)
+    def state_equals_changelog(weir: WeirResource) -> dg.AssetCheckResult:
+        """Compare the rows of stores, their changelogs and the commit log; a difference names its task."""
+        agreements = []
+        try:
+            for agreement in verify_application(weir.settings(), supervised.application, sample=sample):
+                agreements.append(agreement)
+        except (StateDifferenceError, TopologyChangedError) as error:
+            task = (
+                {TASK_ENTRY: str(supervised.application.topology.task_of(error.task))}
+                if isinstance(error, StateDifferenceError)
+                else {}
+            )
+            return dg.AssetCheckResult(
+                passed=False, description=str(error), metadata={"tasks_that_agree": len(agreements), **task}
+            )
+        return dg.AssetCheckResult(
+            passed=True,
+            metadata={
+                "tasks": len(agreements),
+                "rows": sum(agreement.rows for agreement in agreements),
+                "rows_by_task": {agreement.task: agreement.rows for agreement in agreements},
+            },
+        )
+
+    return state_equals_changelog

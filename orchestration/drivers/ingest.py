@@ -1,0 +1,84 @@
+"""A supervised driver (``python -m weir.orchestration.drivers.ingest``): runs one application and reports to Dagster
+through Pipes.
+
+An ingest asset starts it. It imports neither Dagster nor its definitions and ends with its parent. On SIGINT or
+SIGTERM it finishes the epoch, commits, and still reports what the run left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+
+from weir.infra.process import end_with
+from weir.infra.settings import Settings
+from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
+from weir.orchestration.drivers.metadata import ingest_metadata, pace_metadata, table_data_version, table_metadata
+from weir.pipelines.operations.drive import drive
+from weir.pipelines.operations.registry import load_reference
+from weir.state.commit.protocol import newest_commit
+
+if TYPE_CHECKING:
+    from weir.pipelines.spark.progress import RunSummary
+
+
+def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> None:
+    """One materialization of the ingest and one of each table; none if nothing was ever committed."""
+    newest = newest_commit(settings.warehouse, summary.application)
+    if newest is None:
+        return
+    topics = load_reference(pipes.get_extra("reference")).topology.topics()
+    pipes.report_asset_materialization(
+        asset_key=pipes.get_extra("ingest"),
+        metadata={
+            **pace_metadata(settings, summary.application),
+            **ingest_metadata(newest, topics),
+            "ended": summary.reason,
+            "records_in": summary.records_in,
+            "commits": summary.commits,
+            "seconds": round(summary.seconds, 3),
+        },
+    )
+    for table, asset_key in pipes.get_extra("tables").items():
+        folder = settings.warehouse / summary.application / table
+        pipes.report_asset_materialization(
+            asset_key=asset_key, metadata=table_metadata(newest, folder), data_version=table_data_version(newest, table)
+        )
+
+
+def main() -> int:
+    """Leaves a closing record: how the run ended, or the error that ended it in one sentence. Returns the exit code,
+    which nobody relies on: whoever started the driver reads that record."""
+    with open_dagster_pipes() as pipes:
+        parent = pipes.get_extra("parent")
+        if not end_with(parent, signal.SIGTERM):
+            pipes.log.error("the Dagster step that started this driver has ended; start it again")
+            return 1
+        try:
+            settings = Settings.load(Path(pipes.get_extra("dir")))
+            summary = drive(
+                pipes.get_extra("reference"),
+                settings,
+                on_progress=progress_logger(pipes.log.info),
+                until_caught_up=pipes.get_extra("until_caught_up"),
+                take_over=pipes.get_extra("take_over"),
+                owner=owner_of(pipes.run_id),
+                console=logging.StreamHandler(),
+            )
+        except Exception as error:
+            pipes.report_custom_message({"error": str(error) or type(error).__name__})
+            return 0
+        if os.getppid() == parent:
+            _report(pipes, settings, summary)
+            pipes.report_custom_message({"ended": summary.reason})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

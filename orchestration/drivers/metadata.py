@@ -1,0 +1,107 @@
+"""Asset metadata of an application's newest commit, as values and types of Dagster Pipes.
+
+A driver that a run started reports it at its end (``weir.orchestration.drivers.ingest``); sensors report it in between,
+and for drivers that no run started. Imports no Dagster, because drivers run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from weir.infra.control import ControlDatabase, ControlDatabaseError, MinuteRow
+from weir.infra.settings import Settings
+from weir.pipelines.operations.positions import committed_positions, committed_totals
+from weir.state.commit.record import CommitRecord
+from weir.state.commit.tables import count_rows
+
+COUNTED_ROWS_MAX = 1_000_000
+"""A larger table of updates is not counted, because its keys would have to be read (0.12 s for this many)."""
+MINUTE_MS = 60_000
+SHOWN_MINUTES = 60
+MINUTES_PER_BAR = 2
+"""Sixty bars would be wider than the column that Dagster gives them."""
+BARS = "▁▂▃▄▅▆▇█"
+NO_READING = "·"
+
+
+def commit_metadata(newest: CommitRecord) -> dict[str, Any]:
+    """Which commit it is; the same for all assets of the application."""
+    return {
+        "generation": newest.generation,
+        "epoch": newest.epoch,
+        "committed_at": {"raw_value": newest.at_ms / 1000, "type": "timestamp"},
+    }
+
+
+def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, Any]:
+    """How far the ingest has read, and what it has counted since the application was first started."""
+    return {
+        **commit_metadata(newest),
+        **offsets_metadata(committed_positions(newest, topics)),
+        **{f"total_{name}": count for name, count in committed_totals(newest).items()},
+    }
+
+
+def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
+    """The lag and commit latency that the driver last reported, and its last hour; empty without a control database."""
+    try:
+        database = ControlDatabase(settings.control_database_url)
+        status, minutes = database.application_status(application), database.last_hour(application)
+    except ControlDatabaseError:
+        return {}
+    metric = status.metric if status else None
+    newest = {} if metric is None else {"lag_records": metric.lag, "commit_ms": round(metric.commit_ms, 1)}
+    return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+
+
+def offsets_metadata(offsets: Any) -> dict[str, Any]:
+    """The next offsets to read, as one JSON value."""
+    return {"offsets": {"raw_value": offsets, "type": "json"}}
+
+
+def table_data_version(newest: CommitRecord, table: str) -> str:
+    """Changes only with commits that wrote rows of the table, so that only those refresh what is downstream."""
+    return str(newest.table_versions.get(table, 0))
+
+
+def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
+    """Where a table is and, if that takes little reading to tell, how many rows it holds."""
+    rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
+    return {
+        **commit_metadata(newest),
+        "dagster/uri": {"raw_value": str(folder), "type": "path"},
+        **({} if rows is None else {"dagster/row_count": rows}),
+    }
+
+
+def bars(values: Sequence[float | None]) -> str:
+    """One character per value, scaled from zero to the greatest; ``·`` where there is no reading."""
+    top = max((value for value in values if value is not None), default=0.0)
+    return "".join(
+        NO_READING if value is None else BARS[round(value / top * (len(BARS) - 1)) if top > 0 else 0]
+        for value in values
+    )
+
+
+def last_hour_markdown(minutes: Sequence[MinuteRow]) -> str:
+    """Pace, lag and commit time over the hour that ends with the newest reading, as one line of bars each; one sentence
+    if there is no reading."""
+    if not minutes:
+        return "no reading in the last hour"
+    by_minute = {row.at_ms // MINUTE_MS: row for row in minutes}
+    newest = max(by_minute)
+    rows = [by_minute.get(minute) for minute in range(newest - SHOWN_MINUTES + 1, newest + 1)]
+    lines = ["| | now | most | the hour |", "| --- | ---: | ---: | --- |"]
+    for title, column in (("records/s", "records_per_s"), ("lag, records", "lag"), ("commit, ms", "commit_ms")):
+        values = [None if row is None else getattr(row, column) for row in rows]
+        most = max(value for value in values if value is not None)
+        means = [_mean(values[start : start + MINUTES_PER_BAR]) for start in range(0, SHOWN_MINUTES, MINUTES_PER_BAR)]
+        lines.append(f"| {title} | {values[-1]:,.0f} | {most:,.0f} | `{bars(means)}` |")
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,1 @@
+"""The example applications in Dagster, and a report downstream of one."""

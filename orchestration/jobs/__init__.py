@@ -1,0 +1,1 @@
+"""Jobs that people and sensors launch."""

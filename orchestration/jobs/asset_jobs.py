@@ -1,0 +1,46 @@
+"""Jobs that select assets and checks: the ingest without an end, the full comparison of the state, and the audit."""
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name
+    UnresolvedAssetJobDefinition as AssetJob,
+)
+
+from weir.orchestration.assets.ingest import ingest_op
+from weir.orchestration.checks.state import FULL_CHECK
+from weir.orchestration.supervised import Supervised
+
+
+def continuous_job(supervised: Supervised) -> AssetJob:
+    """``<app>_continuously``: the ingest, until it is stopped."""
+    return dg.define_asset_job(
+        f"{supervised.name}_continuously",
+        tags=supervised.tags,
+        description="Run the ingest until it is stopped or terminated; the hourly audit runs its checks.",
+        selection=dg.AssetSelection.assets(supervised.ingest, *supervised.tables.values()).without_checks(),
+        config={"ops": {ingest_op(supervised): {"config": {"until_caught_up": False}}}},
+    )
+
+
+def verify_job(supervised: Supervised) -> AssetJob:
+    """``<app>_verify``: the full comparison of the state."""
+    return dg.define_asset_job(
+        f"{supervised.name}_verify",
+        description="Compare every store with its changelog and with the commit log.",
+        selection=_full_check(supervised),
+        tags=supervised.tags,
+    )
+
+
+def audit_job(supervised: Supervised) -> AssetJob:
+    """``<app>_audit``: every other check."""
+    every = dg.AssetSelection.checks_for_assets(supervised.ingest, *supervised.tables.values())
+    return dg.define_asset_job(
+        f"{supervised.name}_audit",
+        description="Every check except the full comparison of the state; safe next to a running driver.",
+        selection=every - _full_check(supervised),
+        tags=supervised.tags,
+    )
+
+
+def _full_check(supervised: Supervised) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(dg.AssetCheckKey(supervised.ingest, FULL_CHECK))

@@ -1,0 +1,91 @@
+"""Compaction as a job: the same call as ``weir compact``. What it merges and how is in
+``weir.state.changelog.compaction``."""
+
+import dagster as dg
+from pydantic import Field
+
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.thresholds import size_text
+from weir.pipelines.operations.compaction import compact_application
+from weir.pipelines.operations.errors import OperationError
+from weir.state.changelog.compaction import TableReport
+
+SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_before", "bytes_after", "files_deleted")
+
+
+class CompactionConfig(dg.Config):
+    """What to compact."""
+
+    store: str | None = Field(default=None, description="Only this store's changelog; everything when left out.")
+    dry_run: bool = Field(default=False, description="Show what would change; change nothing.")
+
+
+def compaction_pool(supervised: Supervised) -> str:
+    """Keeps a second compaction of the application waiting; the sensor sets its limit to one."""
+    return f"{supervised.name}_compaction"
+
+
+def compaction_job(supervised: Supervised) -> dg.JobDefinition:
+    """``<app>_compaction``: merges files of changelogs, outputs and the commit log, and vacuums."""
+
+    @dg.op(
+        name=f"{supervised.name}_compact",
+        pool=compaction_pool(supervised),
+        description="Merge small files into large ones, and delete files that nothing refers to any more.",
+    )
+    def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
+        settings, logged = weir.settings(), ""
+
+        def on_progress(done: int, total: int, table: str) -> None:
+            nonlocal logged
+            if table != logged:
+                logged = table
+                context.log.info("%s: %d rows to merge", table, total)
+
+        try:
+            compacted = compact_application(
+                settings, supervised.id, store=config.store, is_dry_run=config.dry_run, on_progress=on_progress
+            )
+        except OperationError as error:
+            raise dg.Failure(str(error), allow_retries=False) from None
+        context.add_output_metadata(
+            {
+                "is_dry_run": config.dry_run,
+                "is_running": compacted.is_running,
+                "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports]),
+            }
+        )
+        for report in () if config.dry_run else compacted.reports:
+            if report.table in supervised.tables:
+                context.log_event(
+                    dg.AssetObservation(
+                        supervised.tables[report.table],
+                        description="compacted",
+                        metadata={name: getattr(report, name) for name in SHOWN},
+                    )
+                )
+
+    @dg.job(
+        name=f"{supervised.name}_compaction",
+        tags=supervised.tags,
+        description="Merge the files of changelogs, outputs and the commit log; safe next to a running driver.",
+    )
+    def job() -> None:
+        compact()
+
+    return job
+
+
+def _record(report: TableReport) -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "table": report.table,
+            **{
+                name.replace("bytes", "size"): size_text(getattr(report, name))
+                if "bytes" in name
+                else getattr(report, name)
+                for name in SHOWN
+            },
+        }
+    )

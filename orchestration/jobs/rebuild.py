@@ -1,0 +1,65 @@
+"""A backfill of everything: recompute the whole history, stores included, next to the running ingest, and swap it in
+while the ingest is stopped (docs/backfill.md). Days are recomputed by the backfill asset.
+"""
+
+import dagster as dg
+from pydantic import Field
+
+from weir.orchestration.assets.backfill import run_backfill
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.backfill.files import TIME_COLUMN
+
+
+class RebuildConfig(dg.Config):
+    """What to compute, and whether it replaces what is there."""
+
+    swap: bool = Field(
+        default=False, description="Swap it in when it is complete; the ingest must have stopped by then."
+    )
+    backfill: str | None = Field(
+        default=None,
+        description="The id of a backfill that was computed before: it reads on to where the ingest stopped and "
+        "is swapped in; nothing else is computed. The ingest must be stopped.",
+    )
+
+
+def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
+    """``<app>_rebuild``."""
+
+    @dg.op(
+        name=f"{supervised.name}_compute_everything",
+        description="Start a driver over the whole history, follow it "
+        "to its end, and swap in the result if the configuration says so.",
+    )
+    def compute(
+        context: dg.OpExecutionContext, config: RebuildConfig, weir: WeirResource, pipes: dg.PipesSubprocessClient
+    ) -> None:
+        _, closing = run_backfill(
+            supervised,
+            context,
+            weir,
+            pipes,
+            {
+                "first": None,
+                "end": None,
+                "swap": config.swap,
+                "backfill": config.backfill,
+                "margin_hours": None,
+                "paths": {},
+                "time_column": TIME_COLUMN,
+            },
+        )
+        context.add_output_metadata({name: value for name, value in closing["metadata"].items() if name != "left_out"})
+
+    @dg.job(
+        name=f"{supervised.name}_rebuild",
+        tags=supervised.tags,
+        description="Recompute the whole history with the program as it is now, stores and running totals too, "
+        "while the ingest keeps running; then swap it in while the ingest is stopped. "
+        "Terminating the run leaves everything as it was.",
+    )
+    def job() -> None:
+        compute()
+
+    return job

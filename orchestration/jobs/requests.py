@@ -1,0 +1,73 @@
+"""Jobs that ask a running driver to commit, pause, resume or stop, with the same calls as the commands of those names.
+
+A request reaches the driver through the control database; the run's metadata holds the driver's answer.
+"""
+
+from collections.abc import Mapping
+
+import dagster as dg
+from pydantic import Field
+
+from weir.infra.control.rows import RequestKind
+from weir.infra.settings import Settings
+from weir.orchestration.drivers.dagster_run import owner_of
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.control import ask
+from weir.pipelines.operations.errors import OperationError
+
+
+class RequestConfig(dg.Config):
+    """What the driver and its log are told, besides the run that asks."""
+
+    reason: str = Field(default="", description="Why, for the driver's log and the observation of the ingest.")
+
+
+def request_jobs(supervised: Supervised) -> list[dg.JobDefinition]:
+    """``<app>_commit_now``, ``<app>_pause``, ``<app>_resume`` and ``<app>_stop``."""
+    return [
+        _request_job(supervised, "commit_now", "commit", "Make the running application commit now."),
+        _request_job(supervised, "pause", "pause", "Make the running application commit and then stop reading."),
+        _request_job(supervised, "resume", "resume", "Make the paused application resume reading."),
+        _request_job(supervised, "stop", "stop", "Make the running application finish its epoch, commit and end."),
+    ]
+
+
+def _request_job(supervised: Supervised, name: str, kind: RequestKind, description: str) -> dg.JobDefinition:
+    @dg.op(name=f"{supervised.name}_ask_{name}", description="Ask the driver and wait for its answer.")
+    def request(context: dg.OpExecutionContext, config: RequestConfig, weir: WeirResource) -> None:
+        ask_driver(context, supervised, weir.settings(), kind, config.reason)
+
+    @dg.job(name=f"{supervised.name}_{name}", description=description, tags=supervised.tags)
+    def job() -> None:
+        request()
+
+    return job
+
+
+def ask_driver(
+    context: dg.OpExecutionContext,
+    supervised: Supervised,
+    settings: Settings,
+    kind: RequestKind,
+    reason: str,
+    arguments: Mapping[str, str] | None = None,
+) -> None:
+    """Send the request, wait for the answer, and record it in the run and as an observation of the ingest.
+
+    Raises:
+        dagster.Failure: No driver could be asked, or it refused; in the words of the command, without a stack trace.
+    """
+    try:
+        answer = ask(settings, supervised.id, kind, arguments, by=owner_of(context.run_id), reason=reason)
+    except OperationError as error:
+        raise dg.Failure(str(error), allow_retries=False) from None
+    context.log.info("%s: %s", supervised.id, answer)
+    context.add_output_metadata({"answer": answer})
+    context.log_event(
+        dg.AssetObservation(
+            supervised.ingest,
+            description=answer,
+            metadata={"request": kind, **({"reason": reason} if reason else {}), **(arguments or {})},
+        )
+    )

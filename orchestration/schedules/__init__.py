@@ -1,0 +1,1 @@
+"""Schedules; all are off until somebody switches them on."""

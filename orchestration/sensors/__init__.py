@@ -1,0 +1,1 @@
+"""Sensors: what an application does by itself when something happens, or warns of."""

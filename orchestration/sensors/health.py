@@ -1,0 +1,85 @@
+"""Warns of what a running driver reports about itself: lag, and tasks that are restoring.
+
+A driver restores a lost or corrupt task by itself while the others keep running, so this sensor only warns of that. A
+driver that makes no progress is the business of ``weir.orchestration.sensors.stalled``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import dagster as dg
+
+from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sensors.observations import report_changes
+from weir.orchestration.supervised import Supervised
+from weir.orchestration.thresholds import Thresholds
+
+LOOK_EVERY_S = 30
+LAG_STEPS = 5
+"""Lag counts as growing when it grows in each fifth of ``Thresholds.lag_grows_max_s``."""
+LEAST_PACE = 1.0
+"""Records per second: an hour whose best minute had fewer was idle and does not show how fast lag is worked off."""
+
+
+def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
+    """Warns by observations of the ingest."""
+    thresholds = supervised.thresholds
+
+    @dg.sensor(
+        name=f"{supervised.name}_health",
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Warns of more than {thresholds.lag_max_records:,} records or {thresholds.lag_max_s:.0f} s "
+        "of lag, of growing lag, and of tasks that are restoring.",
+    )
+    def health(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
+        database = ControlDatabase(weir.settings().control_database_url)
+        status = database.application_status(supervised.id)
+        if status is None or not status.is_running or status.metric is None:
+            return dg.SkipReason(f"no driver of {supervised.id} is running")
+        at_ms = status.metric.at_ms
+        lags = database.lags(
+            supervised.id,
+            until_ms=at_ms,
+            steps=LAG_STEPS + 1,
+            step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
+        )
+        return report_changes(
+            supervised.ingest,
+            conditions(status, database.last_hour(supervised.id), lags, thresholds),
+            context.cursor,
+            at_ms=at_ms,
+            cooldown_s=thresholds.cooldown_s,
+        )
+
+    return health
+
+
+def conditions(
+    status: ApplicationStatus, minutes: Sequence[MinuteRow], lags: Sequence[int], thresholds: Thresholds
+) -> dict[str, str]:
+    """What is wrong with a running driver, a sentence each by name; ``lags`` are the greatest of the newest steps."""
+    found = {
+        f"task {task.task} restores": f"task {task.task} is restoring: {task.reason}"
+        for task in status.tasks
+        if task.status == "restoring"
+    }
+    lag = status.metric.lag if status.metric else 0
+    if lag > thresholds.lag_max_records:
+        found["lag in records"] = f"{lag:,} records are waiting, more than {thresholds.lag_max_records:,}"
+    pace = max((minute.records_per_s for minute in minutes), default=0.0)
+    if pace >= LEAST_PACE and lag / pace > thresholds.lag_max_s:
+        found["lag in seconds"] = (
+            f"{lag:,} records are waiting, which takes {lag / pace:,.0f} s at {pace:,.0f} records/s, "
+            f"more than {thresholds.lag_max_s:,.0f} s"
+        )
+    if len(lags) > LAG_STEPS and all(one < two for one, two in pairwise(lags)):
+        found["lag grows"] = (
+            f"lag has grown for {thresholds.lag_grows_max_s:,.0f} s, from {lags[0]:,} to "
+            f"{lags[-1]:,} records: more arrives than is processed"
+        )
+    return found

@@ -1,0 +1,116 @@
+"""Ends a driver that has stopped making progress, so that the next run resumes from the last commit; before that, its
+stacks are recorded.
+
+A driver is stalled if it has lag and begins no epoch, or if it sends no heartbeat for as long: it hangs in an epoch or
+in a commit. A kill loses nothing committed, and a driver that hangs may never follow a request. Drivers that no run
+started only get a warning, because nothing would start them again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+
+from weir.infra.control import ApplicationStatus, ControlDatabase, MinuteRow
+from weir.orchestration.drivers.dagster_run import run_of
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sensors.observations import observation
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.stacks import dump_stacks
+
+LOOK_EVERY_S = 30
+DUMP_LIMIT_S = 0.1
+SHOWN_CHARACTERS = 20_000
+CONDITION = "stalled"
+
+
+def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
+    """The cursor holds which driver was found stalled, and when."""
+    limit_s, idle = supervised.thresholds.stalled_max_s, supervised.application.max_task_idle
+    # tasks that wait for an idle topic begin no epoch either, and would wait all over again after a kill
+    epoch_limit_s = limit_s + (idle.total_seconds() if idle else 0.0)
+
+    @dg.sensor(
+        name=f"{supervised.name}_stalled",
+        tags=supervised.tags,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Records the stacks of a driver that has made no progress for {limit_s:,.0f} s, and ends the "
+        "driver after as long again.",
+    )
+    def stalled(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
+        settings = weir.settings()
+        database, now_ms = ControlDatabase(settings.control_database_url), round(time.time() * 1000)
+        driver = database.application_status(supervised.id)
+        known = json.loads(context.cursor or "{}")
+        why = (
+            None
+            if driver is None
+            else stall_reason(driver, database.last_hour(supervised.id), limit_s, epoch_limit_s, now_ms)
+        )
+        if driver is None or why is None:
+            return dg.SensorResult(skip_reason="all is well", cursor="{}") if known else dg.SkipReason("all is well")
+        name = f"{driver.started_at_ms}-{driver.pid}"
+        if known.get("life") != name:
+            try:
+                dump = f"```\n{dump_stacks(settings, driver, DUMP_LIMIT_S)[:SHOWN_CHARACTERS]}\n```"
+            except OperationError as error:
+                dump = str(error)
+            return dg.SensorResult(
+                cursor=json.dumps({"life": name, "at_ms": now_ms}),
+                asset_events=[
+                    observation(supervised.ingest, CONDITION, why, {"stacks": dg.MetadataValue.md(dump)}),
+                ],
+            )
+        if "ended_at_ms" in known or now_ms - known["at_ms"] < limit_s * 1000:
+            return dg.SkipReason(f"already reported: {why}")
+        if run_of(driver.owner) is None or not driver.has_process:
+            return dg.SkipReason(f"{why}; {driver.owner} started it on {driver.host}, so this sensor does not end it")
+        os.kill(driver.pid, signal.SIGKILL)
+        ended = f"{why}; its process {driver.pid} was killed, and the next run resumes"
+        return dg.SensorResult(
+            cursor=json.dumps({**known, "ended_at_ms": now_ms}),
+            asset_events=[observation(supervised.ingest, CONDITION, ended)],
+        )
+
+    return stalled
+
+
+def stall_reason(
+    driver: ApplicationStatus,
+    minutes: Sequence[MinuteRow],
+    heartbeat_limit_s: float,
+    epoch_limit_s: float,
+    now_ms: int,
+) -> str | None:
+    """Why a driver counts as stalled, in a sentence; None if it makes progress, has ended, or is restoring."""
+    if driver.ended_at_ms is not None:
+        return None
+    silent_s = (now_ms - driver.heartbeat_at_ms) / 1000
+    has_begun = bool(driver.tasks)  # a starting driver sends no heartbeat and may wait for brokers indefinitely
+    if has_begun and driver.has_process and silent_s > heartbeat_limit_s:
+        return f"the driver has sent no heartbeat for {silent_s:,.0f} s: it hangs in an epoch or a commit"
+    own = [
+        minute for minute in minutes if minute.at_ms >= driver.started_at_ms
+    ]  # an earlier driver may have waited too
+    newest = own[-math.ceil(epoch_limit_s / 60) - 1 :]
+    if (
+        driver.is_running
+        and driver.state == "running"
+        and len(newest) > math.ceil(epoch_limit_s / 60)
+        and newest[0].epoch == newest[-1].epoch
+        and min(minute.lag for minute in newest) > 0
+        and all(task.status != "restoring" for task in driver.tasks)
+    ):
+        return (
+            f"{newest[-1].lag:,} records are waiting, and no epoch after {newest[0].epoch} has begun for "
+            f"{epoch_limit_s:,.0f} s"
+        )
+    return None

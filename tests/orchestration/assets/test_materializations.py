@@ -1,0 +1,36 @@
+"""A commit becomes materializations, upstream first, and its tasks become partitions."""
+
+import dagster as dg
+import pytest
+
+from tests.orchestration.applications import FLIGHTS
+from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
+
+INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]
+
+
+def test_the_task_partitions_are_updated_when_a_run_ends(settings, committer, commit_of, instance):
+    update_task_partitions(FLIGHTS, settings.warehouse, instance)
+    assert instance.get_dynamic_partitions("flights_tasks") == [], "nothing is committed yet"
+    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    committer.commit(commit_of(1))
+    update_task_partitions(FLIGHTS, settings.warehouse, instance)
+    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+
+
+@pytest.mark.usefixtures("committer")
+def test_a_topic_is_reported_only_when_a_commit_has_read_further_than_dagster_knows_it_to_reach(
+    settings, instance, commit_of
+):
+    instance.report_runless_asset_event(dg.AssetMaterialization(TOPIC, metadata={"offsets": {"0": 10}}))
+
+    def keys(epoch: int, offset: int) -> list[dg.AssetKey]:
+        events = commit_materializations(
+            FLIGHTS, commit_of(epoch, offset=offset), instance, settings.warehouse, pace={}
+        )
+        for event in events:
+            instance.report_runless_asset_event(event)
+        return [event.asset_key for event in events]
+
+    assert keys(1, 10) == [INGEST, *TABLES.values()]
+    assert keys(2, 11) == [TOPIC, INGEST, *TABLES.values()], "upstream first, or Dagster shows the ingest as stale"

@@ -1,0 +1,110 @@
+"""The migration job against a real broker: each direction first shows what it would change, then does it on request."""
+
+import dagster as dg
+import pytest
+from confluent_kafka import Producer
+
+from tests.orchestration.jobs import test_migration
+from weir import Application, Count, Int64, StreamsBuilder, String
+from weir.orchestration.application import weir_assets
+from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.state.commit.protocol import newest_commit
+
+pytestmark = pytest.mark.broker
+PARTITIONS = 2
+app: Application
+"""The application under test, where the job finds it; each topic has its own."""
+
+
+@pytest.fixture
+def moved(broker, topic, settings, instance, monkeypatch):
+    """``moved(direction, dry_run=..., **config)`` runs the job; the metadata of each step that was not skipped."""
+    name, producer = topic(partitions=PARTITIONS), Producer({"bootstrap.servers": broker})
+    for number in range(40):
+        producer.produce(name, key=b"k", value=number.to_bytes(8, "big"), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+    builder = StreamsBuilder()
+    builder.stream(name, key=String("k"), value=Int64("v")).group_by_key().agg("n", n=Count()).to_delta("n")
+    monkeypatch.setattr(test_migration, "app", Application("moved", builder), raising=False)
+    defs = dg.Definitions.merge(
+        weir_assets(test_migration.app, "tests.orchestration.jobs.test_migration:app"),
+        dg.Definitions(
+            resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
+        ),
+    )
+    job = defs.resolve_job_def("moved_migration")
+
+    def run(direction: str, *, dry_run: bool, **config) -> list[dict[str, object]]:
+        result = job.execute_in_process(
+            instance=instance,
+            raise_on_error=False,
+            run_config={
+                "ops": {"moved_migration_dry_run": {"config": {"move": {direction: config}, "dry_run": dry_run}}}
+            },
+        )
+        if not result.success:
+            [failed] = [event for event in result.all_events if event.is_step_failure]
+            pytest.fail(failed.step_failure_data.error_display_string)
+        outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+        return [{key: entry.value for key, entry in metadata.items()} for metadata in outputs if metadata]
+
+    run.topic, run.warehouse = name, settings.warehouse
+    return run
+
+
+def positions(moved) -> dict[int, int] | None:
+    newest = newest_commit(moved.warehouse, "moved")
+    return newest and {number: task.positions[moved.topic][number] for number, task in enumerate(newest.tasks.values())}
+
+
+def test_positions_are_taken_from_a_group_and_given_to_another_group_and_to_files(moved, kafka_admin, tmp_path):
+    group, out = f"old-{moved.topic}", f"new-{moved.topic}"
+    kafka_admin.set_group_offsets(group, {(moved.topic, 0): 5, (moved.topic, 1): 20})
+    with pytest.raises(pytest.fail.Exception, match="accept that with --empty-stores"):
+        moved("from_group", dry_run=True, group=group)
+    [shown] = moved("from_group", dry_run=True, group=group, empty_stores=True)
+    assert f"- topic {moved.topic}, partition 0: starts at offset 5\n" in shown["changes"]
+    assert "- note: store n starts empty" in shown["changes"]
+    assert positions(moved) is None
+    shown, done = moved("from_group", dry_run=False, group=group, empty_stores=True)
+    assert (shown["outcome"], done["outcome"]) == (
+        "nothing was changed (--dry-run)",
+        "committed as the application's epoch 1",
+    )
+    assert positions(moved) == {0: 5, 1: 20}
+    [shown] = moved("to_group", dry_run=True, group=out)
+    assert f"- topic {moved.topic}, partition 1: offset 20" in shown["changes"]
+    assert kafka_admin.group_offsets(out) == {}
+    moved("to_group", dry_run=False, group=out)
+    assert kafka_admin.group_offsets(out) == {(moved.topic, 0): 5, (moved.topic, 1): 20}
+    moved("to_checkpoints", dry_run=True, folder=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    moved("to_checkpoints", dry_run=False, folder=str(tmp_path / "out"))
+    assert (tmp_path / "out" / "0_0" / ".checkpoint").read_text() == f"0\n1\n{moved.topic} 0 4\n"
+
+
+def test_positions_are_taken_from_kafka_streams_files_a_spark_checkpoint_and_an_application_with_its_state(
+    moved, broker, kafka_admin, tmp_path
+):
+    (tmp_path / "0_0").mkdir()
+    (tmp_path / "0_0" / ".checkpoint").write_text(f"0\n1\n{moved.topic} 0 11\n")
+    [shown] = moved("from_checkpoints", dry_run=True, paths=[str(tmp_path / "0_0")], empty_stores=True)
+    assert "partition 0: starts at offset 12" in shown["changes"]
+    for folder, text in (("offsets", f'v1\n{{}}\n{{"{moved.topic}": {{"0": 3, "1": 4}}}}'), ("commits", "v1\n{}")):
+        (tmp_path / "query" / folder).mkdir(parents=True)
+        (tmp_path / "query" / folder / "7").write_text(text)
+    [shown] = moved("from_spark", dry_run=True, folder=str(tmp_path / "query"), empty_stores=True)
+    assert "partition 1: starts at offset 4" in shown["changes"]
+    id = f"ks-{moved.topic[-8:]}"
+    kafka_admin.create_topic(f"{id}-n-changelog", PARTITIONS)
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(f"{id}-n-changelog", key=b"k", value=bytes(7) + b"\x0f", partition=0)
+    assert producer.flush(30) == 0
+    kafka_admin.set_group_offsets(id, {(moved.topic, 0): 15, (moved.topic, 1): 20})
+    assert positions(moved) is None
+    shown, done = moved("from_kafka_streams", dry_run=False, application_id=id)
+    assert "- store n, task 0_0: 1 row" in shown["changes"]
+    assert done["outcome"] == "committed as the application's epoch 1"
+    assert positions(moved) == {0: 15, 1: 20}
+    [again] = moved("from_kafka_streams", dry_run=True, application_id=id)
+    assert again["outcome"] == "is already in place; nothing was changed"

@@ -1,0 +1,134 @@
+"""Commits that no Dagster run has reported are shown: all that matters, and not too often."""
+
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from tests.orchestration.applications import FLIGHTS, START_S
+from weir.infra.control import MetricRow
+from weir.orchestration.assets.materializations import commit_materializations
+from weir.orchestration.sensors.commits import FOLD_S, LOOK_EVERY_S, commits_sensor, is_due
+from weir.pipelines.examples.flights import app
+from weir.state.commit.files import write_file
+
+SPECS = {spec.name: spec for spec in app.topology.table_specs()}
+INGEST, TABLES, TOPIC = FLIGHTS.ingest, FLIGHTS.tables, FLIGHTS.topics["flights"]
+
+
+@pytest.fixture
+def look(tick):
+    sensor = commits_sensor(FLIGHTS)
+    return lambda: tick(sensor)
+
+
+def record(instance: dg.DagsterInstance, events) -> None:
+    for event in events:
+        instance.report_runless_asset_event(event)
+
+
+def updates(warehouse: Path, carriers: list[str], epoch: int):
+    """A file of carrier_totals that deletes the carrier ``gone``."""
+    return write_file(
+        warehouse / app.id,
+        SPECS["carrier_totals"],
+        pl.DataFrame(
+            {
+                "carrier": carriers,
+                "flights": 1,
+                "late": 0,
+                "cancelled": 0,
+                "_ts": 0,
+                "_epoch": epoch,
+                "_seq": range(len(carriers)),
+                "_deleted": [name == "gone" for name in carriers],
+            },
+            schema_overrides=SPECS["carrier_totals"].schema,
+        ),
+    )
+
+
+def test_what_a_driver_outside_dagster_has_committed_is_shown_with_offsets_and_row_counts(
+    committer, settings, commit_of, look, shown
+):
+    for epoch, carriers in ((1, ["UA", "gone", "AA"]), (2, ["UA"])):
+        committer.commit(commit_of(epoch, files=(updates(settings.warehouse, carriers, epoch),)))
+    look()
+    ingest = shown(INGEST)
+    assert (ingest["generation"], ingest["epoch"], ingest["committed_at"]) == (1, 2, START_S)
+    assert ingest["offsets"] == {"flights": {"0": 10}}
+    assert ingest["total_records_in"] == 10, "the first sub-topology has counted what the second one reads"
+    assert ingest["total_late_records"] == 3
+    assert shown(TABLES["carrier_totals"])["dagster/row_count"] == 2
+    for empty in ("late_departures", "_changelog/hourly", "_changelog/by_carrier", "_dead_letters"):
+        assert shown(TABLES[empty])["dagster/row_count"] == 0
+    assert shown(TOPIC)["offsets"] == {"0": 10}
+
+
+@pytest.mark.usefixtures("committer")
+def test_lag_latency_and_the_last_hour_come_from_the_drivers_readings(committer, commit_of, database, look, shown):
+    committer.commit(commit_of(1))
+    for lag in (4000, 250):
+        database.acquire_lease("flights", owner="weir run", pid=1, host="elsewhere", ttl_s=60, take_over=True)
+        database.add_metric(
+            "flights",
+            MetricRow(epoch=1, committed_epoch=1, records_in=10, records_per_s=1234.0, lag=lag, commit_ms=12.5),
+        )
+    look()
+    assert (shown(INGEST)["lag_records"], shown(INGEST)["commit_ms"]) == (250, 12.5)
+    assert "| lag, records |" in shown(INGEST)["last_hour"]
+    assert "| 4,000 |" in shown(INGEST)["last_hour"]
+
+
+@pytest.mark.slow
+def test_a_commit_is_shown_once(committer, commit_of, look):
+    assert isinstance(look(), dg.SkipReason), "nothing is committed yet"
+    committer.commit(commit_of(1))
+    assert isinstance(look(), dg.SensorResult)
+    assert isinstance(look(), dg.SkipReason)
+    committer.commit(commit_of(2))
+    assert isinstance(look(), dg.SensorResult)
+
+
+def test_a_commit_that_a_run_has_reported_is_not_shown_again(committer, commit_of, instance, look, shown):
+    committer.commit(commit_of(1))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(
+            INGEST,
+            metadata={
+                "generation": 1,
+                "epoch": 1,
+                "committed_at": dg.MetadataValue.timestamp(float(START_S)),
+                "ended": "stopped",
+            },
+        )
+    )
+    look()
+    assert shown(INGEST)["ended"] == "stopped"
+    assert isinstance(look(), dg.SkipReason)
+
+
+def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of, instance, look):
+    instance.add_dynamic_partitions("flights_tasks", ["0_9"])
+    committer.commit(commit_of(1))
+    look()
+    assert sorted(instance.get_dynamic_partitions("flights_tasks")) == ["0_0", "1_0"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("committer")
+def test_two_hours_with_one_commit_per_second_leave_a_hundred_events(settings, instance, commit_of, shown):
+    """With a run's own lines, 200 rows are the limit. The last commit is shown at the look after the driver's end."""
+    hours_s, times = 7200, []
+    for elapsed in range(0, hours_s + 1, LOOK_EVERY_S):
+        now_s = START_S + elapsed
+        newest = commit_of(elapsed + 1, at_s=now_s, offset=elapsed + 1)
+        if is_due(FLIGHTS, newest, instance, is_running=elapsed < hours_s, now_s=now_s + 0.5):
+            record(instance, commit_materializations(FLIGHTS, newest, instance, settings.warehouse, pace={}))
+            times.append(elapsed)
+    assert len(times) == hours_s / FOLD_S + 1
+    assert times[-1] == hours_s
+    assert shown(INGEST)["epoch"] == hours_s + 1
+    keys = (INGEST, TOPIC, *TABLES.values())
+    assert sum(len(instance.fetch_materializations(key, limit=200).records) for key in keys) == 91

@@ -1,0 +1,106 @@
+"""A check that finds a difference makes the repair sensor request one restore of the task."""
+
+import random
+
+import dagster as dg
+import lmdb
+import polars as pl
+import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.events import DagsterEvent
+
+from tests.orchestration.applications import FLIGHTS
+from tests.pipelines.operations.test_verify import Shop
+from tests.pipelines.spark.inline import Topics
+from tests.pipelines.spark.sales import application, sales
+from weir.infra.control import this_host
+from weir.orchestration.checks.state import state_checks
+from weir.orchestration.jobs.restore import restore_job
+from weir.orchestration.resources import WeirResource
+from weir.orchestration.sensors.repair import repair_sensor
+from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations import verify
+from weir.state.engine.cache import TaskStoreCache
+from weir.state.engine.databases import Databases
+from weir.state.stores.codec import KeyCodec
+
+
+def compare(supervised: Supervised, settings) -> list[dg.AssetCheckResult]:
+    """The full comparison and the sampled one."""
+    return [check(WeirResource(dir=str(settings.dir))) for check in state_checks(supervised)]
+
+
+@pytest.fixture
+def shop(settings, monkeypatch):
+    """Two tasks with five rows each, on disk."""
+    place = Shop(application(), Topics({("sales", number): sales(40, number) for number in (0, 1)}), settings.dir)
+    place.run()
+    monkeypatch.setattr(verify, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(Databases, "check", lambda databases: None)  # the engine's tests cover what counting finds
+    yield place
+    TaskStoreCache.close_all()
+
+
+def lose_a_row(shop: Shop) -> None:
+    (spec,) = shop.application.topology.sub_topologies[0].stores
+    [lost] = KeyCodec(spec.key, spec.kind).encode(pl.DataFrame({"shop": ["shop-3"]}))
+    with lmdb.open(str(shop.state_of("0_1") / "first"), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as t:
+        assert t.delete(lost, db=raw.open_db(b"sums", txn=t))
+
+
+@pytest.mark.slow
+def test_a_lost_row_fails_the_comparison_and_requests_one_restore_of_its_task_from_the_changelog(
+    shop, settings, database, instance, tick, monkeypatch
+):
+    known = Supervised(application=shop.application, reference="nowhere:sales", topics={"sales": dg.AssetKey("sales")})
+    sensor = repair_sensor(known, restore_job(known))
+    full, sampled = compare(known, settings)
+    assert (full.passed, full.metadata["tasks"].value, full.metadata["rows"].value) == (True, 2, 10)
+    assert (sampled.passed, sampled.metadata["tasks"].value, sampled.metadata["rows"].value) == (True, 1, 5)
+    lose_a_row(shop)
+    monkeypatch.setattr(random, "sample", lambda tasks, count: sorted(tasks)[-count:])
+    for result in compare(known, settings):
+        assert (result.passed, result.metadata["task"].value) == (False, "0_1")
+        assert "key shop=shop-3: wanted" in result.description
+    assert isinstance(tick(sensor), dg.SkipReason)
+    checks = state_checks(known)
+
+    def evaluate() -> None:
+        assert (
+            not dg.materialize(
+                checks,
+                selection=dg.AssetSelection.all_asset_checks(),
+                instance=instance,
+                resources={"weir": WeirResource(dir=str(settings.dir))},
+                raise_on_error=False,
+            )
+            .get_asset_check_evaluations()[0]
+            .passed
+        )
+
+    evaluate()
+    assert "a driver of sales" in tick(sensor).skip_message
+    database.acquire_lease("sales", owner="weir run", pid=1, host=this_host(), ttl_s=60)
+    asked = tick(sensor)
+    [request] = asked.run_requests
+    assert request.partition_key == "0_1"
+    [op] = request.run_config["ops"].values()
+    assert op["config"]["from_changelog"]
+    assert isinstance(tick(sensor, asked.cursor), dg.SkipReason), "one restore per failed check"
+    evaluate()
+    assert "less than 600 s ago" in tick(sensor, asked.cursor).skip_message
+
+
+@pytest.mark.usefixtures("database")
+def test_a_check_that_is_only_planned_requests_nothing(instance, tick):
+    instance.report_dagster_event(
+        DagsterEvent(
+            event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+            job_name="flights_verify",
+            event_specific_data=AssetCheckEvaluationPlanned(
+                asset_key=FLIGHTS.ingest, check_name="state_equals_changelog"
+            ),
+        ),
+        "a-run",
+    )
+    assert "no check has found" in tick(repair_sensor(FLIGHTS, restore_job(FLIGHTS))).skip_message
