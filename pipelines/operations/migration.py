@@ -29,8 +29,7 @@ from weir.pipelines.migrate.kafka_streams_files import (
     read_positions,
     write_checkpoint,
 )
-    from weir.pipelines.migrate.migration import Migration
-    from weir.state.types import TopicPartition
+from weir.pipelines.migrate.migration import Migration, missing, source_positions, stores_of
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.plan import source_counts
@@ -41,6 +40,7 @@ from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.types import TopicPartition
 
 LEASE_TTL_S = 600.0
 T = TypeVar("T")
