@@ -4,17 +4,17 @@ PYTEST := $(PYTHON) -m pytest
 SERVICES := spark or broker or dagster or browser
 PARALLEL := -n 2 --dist worksteal
 BY_MODULE := -n 2 --dist loadscope
-# Where it is set, each of the hundreds of Python processes of the tests compiles all that it imports once more: Dagster
-# with Weir's definitions takes 3.3 s of CPU then, in place of 1.7.
+# Where this is set, each of the tests' hundreds of Python processes compiles everything that it imports: Dagster with
+# Weir's definitions then takes 3.3 s of CPU instead of 1.7.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check quick test faults bench lock clean
+.PHONY: help setup demo check quick test faults bench wheels lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv with the locked packages, this project and the Java jars; quick when done
+setup: ## Create .venv with the locked packages, this project and the Java jars; quick when done
 	@tools/setup.sh
 
 demo: setup ## Load 336,776 flights, run the flights application, serve the Dagster UI
@@ -25,10 +25,10 @@ check: setup ## Formatter, linter and type checker
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 
-quick: setup ## Tests that need no Spark, no broker and no patience: under a minute
+quick: setup ## Tests that need neither Spark nor a broker: about a minute
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES) or faults or slow)"
 
-test: check ## All tests: two at a time, those with services by module, and at last one by one what is timed
+test: check ## All tests: two at a time, then those with services by module, then the timed ones alone
 	@tools/setup.sh --browser
 	$(PYTEST) $(PARALLEL) -m "not ($(SERVICES))"
 	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
@@ -40,7 +40,10 @@ faults: setup ## Kill processes at random, 300 times, and compare with an undist
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)
 
-lock: setup ## Write requirements.lock anew from pyproject.toml
+wheels: setup ## Build what is published into dist: the sdist, and wheels for x86_64 and aarch64
+	@tools/wheels.sh
+
+lock: setup ## Resolve requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
 		--no-emit-index-url --no-annotate --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
