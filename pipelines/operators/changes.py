@@ -58,13 +58,15 @@ class SelectChanges:
                 *reserved(rows, before.get_column("_deleted")),
             ]
         )
-        gone, come = (self._selected(part.with_row_index("_update"), epoch) for part in (old, rows.select(old.columns)))
+        removed, added = (
+            self._selected(part.with_row_index("_update"), epoch) for part in (old, rows.select(old.columns))
+        )
         key = list(self.selector.result.columns)
-        same = gone.join(come, on=["_update", *key], how="semi", nulls_equal=True).get_column("_update")
+        same = removed.join(added, on=["_update", *key], how="semi", nulls_equal=True).get_column("_update")
         change = pl.when(pl.col("_update").is_in(same.implode())).then(REPLACED).otherwise(REMOVED)
         parts = [
-            gone.with_columns(change.cast(pl.Int8).alias(CHANGE)),
-            come.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
+            removed.with_columns(change.cast(pl.Int8).alias(CHANGE)),
+            added.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
         ]
         return epoch.sent(pl.concat(parts).sort("_update", maintain_order=True).drop("_update"), self.clock)
 

@@ -97,9 +97,11 @@ class SubscriptionSend:
                 pl.int_range(newest.height, eager=True).alias("_update"),
             ]
         )
-        gone = old.hstack(rest).with_columns(pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS))
-        come = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
-        messages = pl.concat([gone.filter(leaves), come.filter(asks)]).sort("_update", maintain_order=True)
+        cancels = old.hstack(rest).with_columns(
+            pl.lit(False).alias(KEEPS), (~has & (not self.naming.is_left)).alias(ASKS)
+        )
+        requests = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
+        messages = pl.concat([cancels.filter(leaves), requests.filter(asks)]).sort("_update", maintain_order=True)
         return epoch.sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock)
 
 
@@ -196,9 +198,9 @@ class ResponseJoin:
         before = history.select(pl.col("_stands").shift(1).over(by)).to_series()[keys.height :]
         newest = keys.join(told.unique(by, keep="last"), on=by, how="left", nulls_equal=True, maintain_order="left")
         stands = newest.get_column("_stands")
-        come, gone = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())
-        store.write([held[place] for place in come], newest[come])
-        store.delete([held[place] for place in gone])
+        added, removed = ((stands & ~stood).arg_true(), (~stands & stood).arg_true())
+        store.write([held[place] for place in added], newest[added])
+        store.delete([held[place] for place in removed])
         return results.filter(~pl.col("_deleted") | before)
 
 

@@ -33,21 +33,21 @@ class JoinBuffer:
         waits = rows.select(pl.any_horizontal(pl.col(key).is_not_null()) & ~pl.col("_deleted")).to_series()
         columns, own_turns = rows.columns, waits.arg_true().cast(pl.Int64)
         rows = rows.with_columns(_turn=pl.int_range(pl.len(), dtype=pl.Int64))
-        come = rows.filter(waits)
-        if come.is_empty():
+        arrived = rows.filter(waits)
+        if arrived.is_empty():
             return rows.drop("_turn")
         count = f"_rows:{self.store.name}"
         first = epoch.clocks.get(count, 0)
-        epoch.clocks[count] = first + come.height
-        stream_time = epoch.advance(self.store.name, come.get_column("_ts"))
-        come = come.with_columns(
+        epoch.clocks[count] = first + arrived.height
+        stream_time = epoch.advance(self.store.name, arrived.get_column("_ts"))
+        arrived = arrived.with_columns(
             pl.col("_ts").cast(TIME).alias("_at"), _seq=first + pl.int_range(pl.len(), dtype=pl.Int64)
         )
-        in_time = come.get_column("_ts") >= stream_time - self.grace_ms
+        in_time = arrived.get_column("_ts") >= stream_time - self.grace_ms
         store = TypedStore(self.store, epoch.session)
         due = self._take_due(store, int(stream_time[-1])).with_columns(_turn=pl.lit(-1, pl.Int64))
         names = [*self.store.key, *self.store.value, "_ts", "_turn"]
-        every = pl.concat([due.select(names), come.filter(in_time).select(names)])
+        every = pl.concat([due.select(names), arrived.filter(in_time).select(names)])
         at = stream_time.search_sorted(every.get_column("_ts") + self.grace_ms, side="left")
         turns = own_turns.append(pl.Series([rows.height], dtype=pl.Int64)).gather(at)  # the last means not yet
         every = every.with_columns(pl.max_horizontal("_turn", turns.alias("_at_turn")).alias("_turn"))
@@ -55,7 +55,7 @@ class JoinBuffer:
         store.write(store.encode(stays), stays)
         goes = every.filter(pl.col("_turn") < rows.height)
         goes = goes.hstack(rows.select(PLACE)[goes.get_column("_turn")]).with_columns(_deleted=pl.lit(False))
-        at_once = [rows.filter(~waits).with_columns(_seq=pl.lit(None, pl.Int64)), come.filter(~in_time)]
+        at_once = [rows.filter(~waits).with_columns(_seq=pl.lit(None, pl.Int64)), arrived.filter(~in_time)]
         names = [*columns, "_turn", "_seq"]
         gone = pl.concat([part.select(names) for part in (goes, *at_once)])
         return gone.sort("_turn", "_ts", *key, "_seq").select(columns)
