@@ -29,26 +29,6 @@ NAMES = dict(dataclass=dataclass, datetime=datetime, timedelta=timedelta, UTC=UT
 PUBLIC = {name: getattr(module, name) for module in (weir, weir.testing) for name in module.__all__}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NEED_EXAMPLES = ("weir.pipelines.dsl.", "weir.pipelines.testing.", "weir.pipelines.state_reader")
-STILL_MISSING = {
-    "BranchedKStream",
-    "BufferConfig",
-    "CogroupedKStream",
-    "EagerBufferConfig",
-    "EmitStrategy",
-    "GlobalKTable",
-    "KGroupedStream",
-    "KGroupedTable",
-    "KStream",
-    "KTable",
-    "SessionWindowedCogroupedKStream",
-    "SessionWindowedKStream",
-    "StreamsBuilder",
-    "StrictBufferConfig",
-    "Suppressed",
-    "TimeWindowedCogroupedKStream",
-    "TimeWindowedKStream",
-}
-"""Classes whose examples are being written."""
 
 
 def definitions() -> Iterator[tuple[str, Any]]:
@@ -100,7 +80,7 @@ def test_every_public_method_has_an_example():
         for name, item in definitions()
         if "." in name and item.__module__.startswith(NEED_EXAMPLES) and not parse(item.__doc__ or "")
     ]
-    assert [name for name in missing if name.partition(".")[0] not in STILL_MISSING] == []
+    assert missing == []
 
 
 def test_the_methods_that_need_examples_are_found():
