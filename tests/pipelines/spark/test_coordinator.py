@@ -11,7 +11,8 @@ from tests.pipelines.spark.sales import Sale, application, expected, sales, tota
 from weir import Application, Count, Json, StreamsBuilder, String
 from weir.pipelines.spark.coordinator import Coordinator
 from weir.pipelines.spark.errors import PendingRowsError
-from weir.pipelines.spark.planner import Limits, TaskState
+from weir.pipelines.spark.planner import Limits
+from weir.pipelines.spark.task import TaskState
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.types import TaskId
