@@ -1,10 +1,11 @@
 """The migration job against a real broker: each direction first shows what it would change, then does it on request."""
 
+import sys
+
 import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from tests.orchestration.jobs import test_migration
 from weir import Application, Count, Int64, StreamsBuilder, String
 from weir.orchestration.application import weir_assets
 from weir.orchestration.resources import WeirResource, driver_pipes
@@ -25,9 +26,10 @@ def moved(broker, topic, settings, instance, monkeypatch):
     assert producer.flush(30) == 0
     builder = StreamsBuilder()
     builder.stream(name, key=String("k"), value=Int64("v")).group_by_key().agg("n", n=Count()).to_delta("n")
-    monkeypatch.setattr(test_migration, "app", Application("moved", builder), raising=False)
+    application = Application("moved", builder)
+    monkeypatch.setattr(sys.modules[__name__], "app", application, raising=False)
     defs = dg.Definitions.merge(
-        weir_assets(test_migration.app, "tests.orchestration.jobs.test_migration:app"),
+        weir_assets(application, f"{__name__}:app"),
         dg.Definitions(
             resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
         ),

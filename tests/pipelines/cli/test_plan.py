@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, program, sales
-from tests.pipelines.topology.test_changes import committed, held
+from tests.pipelines.topology.programs import committed, held
 from weir import Application
 from weir.pipelines.cli import plan
 from weir.pipelines.cli.app import app

@@ -8,37 +8,16 @@ from datetime import timedelta
 import pytest
 from polars import col
 
+from tests.pipelines.topology.programs import MINUTE, committed, held
 from weir import Int64, Json, StreamsBuilder, String
 from weir.pipelines.topology.changes import SettingChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
-from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.types import StateId
-
-MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class Order:
     customer: str | None
     payer: str | None
-
-
-def committed(topology: Topology, count: int = 1) -> CommitRecord:
-    """A commit of the topology, with ``count`` tasks per sub-topology."""
-    state = StateId(1, 7)
-    return CommitRecord(
-        kind="commit",
-        generation=1,
-        epoch=7,
-        at_ms=0,
-        fingerprint=topology.fingerprint,
-        topology=topology.committed_form,
-        tasks={
-            f"{sub_topology.stored_name}_{partition}": TaskCommit(state=state, instance="i")
-            for sub_topology in topology.sub_topologies
-            for partition in range(count)
-        },
-    )
 
 
 def change(before: Topology, now: Topology) -> TopologyChange:
@@ -52,18 +31,6 @@ def by_foreign_key(foreign_key) -> Topology:
     customers = builder.table("customers", key=String("id"), value=Int64("tier"), store="customers")
     orders.join(customers, foreign_key=foreign_key, store="named").to_stream().to_delta("out")
     return builder.build()
-
-
-def held(grace: timedelta = MINUTE, history: timedelta = 10 * MINUTE) -> StreamsBuilder:
-    """Sales that wait for late rates."""
-    builder = StreamsBuilder()
-    rates = builder.table(
-        "rates", key=String("currency"), value=Int64("rate"), store="rates", history_retention=history
-    )
-    builder.stream("sales", key=String("currency"), value=Int64("amount")).join(
-        rates, grace=grace, store="waiting"
-    ).to_delta("out")
-    return builder
 
 
 def kept(ttl: timedelta) -> Topology:

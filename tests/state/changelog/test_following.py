@@ -9,7 +9,7 @@ import sqlite3
 import pytest
 from deltalake import DeltaTable
 
-from tests.state.changelog.test_restore import SPECS, TOTALS, run_epoch
+from tests.state.changelog.epochs import SPECS, TOTALS, run_epoch
 from weir.state.changelog.following import PARTITION, Follower
 from weir.state.changelog.rows import changelog_spec
 from weir.state.commit.protocol import Committer

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from tests.state.changelog.test_restore import SPECS, TOTALS, content, run_epoch
+from tests.state.changelog.epochs import SPECS, TOTALS, content, run_epoch
 from weir.state.changelog.restore import RestoreProgress, restore_task
 from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.snapshot import SNAPSHOT_FOLDER, has_snapshots, publish_snapshot, remove_snapshots_but

@@ -12,93 +12,24 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.state.commit.commits import (
+    FACTS,
+    FIGHTER,
+    TABLES,
+    TOTALS,
+    Crash,
+    all_counts,
+    committer,
+    facts,
+    record,
+)
 from weir.state.commit.files import write_file
 from weir.state.commit.log import COMMITS
-from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import AppendTable, read_rows, read_table
 from weir.state.errors import FencedError, TableBehindError, TableSchemaError
 from weir.state.types import StateId, TableSpec
-
-FACTS = TableSpec(name="facts", schema=pl.Schema({"n": pl.Int64(), "_epoch": pl.Int64()}))
-TOTALS = TableSpec(
-    name="totals",
-    keys=("k",),
-    schema=pl.Schema(
-        {
-            "k": pl.String(),
-            "n": pl.Int64(),
-            "_ts": pl.Datetime("ms", "UTC"),
-            "_epoch": pl.Int64(),
-            "_seq": pl.Int64(),
-            "_deleted": pl.Boolean(),
-        }
-    ),
-)
-CHANGES = TableSpec(
-    name="_changelog/s",
-    partition_by=("task",),
-    keys=("k",),
-    schema=pl.Schema(
-        {"k": pl.String(), "n": pl.Int64(), "_epoch": pl.Int64(), "_deleted": pl.Boolean(), "task": pl.String()}
-    ),
-)
-TABLES = (FACTS, TOTALS, CHANGES)
-
-
-class Crash(BaseException):
-    """Stands for a kill, seen from inside the process."""
-
-
-def committer(warehouse: Path, tables=TABLES, on_step=lambda step: None) -> Committer:
-    return Committer(warehouse, "app", tables, fingerprint="f", on_step=on_step)
-
-
-def record(warehouse: Path, generation: int, epoch: int) -> CommitRecord:
-    """A commit with one file for each table; every number is written once."""
-    app, key = warehouse / "app", f"k{epoch % 3}"
-    files = (
-        write_file(app, FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]})),
-        write_file(
-            app,
-            TOTALS,
-            pl.DataFrame(
-                {
-                    "k": [key, key],
-                    "n": [0, epoch],
-                    "_ts": [1, 2],
-                    "_epoch": [epoch] * 2,
-                    "_seq": [0, 1],
-                    "_deleted": [False, epoch % 4 == 0],
-                }
-            ),
-        ),
-        write_file(
-            app,
-            CHANGES,
-            pl.DataFrame({"k": [key], "n": [epoch], "_epoch": [epoch], "_deleted": [False]}),
-            {"task": "0_0"},
-        ),
-    )
-    tasks = {"0_0": TaskCommit(state=StateId(generation, epoch), instance="i", positions={"t": {0: epoch}})}
-    return CommitRecord(
-        kind="commit",
-        generation=generation,
-        epoch=epoch,
-        at_ms=epoch,
-        fingerprint="f",
-        files=files,
-        reason="interval",
-        tasks=tasks,
-    )
-
-
-def facts(warehouse: Path) -> list[int]:
-    return sorted(read_rows(warehouse / "app" / "facts")["n"])
-
-
-def all_counts(warehouse: Path) -> list[int]:
-    return [read_rows(warehouse / "app" / spec.name).height for spec in TABLES]
 
 
 def test_the_first_claim_creates_the_tables_and_commits_follow(tmp_path):
@@ -444,34 +375,6 @@ def test_the_newest_commit_is_found_without_reading_older_rows(tmp_path, monkeyp
     assert committer(tmp_path, tables=(FACTS,)).claim().generation == 2
     assert list((folder / "_delta_log").glob("*.checkpoint.parquet"))
     assert facts(tmp_path) == list(range(1, 31))
-
-
-FIGHTER = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from tests.state.commit.test_protocol import FACTS, committer
-from weir.state.commit.files import write_file
-from weir.state.commit.record import CommitRecord
-from weir.state.errors import FencedError
-import polars as pl
-warehouse, end = Path(sys.argv[1]), time.monotonic() + float(sys.argv[3])
-while time.monotonic() < end:
-    driver = committer(warehouse, tables=(FACTS,))
-    try:
-        claim = driver.claim()
-        epoch = claim.newest.epoch if claim.newest else 0
-        for _ in range(4):
-            epoch += 1
-            entry = write_file(warehouse / "app", FACTS, pl.DataFrame({"n": [epoch], "_epoch": [epoch]}))
-            driver.commit(CommitRecord(kind="commit", generation=claim.generation, epoch=epoch, at_ms=0,
-                                       fingerprint="f", files=(entry,)))
-            print("commit", claim.generation, epoch, flush=True)
-    except FencedError:
-        print("fenced", flush=True)
-    finally:
-        driver.close()
-"""
 
 
 @pytest.mark.slow

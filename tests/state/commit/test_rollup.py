@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.state.commit.test_protocol import FACTS, FIGHTER, Crash, all_counts, committer, facts, record
+from tests.state.commit.commits import FACTS, FIGHTER, Crash, all_counts, committer, facts, record
 from weir.state.commit import rollup
 from weir.state.commit.log import COMMITS, commits_above, newest_commit
 from weir.state.commit.protocol import Committer
