@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from tests.orchestration.jobs import test_migration
+from tests.orchestration.jobs import moved as program
 from weir import Application, Count, Int64, StreamsBuilder, String
 from weir.orchestration.application import weir_assets
 from weir.orchestration.resources import WeirResource, driver_pipes
@@ -12,8 +12,6 @@ from weir.state.commit.protocol import newest_commit
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2
-app: Application
-"""The application under test, where the job finds it; each topic has its own."""
 
 
 @pytest.fixture
@@ -25,9 +23,9 @@ def moved(broker, topic, settings, instance, monkeypatch):
     assert producer.flush(30) == 0
     builder = StreamsBuilder()
     builder.stream(name, key=String("k"), value=Int64("v")).group_by_key().agg("n", n=Count()).to_delta("n")
-    monkeypatch.setattr(test_migration, "app", Application("moved", builder), raising=False)
+    monkeypatch.setattr(program, "app", Application("moved", builder), raising=False)
     defs = dg.Definitions.merge(
-        weir_assets(test_migration.app, "tests.orchestration.jobs.test_migration:app"),
+        weir_assets(program.app, "tests.orchestration.jobs.moved:app"),
         dg.Definitions(
             resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
         ),
