@@ -1,11 +1,10 @@
 """The migration job against a real broker: each direction first shows what it would change, then does it on request."""
 
-import sys
-
 import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
+from tests.orchestration.jobs import moved as program
 from weir import Application, Count, Int64, StreamsBuilder, String
 from weir.orchestration.application import weir_assets
 from weir.orchestration.resources import WeirResource, driver_pipes
@@ -13,8 +12,6 @@ from weir.state.commit.protocol import newest_commit
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 2
-app: Application
-"""The application under test, where the job finds it; each topic has its own."""
 
 
 @pytest.fixture
@@ -26,10 +23,9 @@ def moved(broker, topic, settings, instance, monkeypatch):
     assert producer.flush(30) == 0
     builder = StreamsBuilder()
     builder.stream(name, key=String("k"), value=Int64("v")).group_by_key().agg("n", n=Count()).to_delta("n")
-    application = Application("moved", builder)
-    monkeypatch.setattr(sys.modules[__name__], "app", application, raising=False)
+    monkeypatch.setattr(program, "app", Application("moved", builder), raising=False)
     defs = dg.Definitions.merge(
-        weir_assets(application, f"{__name__}:app"),
+        weir_assets(program.app, "tests.orchestration.jobs.moved:app"),
         dg.Definitions(
             resources={"weir": WeirResource(dir=str(settings.dir), bootstrap_servers=broker), "pipes": driver_pipes()}
         ),

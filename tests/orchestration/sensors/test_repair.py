@@ -1,6 +1,7 @@
 """A check that finds a difference makes the repair sensor request one restore of the task."""
 
 import random
+from pathlib import Path
 
 import dagster as dg
 import lmdb
@@ -10,8 +11,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.events import DagsterEvent
 
 from tests.orchestration.applications import FLIGHTS
-from tests.pipelines.operations.shop import Shop
-from tests.pipelines.spark.inline import Topics
+from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.control import this_host
 from weir.orchestration.checks.state import state_checks
@@ -30,10 +30,20 @@ def compare(supervised: Supervised, settings) -> list[dg.AssetCheckResult]:
     return [check(WeirResource(dir=str(settings.dir))) for check in state_checks(supervised)]
 
 
+class SalesInFolder(Place):
+    """State is where the settings of a folder say, so that checks find it."""
+
+    @property
+    def state_folder(self) -> Path:
+        return self.folder / "state" / "sales"
+
+
 @pytest.fixture
 def shop(settings, monkeypatch):
     """Two tasks with five rows each, on disk."""
-    place = Shop(application(), Topics({("sales", number): sales(40, number) for number in (0, 1)}), settings.dir)
+    place = SalesInFolder(
+        application(), Topics({("sales", number): sales(40, number) for number in (0, 1)}), settings.dir
+    )
     place.run()
     monkeypatch.setattr(verify, "LOOK_AGAIN_S", 0.0)
     monkeypatch.setattr(Databases, "check", lambda databases: None)  # the engine's tests cover what counting finds
@@ -41,7 +51,7 @@ def shop(settings, monkeypatch):
     TaskStoreCache.close_all()
 
 
-def lose_a_row(shop: Shop) -> None:
+def lose_a_row(shop: Place) -> None:
     (spec,) = shop.application.topology.sub_topologies[0].stores
     [lost] = KeyCodec(spec.key, spec.kind).encode(pl.DataFrame({"shop": ["shop-3"]}))
     with lmdb.open(str(shop.state_of("0_1") / "first"), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as t:
