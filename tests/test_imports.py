@@ -71,13 +71,6 @@ LATE_IMPORT_FOLDERS = ("pipelines/cli/", "orchestration/")
 the load of a Dagster code location slow."""
 LATE_IMPORTS = ("fastavro", "confluent_kafka.schema_registry", "weir.infra.prometheus")
 """May be imported inside functions anywhere: packages of an optional extra, and a server that starts on request."""
-LATE_IMPORTS_TO_GO = (
-    "pipelines/dsl/grouped.py",
-    "pipelines/dsl/table.py",
-    "pipelines/reading.py",
-    "infra/spark/session.py",
-)
-CIRCLES_TO_GO = ("weir.pipelines.dsl.", "weir.pipelines.topology.", "weir.state.engine.")
 
 
 @cache
@@ -148,7 +141,6 @@ def late_imports(root: Path) -> list[str]:
             for package in PACKAGES
             for path in (root / package).rglob("*.py")
             if not (where := path.relative_to(root).as_posix()).startswith(LATE_IMPORT_FOLDERS)
-            if where not in LATE_IMPORTS_TO_GO
             for function in nodes(path)
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
             for node in ast.walk(function)
@@ -188,8 +180,7 @@ def circle(root: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom):
                 names = {f"{node.module}.{alias.name}" for alias in node.names}
                 imported.update(name if name in paths else node.module for name in names)
-        skipped = CIRCLES_TO_GO if module.startswith(CIRCLES_TO_GO) else ()
-        graph[module] = {name for name in imported & paths.keys() if not name.startswith(skipped)}
+        graph[module] = imported & paths.keys()
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
