@@ -10,7 +10,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.events import DagsterEvent
 
 from tests.orchestration.applications import FLIGHTS
-from tests.pipelines.operations.test_verify import Shop
+from tests.pipelines.operations.shops import Shop
 from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.sales import application, sales
 from weir.infra.control import this_host

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from threading import Event
 
-import lmdb
 import msgspec
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.operations.shops import Shop
+from tests.pipelines.spark.inline import Topics
 from tests.pipelines.spark.sales import application, sales
-from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import registry
 from weir.pipelines.operations import verify as module
-from weir.pipelines.operations.verify import verify_application
-from weir.state.changelog.verify import StateDifferenceError
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.databases import Databases
@@ -30,31 +26,6 @@ from weir.state.types import StateId
 
 ROWS = 40
 (SPEC,) = application().topology.sub_topologies[0].stores
-
-
-class Shop(Place):
-    """Two tasks of sales, five shops each."""
-
-    def verify(self) -> list[int]:
-        """Rows by task, all matching."""
-        return [agreement.rows for agreement in verify_application(Settings(dir=self.folder), self.application)]
-
-    @property
-    def state_folder(self) -> Path:
-        return self.folder / "state" / "sales"
-
-    def differs(self) -> StateDifferenceError:
-        with pytest.raises(StateDifferenceError) as caught:
-            self.verify()
-        assert caught.value.task == self.name_of("0_1")
-        return caught.value
-
-    def change(self, store: str, key: bytes, value: bytes | None) -> None:
-        """Change a row as a faulty disk would; the row counts are not checked."""
-        instance = self.state_of("0_1") / "first"
-        with lmdb.open(str(instance), max_dbs=8, map_size=1 << 30) as raw, raw.begin(write=True) as txn:
-            database = raw.open_db(store.encode(), txn=txn)
-            assert txn.delete(key, db=database) if value is None else txn.put(key, value, db=database)
 
 
 @pytest.fixture
