@@ -66,9 +66,8 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("pipelines/topology", ("weir.pipelines.dsl", "weir.pipelines.tasks", "weir.pipelines.spark"), ()),
 ]
 
-LATE_IMPORT_FOLDERS = ("pipelines/cli/", "orchestration/")
-"""May import inside functions what a command, an op or a sensor needs when it runs, but would make ``weir --help`` or
-the load of a Dagster code location slow."""
+LATE_IMPORT_FOLDER = "pipelines/cli/"
+"""May import inside functions what a command needs when it runs, but would make ``weir --help`` slow."""
 LATE_IMPORTS = ("fastavro", "confluent_kafka.schema_registry", "weir.infra.prometheus")
 """May be imported inside functions anywhere: packages of an optional extra, and a server that starts on request."""
 
@@ -140,7 +139,7 @@ def late_imports(root: Path) -> list[str]:
             f"{where}:{node.lineno} imports {name} inside a function"
             for package in PACKAGES
             for path in (root / package).rglob("*.py")
-            if not (where := path.relative_to(root).as_posix()).startswith(LATE_IMPORT_FOLDERS)
+            if not (where := path.relative_to(root).as_posix()).startswith(LATE_IMPORT_FOLDER)
             for function in nodes(path)
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
             for node in ast.walk(function)
