@@ -30,12 +30,14 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.slow
 def test_importing_weir_loads_nothing_else_until_a_name_is_asked_for():
     heavy = {"polars", "numpy", "msgspec", "lmdb", "deltalake", "pyarrow", "pyspark", "dagster", "confluent_kafka"}
     assert not heavy & modules_after("import weir")
     assert "polars" in modules_after("from weir import KStream")
 
 
+@pytest.mark.slow
 def test_a_program_loads_neither_spark_nor_dagster_nor_a_kafka_client():
     assert not {"pyspark", "dagster", "confluent_kafka", "sqlalchemy", "typer"} & modules_after(
         "from weir import *; from weir.testing import *"

@@ -48,6 +48,7 @@ def test_each_kind_of_definition_is_made_in_the_folder_of_its_name(orchestration
     assert [(path, name) for path, name, kind in found if not path.startswith(f"{kind}/")] == []
 
 
+@pytest.mark.slow
 def test_drivers_start_without_dagster(orchestration):
     """Directly or not: it would cost each of them a second and much memory."""
     modules = [f"weir.orchestration.drivers.{path.stem}" for path in (orchestration / "drivers").glob("[!_]*.py")]

@@ -147,6 +147,7 @@ def by_shop() -> Application:
     return Application("sales", builder, commit_interval=timedelta(milliseconds=1))
 
 
+@pytest.mark.slow
 def test_stores_with_avro_keys_need_a_registry_only_to_find_a_keys_task(tmp_path):
     with schema_registry() as server:
         serde = Avro(Shop)
@@ -177,6 +178,7 @@ def test_stores_with_avro_keys_need_a_registry_only_to_find_a_keys_task(tmp_path
     assert {partition for partition in (0, 1) if rows["sales", partition]} == {0, 1}, "keys of both tasks"
 
 
+@pytest.mark.slow
 def test_queries_use_the_applications_isolation_level_unless_they_set_their_own(place):
     driver = place.driver()
     place.topics.rows["sales", 0] += sales(5, 0)

@@ -47,6 +47,7 @@ def test_key_and_timestamp_are_those_of_the_flight(records):
     assert records["key"].n_unique() == 35
 
 
+@pytest.mark.slow
 def test_a_key_stays_in_one_partition_and_offsets_count_up_in_it(records):
     assert records.group_by("key").agg(pl.col("partition").n_unique())["partition"].max() == 1
     assert records["partition"].is_in([0, 1, 2, 3]).all()

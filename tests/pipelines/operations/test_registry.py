@@ -45,6 +45,7 @@ def test_an_example_that_was_started_in_a_clone_is_found_under_its_new_name_ther
     assert registered_reference(settings, "flights") == "weir.pipelines.examples.flights:app"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "reference"),
     [

@@ -103,6 +103,7 @@ def test_a_snapshot_that_would_not_be_replaced_is_copied(shop):
     assert shop.files() == shop.listed_files()
 
 
+@pytest.mark.slow
 def test_a_restore_that_dies_having_taken_the_snapshot_is_repeated_from_the_changelog(shop, monkeypatch):
     class Killed(BaseException):
         pass

@@ -185,6 +185,7 @@ def files_of(twins: Twins) -> dict[str, set[str]]:
     return {name: set(file_actions(DeltaTable(twins.app / name))["path"]) for name in (*NAMES, "_commits")}
 
 
+@pytest.mark.slow
 def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hold_one_epoch(twins, monkeypatch):
     """A table of many keys is several files even after a merge; here some of them hold the keys of one epoch."""
     monkeypatch.setattr("weir.state.changelog.compaction.merged_updates", partial(merged_updates, held_rows=2))
@@ -202,6 +203,7 @@ def test_a_compaction_of_unchanged_tables_writes_nothing_though_merged_files_hol
     twins.check()
 
 
+@pytest.mark.slow
 def test_folders_of_closed_segments_are_removed_once_they_are_empty(tmp_path):
     twins = Twins(tmp_path, step=SEGMENT_EPOCHS // 2)
     twins.commit(6)  # segments 0 to 3, the last one open
@@ -279,6 +281,7 @@ def test_a_plan_changes_nothing_and_says_how_many_files_would_be_left(twins):
     }
 
 
+@pytest.mark.slow
 def test_appends_that_a_driver_died_before_are_redone_first_and_a_table_that_cannot_is_refused(twins):
     """PROTOCOL 15: by the same code as a start."""
     twins.commit(3)
@@ -394,6 +397,7 @@ def test_of_two_compactions_at_the_same_time_each_table_is_merged_once(twins):
     twins.check()
 
 
+@pytest.mark.slow
 def test_files_are_deleted_a_day_after_they_left_the_table_and_those_a_commit_may_still_name_stay(twins):
     twins.commit(4)
     waiting = twins.written()  # by the driver that runs, not committed yet

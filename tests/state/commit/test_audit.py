@@ -111,6 +111,7 @@ def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
     )
 
 
+@pytest.mark.slow
 def test_compacted_updates_and_rolled_up_commits_are_right(tmp_path, driver):
     for epoch in range(1, 5):
         driver.commit(record(tmp_path, epoch))
