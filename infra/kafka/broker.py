@@ -114,8 +114,8 @@ class EmbeddedBroker:
         java_executable()
         self.files.status.unlink(missing_ok=True)
         with open(self.files.log, "ab") as log:
-            # A separate session: Ctrl-C in a terminal ends only the commands, and the broker once their lock is free. The
-            # process started here forks a child that continues in its place, so nobody has to wait for it.
+            # A separate session: Ctrl-C in a terminal ends only the commands, and the broker once their lock is free.
+            # The process started here forks a child that continues in its place, so nobody has to wait for it.
             code = subprocess.run(
                 [sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
                 stdin=subprocess.DEVNULL,
