@@ -104,7 +104,7 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
             elif read > moved:
                 text = f"read {read} records over {moved} offsets: some were read twice"
             elif read < moved:
-                text = f"read {read} records over {moved} offsets: the others hold no record, or were skipped"
+                text = f"read {read} records over {moved} offsets: the other offsets hold no record, or were skipped"
             if text:
                 yield OffsetBreak(
                     task=task,

@@ -58,7 +58,7 @@ def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int 
         ({}, None, ""),
         ({"offset": 19}, True, "goes back in t-0"),
         ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
-        ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
+        ({"read": 29}, False, "9 records over 10 offsets: the other offsets hold no record"),
         ({"offset": 5, "read": 5}, None, ""),
     ],
     ids=["in order", "back", "twice", "gap", "restarted"],
