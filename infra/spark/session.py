@@ -214,7 +214,7 @@ def _context(
 
 
 def _worker_path() -> str:
-    """Lets workers import what the driver can beyond the environment's packages, such as the folder it runs in."""
+    """The driver's import path without the environment's packages, for workers; includes the folder it runs in."""
     own = tuple({os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
     entries = (os.path.abspath(entry or os.getcwd()) for entry in ("", *sys.path))
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

@@ -153,7 +153,7 @@ def prove_sound(folder: Path) -> None:
 
 
 def release(folder: Path) -> None:
-    """This process has closed the instance: its death would no longer count against it."""
+    """This process has closed the instance, so its death no longer counts against the instance."""
     _mark(folder).unlink(missing_ok=True)
 
 

@@ -55,7 +55,7 @@ class OffsetKeeper:
     """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``."""
 
     def __init__(self, store: StateStore, folder: Path) -> None:
-        """If a file is left from before the store managed its offsets, they are handed to the store and it is removed.
+        """A file left from before the store managed its offsets is handed to the store, then removed.
 
         Raises:
             PositionsFileError: The file cannot be read.
