@@ -1,7 +1,7 @@
 """What all kinds of store share: keys and rows as Python values, scans, and the time by which rows expire.
 
 A key or row of one column is that column's value; one of several columns is a dictionary by column. Each kind has its
-own file next to this one; access by whole batches of columns, as operators use it, is ``weir.state.stores.typed``.
+own file next to this one; access by whole batches of columns, as operators use it, is in ``weir.state.stores.typed``.
 """
 
 from __future__ import annotations
