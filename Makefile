@@ -1,11 +1,11 @@
-# Everything runs in .venv, which `make setup` makes from requirements.lock; `make help` lists the targets.
+# Everything runs in .venv, which `make setup` creates from requirements.lock; `make help` lists the targets.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 SERVICES := spark or broker or dagster or browser
 PARALLEL := -n 2 --dist worksteal
 BY_MODULE := -n 2 --dist loadscope
-# Where this is set, each of the tests' hundreds of Python processes compiles everything that it imports: Dagster with
-# Weir's definitions then takes 3.3 s of CPU instead of 1.7.
+# If this were set, each of the tests' hundreds of Python processes would compile everything that it imports: Dagster
+# with Weir's definitions would take 3.3 s of CPU instead of 1.7.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Create .venv with the locked packages, this project and the Java jars; quick when done
+setup: ## Create .venv with the locked packages, this project and the Java jars; quick if all is there
 	@tools/setup.sh
 
 demo: setup ## Load 336,776 flights, run the flights application, serve the Dagster UI

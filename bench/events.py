@@ -56,7 +56,7 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
 
 
 def users_of(topic: str) -> str:
-    """The topic with one record per key that events of ``topic`` are joined with."""
+    """The topic, with one record per key, that the events of ``topic`` are joined with."""
     return f"{topic}_users"
 
 
@@ -85,7 +85,7 @@ def make_events(
     """
     admin = KafkaAdmin(bootstrap_servers)
     if not admin.create_topic(topic, PARTITIONS, {"retention.ms": "-1"}):
-        raise BenchError(f"topic {topic!r} exists already; give the bench a folder of its own with --dir")
+        raise BenchError(f"topic {topic!r} already exists; give the bench another folder with --dir")
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap_servers,
         "partitioner": "murmur2_random",  # Kafka's own default; librdkafka's differs

@@ -24,7 +24,7 @@ THREADS = 2
 
 
 class KafkaStreamsPeer:
-    """The compiled peer; each run is an application of its own with an empty state folder."""
+    """The compiled peer; each run is a separate application with an empty state folder."""
 
     def __init__(self, folder: Path) -> None:
         """Fetch the jars and compile into ``folder``.

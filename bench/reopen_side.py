@@ -1,6 +1,6 @@
 """Stores to reopen: ``python -m bench.reopen_side FOLDER TASKS ROWS fill|open``.
 
-``fill`` makes the stores, with a committed state and an uncommitted epoch, says ``ready`` and waits to be killed;
+``fill`` makes the stores, with a committed state and an uncommitted epoch, prints ``ready`` and waits to be killed;
 ``open`` opens them as a worker does and prints one JSON object with the times in ms.
 """
 

@@ -102,7 +102,7 @@ def measure_restores(
         side = [sys.executable, "-m", "bench.restore_side", REFERENCE, str(weir), bootstrap_servers, *settings]
         return _complete(measure(side, f"Weir: {name}"), rows)
 
-    changelog = weir_restores("from changelogs, then snapshots are published", "1")
+    changelog = weir_restores("from changelogs, then publishing snapshots", "1")
     snapshot = weir_restores("from snapshots", "1")
     shutil.rmtree(weir)
     kafka_streams = None
@@ -115,7 +115,7 @@ def measure_restores(
 
 
 def reopened(folder: Path, rows: int) -> dict[str, float]:
-    """Fill ``TASKS`` stores in a process that is killed in mid-epoch; returns how long another takes to open them, in
+    """Fill ``TASKS`` stores in a process that is killed mid-epoch; returns how long another takes to open them, in
     ms."""
     arguments = [sys.executable, "-m", "bench.reopen_side", str(folder), str(TASKS), str(rows)]
     try:
@@ -143,10 +143,12 @@ def _with_distinct_keys(keys: int, start: int, stop: int, event_bytes: int) -> p
 
 def main() -> None:
     """Run only this part of the bench and print it."""
-    parser = argparse.ArgumentParser(prog="python -m bench.restore", description="Measure how state comes back.")
+    parser = argparse.ArgumentParser(prog="python -m bench.restore", description="Measure how fast state is restored.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows instead of {ROWS:,}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--dir", type=Path, default=Path(".weir"), help="holds what the bench leaves while it runs")
+    parser.add_argument(
+        "--dir", type=Path, default=Path(".weir"), help="the folder for the bench's files while it runs"
+    )
     arguments = parser.parse_args()
     folder = arguments.dir.absolute() / "bench"
     shutil.rmtree(folder, ignore_errors=True)

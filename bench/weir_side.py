@@ -1,5 +1,6 @@
-"""One run of one application in a process of its own (``python -m bench.weir_side REFERENCE DIR BOOTSTRAP``), with no
-snapshots, which the events of a run are too few for in any case but that of state to restore.
+"""One run of one application in a separate process: ``python -m bench.weir_side REFERENCE DIR BOOTSTRAP``.
+
+Snapshots are off; only the runs that make state to restore would have enough events for one.
 
 Prints one JSON object: records, and seconds from the first epoch with input to the end of the last commit.
 """

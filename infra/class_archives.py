@@ -2,8 +2,8 @@
 
 Java spends most of its first seconds loading, verifying and linking classes; it can keep the result in a file (JEP 350)
 and map that at the next start: 3.9 s of CPU until Spark's first job instead of 5.9. An archive is made by exercising
-the program's usual work and then asking its Java process for one with ``jcmd``. Without it everything works, only more
-slowly; Java silently ignores an archive made by another Java or from other jars.
+the program's usual work and then asking its Java process for one with ``jcmd``. Without it everything still works, only
+more slowly; Java silently ignores an archive made by another Java or from other jars.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClassArchiveError(Exception):
 
 
 def make_spark(folder: Path, target: Path) -> None:
-    """Run a job and a query in a session of its own in ``folder``, and archive the classes they used in ``target``."""
+    """Run a job and a query in a separate session in ``folder``, and archive the classes they used in ``target``."""
     session = sql_session(Settings(dir=folder, slots=2), "classes", java_options=(_RECORDED, "-Xlog:disable"))
     try:
         context = session.sparkContext
@@ -48,7 +48,7 @@ def make_spark(folder: Path, target: Path) -> None:
 
 
 def make_kafka(folder: Path, target: Path) -> None:
-    """Pass a record through a broker of its own in ``folder``, and archive the classes that used in ``target``."""
+    """Pass a record through a separate broker in ``folder``, and archive the classes it used in ``target``."""
     os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {_RECORDED}".strip()
     broker = EmbeddedBroker(folder)
     try:

@@ -1,7 +1,7 @@
 """The Prometheus endpoint of a run: the newest readings under Kafka Streams' metric names, by default on the loopback.
 
-A name is ``kafka_streams_``, the metric's group and its own name; the tags are labels, next to ``application_id``:
-``kafka_streams_stream_task_metrics_record_lateness_avg{application_id="shop",task_id="0_1"}``, for example.
+A name is ``kafka_streams_``, the metric's group and its own name; the tags are labels, next to ``application_id``, for
+example ``kafka_streams_stream_task_metrics_record_lateness_avg{application_id="shop",task_id="0_1"}``.
 ``docs/metrics.md`` says what the readings mean.
 """
 

@@ -1,4 +1,4 @@
-"""Settings of a place where Weir runs: folder, brokers, slots, limits; what belongs to a program is ``Application``.
+"""Settings of a place where Weir runs: folder, brokers, slots, limits; what belongs to a program is in ``Application``.
 
 Only this module reads the environment. A value comes from the first of: a flag (``--dir``, ``--set key=value``), a
 ``WEIR_*`` variable, ``weir.toml`` in the current folder, the default. Kafka client properties keep librdkafka's names:

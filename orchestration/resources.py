@@ -1,4 +1,4 @@
-"""Dagster resources: the folder that Weir works in, and the client that runs drivers as processes of their own."""
+"""Dagster resources: the folder that Weir works in, and the client that runs drivers as separate processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRIVER_END_S = 60.0
 
 
 class WeirResource(dg.ConfigurableResource[Any]):
-    """Where Weir works. Whatever is left out here, and every other setting, comes from ``WEIR_*`` variables and
+    """Where Weir works. Anything left out here, and every other setting, comes from ``WEIR_*`` variables and
     ``weir.toml``. Dagster shows these fields, so give a value that holds a password as an ``EnvVar``."""
 
     dir: str | None = Field(default=None, description="The folder, like --dir on the command line.")
@@ -50,7 +50,7 @@ class WeirResource(dg.ConfigurableResource[Any]):
 
 
 def driver_pipes() -> dg.PipesSubprocessClient:
-    """Runs drivers as processes of their own; terminating a run sends its driver SIGINT and waits for the commit."""
+    """Runs drivers as separate processes; terminating a run sends its driver SIGINT and waits for the commit."""
     return dg.PipesSubprocessClient(termination_timeout_seconds=DRIVER_END_S)
 
 

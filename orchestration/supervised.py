@@ -39,7 +39,7 @@ class Supervised:
 
     @cached_property
     def name(self) -> str:
-        """The id as it stands in the names of jobs, sensors and the asset group, which may not contain a dash."""
+        """The id as it appears in the names of jobs, sensors and the asset group, which may not contain a dash."""
         return re.sub(r"\W", "_", self.id)
 
     @property

@@ -194,7 +194,7 @@ class DeletionsGoneError(StateError):
     def __str__(self) -> str:
         return (
             f"store {self.store!r} has followed table {self.table!r} up to epoch {self.epoch - 1}, but compaction has "
-            f"dropped deletions up to epoch {self.horizon}; empty the store and its offset, and it starts over"
+            f"dropped deletions up to epoch {self.horizon}; clear the store and its offset, so that it starts over"
         )
 
 

@@ -147,7 +147,7 @@ class StoreSpec:
     value: pl.Schema
     kind: StoreKind = StoreKind.KEY_VALUE
     retention_ms: int | None = None
-    """How long rows live, None for ever: windows from their start, sessions from their end, versions from the time
+    """How long rows live (None: forever): windows from their start, sessions from their end, versions from the time
     they were replaced, key-value rows from their last write. Older rows are neither found nor accepted."""
     expires_by: StoreClock = StoreClock.STREAM_TIME
     """The wall clock is for key-value stores only; such a store has the value column ``_written``."""

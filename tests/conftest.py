@@ -1,4 +1,4 @@
-"""What suites share: one embedded broker and one Spark session a run, topics named after their test, no leftovers."""
+"""What suites share: one embedded broker and one Spark session per run, topics named after their test, no leftovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weir.infra.settings import Settings
 
 LEFTOVER_LIMIT_S = 20.0
 # Java starts more often here than it computes: without its second compiler, a broker that starts and ends takes 2.6 s
-# of CPU in place of 4.3.
+# of CPU instead of 4.3.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
@@ -36,7 +36,7 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real broker in a folder of its own, up until the run ends."""
+    """Bootstrap servers of a real broker in its own folder, running until the tests end."""
     with broker_for(Settings(dir=tmp_path_factory.mktemp("broker"))) as bootstrap_servers:
         yield bootstrap_servers
 

@@ -1,4 +1,4 @@
-"""The examples in docstrings give what they show, and no method of the public surface is without one.
+"""The examples in docstrings give what they show, and every public method has one.
 
 An example finds all of ``weir`` and ``weir.testing``, ``dataclass``, ``datetime``, ``timedelta``, ``UTC``, ``col`` and
 ``pl`` and ``Path`` without importing them, and the rest is written out: a ``StreamsBuilder``, an ``Application``, a

@@ -1,4 +1,4 @@
-"""Who may import whom, and where imports stand (docs/architecture.md); each test names the offending line."""
+"""Who may import whom, and where imports belong (docs/architecture.md); each test names the offending line."""
 
 import ast
 import re
@@ -150,7 +150,7 @@ def late_imports(root: Path) -> list[str]:
     )
 
 
-def test_imports_stand_at_the_top_of_their_file():
+def test_imports_are_at_the_top_of_their_file():
     assert late_imports(ROOT) == []
 
 

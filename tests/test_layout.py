@@ -9,7 +9,7 @@ TESTS = Path(__file__).resolve().parent
 
 
 def offences(root: Path) -> list[str]:
-    """Each line that imports a test module or something of one, wherever in its file it stands."""
+    """Each line that imports a test module or something from one, anywhere in its file."""
     found = []
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(), str(path))):

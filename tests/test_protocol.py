@@ -1,6 +1,6 @@
 """docs/protocol.md and the code agree: citations resolve, rules name code and tests that exist, steps are the same.
 
-What the tests named there prove is theirs; here it is only shown that each of them, and all code named there, exists.
+What those tests prove is not checked here, only that each of them, and all code named there, exists.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ def definitions(path: Path) -> set[str]:
 
 
 def missing(names: tuple[Name, ...], root: Path = ROOT) -> list[str]:
-    """What does not exist of ``names``, each with the names that come nearest."""
+    """Those of ``names`` that do not exist, each with the nearest names."""
     problems = []
     for wanted in names:
         known = definitions(root / wanted.path)
         if not known:
-            problems.append(f"there is no {wanted.path}, which is to define {wanted.name}")
+            problems.append(f"there is no {wanted.path}, which should define {wanted.name}")
         elif wanted.name not in known:
             nearest = get_close_matches(wanted.name, known, 2, 0.5)
             problems.append(f"{wanted.path} does not define {wanted.name}; nearest: {', '.join(nearest) or 'nothing'}")
@@ -208,7 +208,7 @@ def test_every_rule_has_one_number_and_is_either_built_or_not():
 
 
 def test_numbers_are_those_that_a_reader_sees():
-    """Markdown numbers a list on from its first entry, whatever stands before the others."""
+    """Markdown counts on from the number of a list's first entry, whatever numbers the others have."""
     for part in re.split(r"^#+ ", (ROOT / PAGE).read_text(encoding="utf-8"), flags=re.MULTILINE):
         numbers = [int(number) for number in re.findall(r"^(\d+)\. ", part, re.MULTILINE)]
         assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1)), part[:40]
@@ -317,7 +317,7 @@ def test_what_does_not_exist_is_named_with_what_comes_nearest(tmp_path):
     assert missing(known, tmp_path) == []
     assert missing((Name("x.py", "Store.setle"), Name("y.py", "f")), tmp_path) == [
         "x.py does not define Store.setle; nearest: Store.settle, Store.size",
-        "there is no y.py, which is to define f",
+        "there is no y.py, which should define f",
     ]
 
 

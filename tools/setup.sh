@@ -28,7 +28,7 @@ install_first() { # the first of the packages that the distribution has
     return 1
 }
 
-find_python() { # python3.11 or newer, the plain one first
+find_python() { # Python 3.11 or newer, plain python3 first
     local name
     for name in python3 python3.14 python3.13 python3.12 python3.11; do
         if command -v "$name" >/dev/null && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then

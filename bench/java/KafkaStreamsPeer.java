@@ -42,7 +42,7 @@ import org.apache.kafka.streams.state.WindowStore;
 /**
  * The benchmark's jobs in Kafka Streams' DSL: reads a topic to its end and exits after the commit
  * that covers it. Prints one JSON object: records, and seconds from the first record to that commit.
- * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are back:
+ * The job "restore" continues sum_per_key with an empty state folder and exits when its stores are restored:
  * records are rows restored, seconds are from the start of the first restore to the end of the last one.
  */
 public final class KafkaStreamsPeer {

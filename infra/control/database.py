@@ -129,7 +129,7 @@ class ControlDatabase:
                     )
                 connection.execute(delete(TaskStatus).where(TaskStatus.application == application))
                 return _open_lease(connection, application, owner, pid, host, now, ttl_s)
-        except IntegrityError:  # somebody else inserted one after our look
+        except IntegrityError:  # somebody else inserted one after we looked
             with self._reading() as connection:
                 holder = _open_instance(connection, application)
             if holder is None:

@@ -1,4 +1,4 @@
-"""Queries to a Kafka cluster and the creation of topics: one kept client, a time limit on every call, few errors.
+"""Queries to a Kafka cluster and creation of topics: one lasting client, a time limit on every call, few error types.
 
 Reading records belongs to ``weir.infra.kafka.reader``, the embedded broker to ``weir.infra.kafka.broker``.
 """
@@ -91,7 +91,7 @@ class UnknownTopicError(KafkaAdminError):
 
 
 class KafkaAdmin:
-    """A kept admin client. Not to be used across a fork; threads may share it."""
+    """A long-lived admin client. Not to be used across a fork; threads may share it."""
 
     def __init__(
         self, bootstrap_servers: str, properties: Mapping[str, str] | None = None, *, time_limit_s: float = TIME_LIMIT_S
@@ -294,7 +294,7 @@ class KafkaAdmin:
         return found
 
     def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:
-        """For librdkafka's answer when no partition has a leader: one does not exist, or is electing its leader."""
+        """The error behind librdkafka's "no leader": a partition does not exist, or is still electing its leader."""
         counts = self.partition_counts(topic for topic, _ in partitions)
         for topic, partition in partitions:
             if topic not in counts:

@@ -42,7 +42,7 @@ class BrokerStartError(Exception):
 def broker_for(settings: Settings) -> Iterator[str]:
     """Bootstrap servers to use within the block: your own, or else the folder's embedded broker, started if needed.
 
-    The embedded broker keeps its address over restarts (unless another program has taken the port) and ends about two
+    The embedded broker keeps its address across restarts (unless another program has taken the port) and ends about two
     seconds after its last user, unless ``kafka start`` keeps it up.
 
     Raises:
@@ -114,8 +114,8 @@ class EmbeddedBroker:
         java_executable()
         self.files.status.unlink(missing_ok=True)
         with open(self.files.log, "ab") as log:
-            # A session of its own: Ctrl-C in a terminal ends the commands, and through their lock the broker. The
-            # process started here forks a child that continues in its place, so that nobody has to wait for it.
+            # A separate session: Ctrl-C in a terminal ends only the commands, and the broker once their lock is free.
+            # The process started here forks a child that continues in its place, so nobody has to wait for it.
             code = subprocess.run(
                 [sys.executable, "-m", "weir.infra.kafka.supervisor", str(self.files.folder)],
                 stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ def broker_properties(data: Path, port: int, controller_port: int) -> str:
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
-        # Replayed history has old timestamps, and a record dated far ahead is the reader's business.
+        # Replayed history has old timestamps, and the reader deals with records dated far ahead.
         "log.retention.ms": "-1",
         "log.message.timestamp.after.max.ms": str(2**63 - 1),
         "log.cleaner.dedupe.buffer.size": str(16 << 20),

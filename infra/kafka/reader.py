@@ -33,7 +33,7 @@ CONSUME_TIMEOUT_S = 0.05
 """How long one call waits for a first record."""
 PATIENCE_S = 1.0
 """How long a read waits without any progress. Fetching continues in the background, so a short wait loses nothing, and
-a stop is not held up by one wait after another for each partition of unreachable brokers."""
+a stop is not held up by a series of waits, one for each partition of unreachable brokers."""
 CONNECT_LIMIT_S = 2.0
 PASSING_ERRORS = frozenset(
     {
@@ -102,7 +102,7 @@ class PartitionReader:
         """Records of ``[start, end)``, cut at the first one later than ``until_time_ms`` (but at least one record).
 
         Reading stops early once keys and values exceed ``max_bytes``, and after ``patience_s`` without any progress
-        (for example if a broker is unreachable), with what there is.
+        (for example if a broker is unreachable), and returns what it has by then.
 
         Raises:
             OffsetGoneError: The log begins after ``start``.

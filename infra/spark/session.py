@@ -68,10 +68,10 @@ rootLogger.appenderRef.file.ref = file
 def slot_context(settings: Settings, application_id: str, *, java_options: Sequence[str] = ()) -> SparkContext:
     """The context that runs an application's epochs: one thread per slot; each task is tried four times.
 
-    As many threads again are for restores and snapshots, which run beside the epochs in FAIR pools of their own and
-    never take a slot's place (PROTOCOL 27). The Java process takes about a second and a half to start; each Python
+    As many threads again are for restores and snapshots, which run beside the epochs in separate FAIR pools and never
+    occupy a slot (PROTOCOL 27). The Java process takes about a second and a half to start; each Python
     process has one, so stop it (``stop_context``) before starting the next. Nothing of Spark SQL is loaded in Java,
-    which would take it another second at the start and one at the end.
+    which would cost another second at the start and one at the end.
 
     Raises:
         MissingJavaError: No Java.
@@ -204,7 +204,7 @@ def _context(
         )
     )
     with open(settings.logs / "spark.out", "ab") as output:
-        # In a session of its own: a Ctrl-C in the terminal is for the driver to handle, in its own time.
+        # In a separate session: Ctrl-C in the terminal is for the driver to handle, in its own time.
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(gateway=gateway, conf=conf)
@@ -214,7 +214,7 @@ def _context(
 
 
 def _worker_path() -> str:
-    """What the driver can import beyond the environment's packages, so can the workers: the folder it runs in."""
+    """The driver's import path without the environment's packages, for workers; includes the folder it runs in."""
     own = tuple({os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
     entries = (os.path.abspath(entry or os.getcwd()) for entry in ("", *sys.path))
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if not entry.startswith(own)))

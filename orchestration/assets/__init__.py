@@ -1,1 +1,1 @@
-"""Assets: the ingest with its tables, backfills, and the materializations that a commit amounts to."""
+"""Assets: the ingest with its tables, backfills, and the materializations that stand for a commit."""

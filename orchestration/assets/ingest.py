@@ -92,7 +92,7 @@ def ingest_assets(supervised: Supervised) -> dg.AssetsDefinition:
 
 
 def _has_own_process(context: dg.AssetExecutionContext) -> bool:
-    """Whether the step has a process of its own, so that its run ends by itself; not in the in-process executor."""
+    """Whether the step has a separate process, unlike under the in-process executor, so that its run ends by itself."""
     return bool(context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED))
 
 

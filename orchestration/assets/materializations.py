@@ -79,7 +79,7 @@ def _dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
 def task_partition_changes(
     supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance
 ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
-    """What turns the known task partitions into those of the commit, without tasks of another program's topology."""
+    """What turns the known task partitions into the commit's, leaving out tasks of another program's topology."""
     partitions, topology = supervised.task_partitions, supervised.application.topology
     tasks = set()
     for name in newest.tasks:
@@ -94,7 +94,7 @@ def task_partition_changes(
 
 
 def update_task_partitions(supervised: Supervised, warehouse: Path, instance: dg.DagsterInstance) -> None:
-    """Make the changes that the commits sensor would make at its next look, for a run that has just ended."""
+    """Make the changes that the commits sensor would make at its next tick, for a run that has just ended."""
     newest = newest_commit(warehouse, supervised.id)
     for change in task_partition_changes(supervised, newest, instance) if newest else ():
         if isinstance(change, dg.AddDynamicPartitionsRequest):

@@ -1,6 +1,6 @@
 """Checks that local state agrees with its changelogs and the commit log: the comparison of ``weir verify``.
 
-A failure names the task, which the repair sensor then restores; blocks what is downstream in the same run.
+A failure names the task, which the repair sensor then restores, and blocks what is downstream in the same run.
 """
 
 import dagster as dg

@@ -1,1 +1,1 @@
-"""Drivers as processes of their own, and what they report. No Dagster here but its Pipes: drivers start without it."""
+"""Drivers as separate processes, and what they report. Of Dagster they import only Pipes, and so start quickly."""

@@ -25,7 +25,7 @@ from weir.pipelines.operations.signals import stop_on_signals
 
 
 def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
-    """Make it and, if asked to, swap it in; returns what there is to report, None when a signal ended it."""
+    """Make the backfill and, if asked to, swap it in; returns what to report, or None if a signal ended it."""
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
     margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
     if (known := pipes.extras.get("backfill")) is not None:

@@ -67,7 +67,7 @@ def table_data_version(newest: CommitRecord, table: str) -> str:
 
 
 def table_metadata(newest: CommitRecord, folder: Path) -> dict[str, Any]:
-    """Where a table is and, if that takes little reading to tell, how many rows it holds."""
+    """Where a table is and, if that is quick to count, how many rows it holds."""
     rows = count_rows(folder, read_at_most=COUNTED_ROWS_MAX)
     return {
         **commit_metadata(newest),

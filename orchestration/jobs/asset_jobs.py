@@ -1,4 +1,4 @@
-"""Jobs that select assets and checks: the ingest without an end, the full comparison of the state, and the audit."""
+"""Jobs that select assets and checks: the continuous ingest, the full comparison of the state, and the audit."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import (  # has no public name

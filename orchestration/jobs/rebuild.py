@@ -19,7 +19,7 @@ class RebuildConfig(dg.Config):
     )
     backfill: str | None = Field(
         default=None,
-        description="The id of a backfill that was computed before: it reads on to where the ingest stopped and "
+        description="The id of a backfill that is already computed: it catches up to where the ingest stopped and "
         "is swapped in; nothing else is computed. The ingest must be stopped.",
     )
 

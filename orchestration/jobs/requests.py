@@ -18,7 +18,7 @@ from weir.pipelines.operations.errors import OperationError
 
 
 class RequestConfig(dg.Config):
-    """What the driver and its log are told, besides the run that asks."""
+    """What the driver is told, and logs, besides which run asks."""
 
     reason: str = Field(default="", description="Why, for the driver's log and the observation of the ingest.")
 
@@ -56,7 +56,7 @@ def ask_driver(
     """Send the request, wait for the answer, and record it in the run and as an observation of the ingest.
 
     Raises:
-        dagster.Failure: No driver could be asked, or it refused; in the words of the command, without a stack trace.
+        dagster.Failure: No driver could be asked, or it refused; with the message of the command and no stack trace.
     """
     try:
         answer = ask(settings, supervised.id, kind, arguments, by=owner_of(context.run_id), reason=reason)

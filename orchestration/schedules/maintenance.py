@@ -14,7 +14,7 @@ NIGHTLY = "0 3 * * *"
 
 
 def audit_schedule(supervised: Supervised, job: AssetJob) -> dg.ScheduleDefinition:
-    """Without it, the checks see a driver that runs for weeks only when it ends."""
+    """Without it, the checks would see a driver that runs for weeks only when it ends."""
     return dg.ScheduleDefinition(
         name=f"{supervised.name}_hourly_audit",
         cron_schedule=HOURLY,

@@ -1,1 +1,1 @@
-"""Sensors: what an application does by itself when something happens, or warns of."""
+"""Sensors: they act on what happens to an application, or warn of it."""

@@ -26,7 +26,7 @@ from weir.state.commit.record import CommitRecord
 LOOK_EVERY_S = 60
 """Also the minimum time between two materializations of an asset that this sensor makes."""
 FOLD_S = 600.0
-"""A driver that keeps committing is shown this often; the last commit of one that ended is shown at the next look."""
+"""A driver that keeps committing is shown this often; the last commit of one that ended is shown at the next tick."""
 
 
 def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:

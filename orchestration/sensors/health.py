@@ -1,7 +1,7 @@
 """Warns of what a running driver reports about itself: lag, and tasks that are restoring.
 
 A driver restores a lost or corrupt task by itself while the others keep running, so this sensor only warns of that. A
-driver that makes no progress is the business of ``weir.orchestration.sensors.stalled``.
+driver that makes no progress is left to ``weir.orchestration.sensors.stalled``.
 """
 
 from __future__ import annotations

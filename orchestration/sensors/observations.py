@@ -1,4 +1,4 @@
-"""Warnings as observations of an asset: one when a condition begins, again after a while, and one when it is over."""
+"""Warnings as observations of an asset: one when a condition begins, another after a while, and one when it is over."""
 
 from __future__ import annotations
 

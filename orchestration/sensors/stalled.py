@@ -42,8 +42,8 @@ def stalled_sensor(supervised: Supervised) -> dg.SensorDefinition:
         tags=supervised.tags,
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Records the stacks of a driver that has made no progress for {limit_s:,.0f} s, and ends the "
-        "driver after as long again.",
+        description=f"Records the stacks of a driver that has made no progress for {limit_s:,.0f} s, and ends it "
+        "if it still makes none after the same time again.",
     )
     def stalled(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         settings = weir.settings()

@@ -1,7 +1,7 @@
 """A store's state as of any commit, read from its changelog: all tasks together, as one frame.
 
-What a running task holds now is read from its local store (``weir.pipelines.state_reader``); restoring a task is
-``weir.state.changelog.restore``.
+What a running task holds now is read from its local store (``weir.pipelines.state_reader``); restoring a task
+belongs to ``weir.state.changelog.restore``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Changelogs and tables of updates keep the newest row per key (as Kafka's log cleaner does), facts keep all rows, the
 commit log's old rows are rolled up. Files are replaced in one Delta commit that names exactly the files that were read,
 so appends, other compactions and a kill at any moment leave every table right. The steps are those of "A compaction" in
-docs/protocol.md. Merging rows is ``weir.state.changelog.merging``, deleting from disk ``weir.state.commit.vacuum``;
-when to compact is up to the caller.
+docs/protocol.md. Merging rows belongs to ``weir.state.changelog.merging``, deleting from disk to
+``weir.state.commit.vacuum``; when to compact is up to the caller.
 """
 
 from __future__ import annotations
@@ -232,13 +232,13 @@ def _raise_horizon(folder: Path, epoch: int) -> None:
             return
         try:
             table.alter.set_table_properties({TOMBSTONE_HORIZON: str(epoch)}, raise_if_not_exists=False)
-        except Exception:  # of two that change a table's properties at the same time, Delta refuses one
+        except Exception:  # when two change a table's properties at the same time, Delta refuses one
             if attempt == _ATTEMPTS - 1:
                 raise
 
 
 def _newest_epoch(times: pl.DataFrame, before_ms: int) -> int:
-    """The newest epoch committed at ``before_ms`` or earlier; 0 for none."""
+    """The newest epoch committed at ``before_ms`` or earlier; 0 if there is none."""
     old = times.filter((pl.col("kind") == "commit") & (pl.col("at").dt.timestamp("ms") <= before_ms))
     return max(old["epoch"], default=0)
 

@@ -1,8 +1,8 @@
 """Users' own stores that follow one of an application's stores: they get what its changelog has gained, once committed.
 
-Whether a store keeps its own offset or has it kept in a file is ``weir.state.stores.custom``; the offset is the next
-epoch to read from the changelog. After a crash, rows may come twice but are never missing, and the newest row of a key
-comes last.
+Whether a store keeps its own offset or has it kept in a file belongs to ``weir.state.stores.custom``; the offset is the
+next epoch to read from the changelog. After a crash, rows may come twice but are never missing, and the newest row of a
+key comes last.
 """
 
 from __future__ import annotations

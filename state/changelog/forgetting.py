@@ -1,7 +1,7 @@
 """Changelog rows that delete the state of tasks that no longer exist.
 
-Without them, their rows would stand for ever in a changelog read as a table, and return with a later task of the same
-name.
+Without them, the rows of such tasks would stay forever in a changelog read as a table, and return with a later task of
+the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weir.state.types import FileEntry, TableSpec
 
 
 def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[FileEntry]:
-    """Write, for a commit of ``epoch``, the deletion of every row that stands for ``tasks`` in any changelog.
+    """Write, for a commit of ``epoch``, the deletion of every current row of ``tasks`` in any changelog.
 
     The changelogs must already have all of the newest commit, which they do once a driver has claimed the application.
     """

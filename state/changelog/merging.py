@@ -1,6 +1,6 @@
 """Many files' rows in fewer files: the newest row per key, or the same facts in larger files, in bounded memory.
 
-Which files to merge, and replacing them by the result, is ``weir.state.changelog.compaction``.
+Choosing the files, and replacing them by the result, belongs to ``weir.state.changelog.compaction``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A store's changelog as a restore reads it: by column, the newest row of each key, in key order.
 
-The rows are used by ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them is
-``weir.state.changelog.rows``.
+The rows are used by ``weir.state.changelog.restore`` and ``weir.state.changelog.verify``; writing them
+belongs to ``weir.state.changelog.rows``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def encoded(spec: StoreSpec, rows: pl.DataFrame) -> Iterator[EncodedRows]:
         keys, long_keys = codec.encode(part), dict[bytes, bytes]()
         if may_be_long:
             keys, long_keys = shortened(spec.name, keys)
-        if long_keys:  # a hash does not sort as what it stands for
+        if long_keys:  # a hash does not sort like the key it stands for
             order = sorted(range(len(keys)), key=keys.__getitem__)
             keys, part = [keys[index] for index in order], part[order]
         packed: list[bytes | None] = list(values.encode(part))

@@ -1,7 +1,7 @@
 """Changelog rows that give a task the state that another application folder's changelog has.
 
 Nothing is removed from the changelog: earlier epochs stay as history, and whoever follows it sees the deletions.
-Deleting everything that stands for tasks that no longer exist is ``weir.state.changelog.forgetting``.
+Deleting all rows of tasks that no longer exist belongs to ``weir.state.changelog.forgetting``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from weir.state.types import FileEntry, StoreSpec
 def replaced_rows(
     app_folder: Path, source_folder: Path, spec: StoreSpec, task: str, *, through: int, source_through: int, epoch: int
 ) -> Iterator[FileEntry]:
-    """Write, for a commit of ``epoch``, the rows that stand for ``task`` in the changelog at ``source_folder``, and,
-    with the epoch before it, deletions of keys that stand only in the changelog at ``app_folder``. The deletions are
+    """Write, for a commit of ``epoch``, the current rows of ``task`` in the changelog at ``source_folder``, and, with
+    the epoch before it, deletions of keys that only the changelog at ``app_folder`` has. The deletions are
     the older rows because a key may have moved to another task, whose row must be the newer one.
 
     The source is read through ``source_through``, the application's own changelog through ``through``, which is older

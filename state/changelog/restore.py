@@ -223,6 +223,6 @@ class _Report:
 
 
 def _later(rows: dict[bytes, bytes | None]) -> Iterator[Changes]:
-    """One batch of what ``rows`` holds by the time the stores before it are loaded."""
+    """One batch of all ``rows``; read late, since loading the other stores adds to them."""
     keys = sorted(rows)
     yield keys, [rows[key] for key in keys]

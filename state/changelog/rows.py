@@ -1,6 +1,6 @@
 """A store's changelog as rows: the columns of its Delta table, and what one epoch adds to it.
 
-Reading the rows back into a store is ``weir.state.changelog.restore``.
+Reading the rows back into a store belongs to ``weir.state.changelog.restore``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Snapshots: compact copies of a task's stores at a commit, published in the warehouse and listed in the commit log.
 
-A snapshot is the data file of a copy (``weir.state.engine.copies``) under a name of its own, so a kill at any point
-leaves either a listed file or one that no commit names. When to publish one, and listing it, belong to the driver.
+A snapshot is the data file of a copy (``weir.state.engine.copies``) under a unique name, so a kill at any point
+leaves either a listed file or one that no commit names. When to publish one is up to the driver, which also lists it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def publish_snapshot(app_folder: Path, instance: Path, task_id: str) -> Snapshot
     None if the task has not heard of a commit yet.
 
     Raises:
-        TaskCorruptedError: The instance cannot be read through.
+        TaskCorruptedError: The instance cannot be read in full.
     """
     with committed_copy(instance, task_id) as copy:
         if (state := copy.base) is None:

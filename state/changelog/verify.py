@@ -94,7 +94,7 @@ def verify_task(
                 rows=_compare_stores(warehouse / application, application, task, specs, record, state, reader),
             )
     except TaskCorruptedError as error:
-        raise StateDifferenceError(task, "-", "instance", f"{instance.name} that can be read", error.reason) from error
+        raise StateDifferenceError(task, "-", "instance", f"a readable {instance.name}", error.reason) from error
 
 
 def _commit_of(warehouse: Path, application: str, task: str, state: StateId, instance: str) -> CommitRecord:
@@ -118,7 +118,7 @@ def _commit_of(warehouse: Path, application: str, task: str, state: StateId, ins
 
 
 def _compare_task_rows(task: str, wanted_rows: Iterable[tuple[bytes, bytes]], reader: StateView) -> None:
-    """Whatever the store does not have it takes from the commit log; whatever it has must equal the log."""
+    """What the store lacks it takes from the commit log; what it has must equal the log."""
     wanted, found = _entries(wanted_rows), _entries(reader.scan(TASK_STORE))
     _compare_maps(task, TASK_STORE, "entry", {name: wanted.get(name, NOTHING) for name in found}, found)
 

@@ -35,7 +35,7 @@ class CommitWindow:
 
     @property
     def counted_from(self) -> CommitRecord | None:
-        """The commit from which the tasks' counts run on to the newest: a swap of everything brings its backfill's
+        """The commit from which the tasks' counts continue to the newest: a swap of everything brings its backfill's
         counts. None if they start from nothing."""
         return next(filter(_swaps_everything, reversed(self.commits)), self.base)
 
@@ -61,7 +61,7 @@ class RowCount:
     committed: int
     """According to the commit log."""
     found: int
-    """In the table; in a table of updates that was compacted, fewer are right."""
+    """In the table; in a table of updates that was compacted, fewer is correct."""
     is_right: bool
 
 
@@ -104,7 +104,7 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
             elif read > moved:
                 text = f"read {read} records over {moved} offsets: some were read twice"
             elif read < moved:
-                text = f"read {read} records over {moved} offsets: the others hold no record, or were skipped"
+                text = f"read {read} records over {moved} offsets: the other offsets hold no record, or were skipped"
             if text:
                 yield OffsetBreak(
                     task=task,

@@ -3,7 +3,7 @@
 Before they write, Delta's libraries load every live file and list the whole log folder: 1.7 ms more per 1,000 files,
 0.4 ms more per 100 entries (docs/adr/0003). An append of files with a transaction needs none of that, only the next
 free number of the log and what others have written since. Creating and reading tables, checkpoints and the log's
-clean-up stay with delta-rs; which commits to append is ``weir.state.commit.protocol``.
+clean-up stay with delta-rs; which commits to append is up to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DeltaLog:
         self._open()
 
     def refresh(self) -> None:
-        """Read what was written since, and make sure that it is on disk."""
+        """Read what was added since the last read, and make sure that it is on disk."""
         read_from = self.version
         while (entry := self._entry(self.version + 1)).exists():
             if not self._read(entry):
@@ -138,11 +138,11 @@ class DeltaLog:
 
 
 def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry], *, is_data_changed: bool) -> bool:
-    """Replace files of a table by others in one Delta commit, which neither fails concurrent appends nor fails by them.
+    """Replace files of a table in one Delta commit; it and concurrent appends never make each other fail.
 
     ``removed`` has the columns ``path``, ``size_bytes`` and ``partition.*``. Returns False, with nothing changed, if
-    another writer has removed one of them; of two replacements that change no data, delta-rs itself would let both
-    through. ``is_data_changed`` is False if ``added`` holds the same rows.
+    another writer has removed one of them; delta-rs itself would let through two replacements that both change no
+    data. ``is_data_changed`` is False if ``added`` holds the same rows.
     """
     table, log, paths = DeltaTable(folder), folder / "_delta_log", set(removed["path"])
     version = table.version() + 1

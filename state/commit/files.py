@@ -1,6 +1,7 @@
 """Parquet files that an epoch leaves in a table's folder; nobody sees one until a commit names it.
 
-Naming them in a commit is ``weir.state.commit.protocol``, adding them to their table ``weir.state.commit.tables``.
+Naming them in a commit belongs to ``weir.state.commit.protocol``, adding them to their table to
+``weir.state.commit.tables``.
 """
 
 from __future__ import annotations

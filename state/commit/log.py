@@ -1,5 +1,5 @@
 """The commit log: the Delta table ``_commits``, one row per claim or commit, with the whole record as JSON beside a few
-columns for listing. The order of writing, and fencing, are ``weir.state.commit.protocol``.
+columns for listing. The order of writing, and fencing, belong to ``weir.state.commit.protocol``.
 """
 
 from __future__ import annotations

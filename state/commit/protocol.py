@@ -1,7 +1,8 @@
 """The commit protocol: claim a generation, append the pivot, then the tables, and redo what a crash left undone.
 
 PROTOCOL 2, 3 and 12 to 16; the steps are those of "A commit" in docs/protocol.md. Records come from the driver, which
-decides when to commit; rows and their files are ``weir.state.commit.log``, single tables ``weir.state.commit.tables``.
+decides when to commit; rows and their files belong to ``weir.state.commit.log``, single tables to
+``weir.state.commit.tables``.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Committer:
                 )
                 break
             except FencedError:
-                if log.version >> 32 >= self._generation:  # else the older driver has committed once more: try again
+                if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
                     raise
         self._open_tables()
         self._redo(log_files)
@@ -115,7 +116,7 @@ class Committer:
         Raises:
             FencedError: Another driver has claimed the application; nothing was written.
             TableBehindError: A file that the record names does not exist.
-            ValueError: The record is not of this claim, or names a table that was not given.
+            ValueError: The record is not from this claim, or names a table that was not given.
         """
         version = record.state_id.version
         if record.generation != self._generation or record.kind != "commit" or version < self._last:
@@ -132,7 +133,9 @@ class Committer:
         changes = _by_table(record)
         for table, (files, swaps) in changes.items():
             if table not in self._tables:
-                raise ValueError(f"commit {record.state_id} has files of table {table!r}, which is not the topology's")
+                raise ValueError(
+                    f"commit {record.state_id} has files of table {table!r}, which the topology does not have"
+                )
             self._tables[table].check_files(version, [*files, *(entry for swap in swaps for entry in swap.files)])
         # 4. The pivot
         table_versions = {**self._table_versions, **dict.fromkeys(changes, version)}
@@ -149,7 +152,7 @@ class Committer:
         self._append_files(record)
 
     def note_of(self, backfill: str) -> SwapNote | None:
-        """The note that a backfill was swapped in, if the newest commits still have one."""
+        """The note that a backfill was swapped in, if the newest commits still carry one."""
         return next((note for note in self._swapped if note.backfill == backfill), None)
 
     def check_swap(self, swaps: Sequence[TableSwap], prepared_at_s: float) -> None:
@@ -181,7 +184,7 @@ class Committer:
                 ) from None
 
     def check_claim(self) -> None:
-        """Raise ``FencedError`` if another driver has claimed the application since."""
+        """Raise ``FencedError`` if another driver has claimed the application since this one did."""
         log = self._claimed_log()
         log.refresh()
         if log.version != self._last:
@@ -193,7 +196,7 @@ class Committer:
         self._upkeep.shutdown()
 
     def _append_row(self, record: CommitRecord) -> None:
-        """Append to the log from a snapshot that ends with this driver's last row; with anything newer it is fenced."""
+        """Append to the log from a snapshot that ends with this driver's last row; a newer row means it is fenced."""
         log, version = self._claimed_log(), record.state_id.version
         entry = write_row(self._app_folder, record)
         for attempt in range(_ATTEMPTS):
@@ -280,7 +283,7 @@ def redo_appends(
 ) -> None:
     """Bring a table up to the version that the commit log promises for it, oldest append first.
 
-    Any process may do so at any time, even beside a driver: of two appends of one commit, Delta's transaction lets one
+    Any process may do so at any time, even beside a driver: if two append the same commit, Delta's transaction lets one
     through. ``log_files`` are the log's files.
 
     Raises:

@@ -2,7 +2,7 @@
 
 A start finds the log's newest row by file statistics: one file per row would make that slow within days. A roll-up
 carries no transaction of the application, so it neither fences nor is fenced, and it replaces exactly the files that it
-read: of two at the same time, one does nothing. The caller knows which rows the tables already have.
+read: if two run at the same time, one does nothing. The caller knows which rows the tables already have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a swap takes out of a table: files whose rows all go, and files that are rewritten without those that go.
+"""What a swap removes from a table: files whose rows are all replaced, and files rewritten without the replaced rows.
 
 Both are found in the table as it is when the swap is carried out, since compaction may have replaced the files that
 were there at the pivot (docs/backfill.md, 7). The steps are those of "A swap" in docs/protocol.md. Preparing a swap
@@ -95,7 +95,7 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
         ):
             raise refused(f"backfill {other.backfill} has replaced some of its days since it began; run it again")
     if len(known) == NOTES_KEPT and known[0].epoch > mine.cut_epoch:
-        raise refused(f"{NOTES_KEPT} others have been swapped in since it began; run it again")
+        raise refused(f"{NOTES_KEPT} other backfills have been swapped in since it began; run it again")
     if time.time() - prepared_at_s > PREPARED_LIFE_S:
         raise refused(f"its files were prepared more than {PREPARED_LIFE_S / 3600:.0f} hours ago; swap it again")
 
@@ -108,7 +108,7 @@ def _goes(swap: TableSwap) -> pl.Expr:
 
 
 def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
-    """Whether a file may hold rows that go; a file without statistics may."""
+    """Whether a file may hold rows to be replaced; a file without statistics may."""
     may_be_old = (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True)
     if swap.column is None:
         return may_be_old
@@ -117,7 +117,7 @@ def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
 
 
 def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
-    """Whether all rows of a file go, according to its statistics."""
+    """Whether all rows of a file are to be replaced, according to its statistics."""
     is_old = (_bound(files, "max", "_epoch") <= swap.cut_epoch).fill_null(False)
     if swap.column is None:
         return is_old

@@ -1,7 +1,7 @@
 """Delta tables of an application: created from their specs, appended to once per commit, and read.
 
 An append carries the application's Delta transaction at the commit's version, so repeating it changes nothing. Which
-commits to append, and in what order, is ``weir.state.commit.protocol``; writing the files is
+commits to append, and in what order, is up to ``weir.state.commit.protocol``; writing the files belongs to
 ``weir.state.commit.files``.
 """
 
@@ -40,7 +40,7 @@ _ATTEMPTS = 3
 
 
 class AppendTable:
-    """One Delta table and the application's transaction in it; keeps between appends what it has read of the log."""
+    """One Delta table and the application's transaction in it. Between appends it keeps what it has read of the log."""
 
     def __init__(self, folder: Path, name: str, application: str) -> None:
         """Open a table that exists."""
@@ -80,7 +80,7 @@ class AppendTable:
         return self._log.transaction
 
     def refresh(self) -> None:
-        """Read what was written to the table's log since, and make sure that it is on disk."""
+        """Read what was added to the table's log since the last read, and make sure that it is on disk."""
         self._log.refresh()
 
     def append(self, version: int, files: Sequence[FileEntry], swaps: Sequence[TableSwap] = ()) -> None:
@@ -107,7 +107,7 @@ class AppendTable:
                     raise
 
     def write(self, version: int, files: Sequence[FileEntry]) -> bool:
-        """One Delta commit with the application's transaction at ``version``; False if that has moved since last read.
+        """One Delta commit with the application's transaction at ``version``; False if that version has moved.
 
         A writer that slept until the log was cleaned up notices only by reading ``version`` afterwards.
         """

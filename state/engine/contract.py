@@ -1,7 +1,7 @@
 """What operators see of a task's local state, wherever it is kept: a view to read, and one epoch's session to write.
 
-``weir.state.engine.task_store`` keeps the state on disk, ``weir.state.engine.memory`` in memory; what both promise is
-in ``TaskStore``'s docstrings. Typed rows over these bytes are ``weir.state.stores``.
+``weir.state.engine.task_store`` keeps the state on disk, ``weir.state.engine.memory`` in memory; the docstrings of
+``TaskStore`` say what both promise. Typed rows over these bytes belong to ``weir.state.stores``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A compact copy of an instance at its last commit, made while its task may keep writing.
+"""A compact copy of an instance at its last commit; its task may keep writing meanwhile.
 
-The copy is taken from one LMDB snapshot, and what is uncommitted is rolled back in the copy. Copies are compared by
+The copy is taken from one LMDB snapshot, and uncommitted writes are rolled back in the copy. Copies are compared by
 ``weir.state.changelog.verify`` and published by ``weir.state.changelog.snapshot``.
 """
 

@@ -77,7 +77,7 @@ class Databases:
             raise TaskCorruptedError(self.task_id, str(self.folder), f"LMDB: {error}") from error
 
     def meta(self) -> Meta:
-        """The meta record, read in a transaction of its own."""
+        """The meta record, read in a separate transaction."""
         with self.reading() as txn:
             return self.read_meta(txn)
 

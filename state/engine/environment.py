@@ -146,14 +146,14 @@ def trusted_environment(folder: Path, task_id: str) -> Iterator[lmdb.Environment
 
 
 def prove_sound(folder: Path) -> None:
-    """An epoch was carried out on the instance: neither earlier deaths nor one of this process count from now on."""
+    """An epoch was carried out on the instance: earlier deaths no longer count, nor would the death of this process."""
     for mark in folder.glob(f"{_UNPROVEN}.*"):
         if mark == _mark(folder) or not Path("/proc", mark.suffix[1:]).exists():
             mark.unlink(missing_ok=True)
 
 
 def release(folder: Path) -> None:
-    """This process has closed the instance, so it has not died with it open."""
+    """This process has closed the instance, so its death no longer counts against the instance."""
     _mark(folder).unlink(missing_ok=True)
 
 

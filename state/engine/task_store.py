@@ -1,8 +1,8 @@
 """A task's local store: all its stores, an undo log and the meta record in one LMDB environment.
 
 An epoch takes effect in one write transaction; a commit drops the undo log, a rollback restores its images (PROTOCOL 5
-to 7 and 17 to 19). Databases and transactions are ``weir.state.engine.databases``, typed rows
-``weir.state.stores``; the durable truth is ``weir.state.commit`` and ``weir.state.changelog``.
+to 7 and 17 to 19). Databases and transactions belong to ``weir.state.engine.databases``, typed rows to
+``weir.state.stores``, the durable truth to ``weir.state.commit`` and ``weir.state.changelog``.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class TaskStore:
         """
         meta = self._databases.meta()
         if meta.current is not None or any(meta.rows.values()):
-            raise ValueError(f"task {self.task_id}: rows can be bulk-loaded into a new instance only")
+            raise ValueError(f"task {self.task_id}: rows can be bulk-loaded only into a new instance")
         self._databases.add_stores(list(rows))
         for store, batches in rows.items():
             for keys, values in batches:

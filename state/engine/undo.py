@@ -29,7 +29,7 @@ def keep_images(
     keys: Iterable[bytes],
     before: Sequence[bytes | None],
 ) -> None:
-    """Record what ``keys`` held before; an entry that exists already is older, and stays."""
+    """Record what ``keys`` held before; an existing entry is older, so it stays."""
     prefix = undo_prefix(store_id)
     with txn.cursor(undo_db) as cursor:
         cursor.putmulti(

@@ -1,6 +1,7 @@
-"""Reading rows: the newest values, or the committed values by way of the undo log, from this process or another.
+"""Reading rows: the newest values, or the committed values through the undo log, from this process or another.
 
-An epoch's buffered writes are ``weir.state.engine.session``; writing and undoing is ``weir.state.engine.task_store``.
+An epoch's buffered writes belong to ``weir.state.engine.session``, writing and undoing to
+``weir.state.engine.task_store``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What all kinds of store share: keys and rows as Python values, scans, and the time by which rows expire.
 
 A key or row of one column is that column's value; one of several columns is a dictionary by column. Each kind has its
-own file next to this one; access by whole batches of columns, as operators use it, is ``weir.state.stores.typed``.
+own file next to this one; access by whole batches of columns, as operators use it, is in ``weir.state.stores.typed``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Store:
         self.time.clocks[self.spec.name] = max(time_ms, self.time.clocks.get(self.spec.name, time_ms))
 
     def _admit(self, times_ms: pl.Series) -> pl.Series:
-        """Which rows are in time, each judged at its own turn; advances stream time and counts the others."""
+        """Which rows are in time, each judged when its turn comes; advances stream time and counts the rest."""
         stream_time = self._move(times_ms)
         if self.spec.retention_ms is None:
             return times_ms.is_not_null()
@@ -120,7 +120,7 @@ class Store:
         return in_time
 
     def _move(self, times_ms: pl.Series) -> pl.Series:
-        """Stream time at each row's own turn, after that row has advanced it."""
+        """Stream time as each row finds it, once that row has advanced it."""
         stream_time = times_ms.cum_max()
         if (clock := self.stream_time_ms) is not None:
             stream_time = stream_time.clip(lower_bound=clock)
@@ -184,7 +184,7 @@ class Store:
         return held, self._view.get_many(self.spec.name, [held])[0]
 
     def _held_rows(self, held: Sequence[bytes]) -> list[HeldRow]:
-        """The rows of keys as the store holds them, without absent ones."""
+        """The rows of keys (as the store holds them); absent ones are left out."""
         return [
             (key, value)
             for key, value in zip(held, self._view.get_many(self.spec.name, held), strict=True)
@@ -197,8 +197,8 @@ class Store:
     def _range(self, lower: bytes, upper: bytes | None, reverse: bool = False) -> Iterator[HeldRow]:
         """Rows with whole keys in ``[lower, upper)``.
 
-        Exact for keys of any length. Rows whose keys are shortened and equal in the bytes that are kept are sorted by
-        their whole keys only if the bounds are as long.
+        Exact for keys of any length. Shortened keys that agree in the bytes that are kept are sorted by their whole
+        keys only if the bounds are that long.
         """
         if len(lower) <= _BOUND_BYTES and (upper is None or len(upper) <= _BOUND_BYTES):
             return self._view.scan(self.spec.name, lower, upper, reverse=reverse)

@@ -2,7 +2,8 @@
 
 Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a flag (null or
 present) and its bytes: eight big-endian bytes for numbers and times, the text itself for strings. Which keys a store
-reads and writes is decided by ``weir.state.stores.typed``; keys too long for LMDB are ``weir.state.stores.long_keys``.
+reads and writes is decided by ``weir.state.stores.typed``; ``weir.state.stores.long_keys`` shortens keys too long for
+LMDB.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def numpy_type(dtype: pl.DataType) -> np.dtype[Any]:
 
 
 def _joined(parts: list[pl.Series | np.ndarray]) -> pl.Series:
-    """Concatenate the components of each row, adjacent ones of fixed width first, by numpy."""
+    """Concatenate the components of each row; adjacent ones of fixed width are joined first, by numpy."""
     merged: list[pl.Series | np.ndarray] = []
     for part in parts:
         if merged and isinstance(part, np.ndarray) and isinstance(merged[-1], np.ndarray):
@@ -300,7 +301,7 @@ def _text_part(column: pl.Series, has_end: bool, is_escaped: bool) -> pl.Series:
 
 
 def _text_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The text of components without an end and without escapes."""
+    """The text of components that have neither an end marker nor escapes."""
     text = part.bin.slice(1)
     is_null = part.bin.starts_with(NULL)
     return (text.set(is_null, None) if is_null.any() else text).cast(dtype)

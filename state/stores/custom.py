@@ -18,7 +18,7 @@ from weir.state.types import TopicPartition
 
 
 class StateStore(Protocol):
-    """What a user-defined store promises. How it is read and written is its own affair."""
+    """What a user-defined store promises. How it is read and written is up to the store."""
 
     name: str
 
@@ -55,7 +55,7 @@ class OffsetKeeper:
     """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``."""
 
     def __init__(self, store: StateStore, folder: Path) -> None:
-        """A file left from before the store managed its offsets is handed over to the store and removed.
+        """A file left from before the store managed its offsets is handed to the store, then removed.
 
         Raises:
             PositionsFileError: The file cannot be read.

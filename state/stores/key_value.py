@@ -117,7 +117,7 @@ class _KeyValueRows(Store, Generic[V]):
         )
 
     def get_ranges(self, lower: pl.DataFrame, upper: pl.DataFrame) -> pl.DataFrame:
-        """Rows with keys from each of ``lower`` up to, but without, the one of ``upper`` beside it.
+        """Rows with keys from each of ``lower`` up to, but not including, the one in the same row of ``upper``.
 
         Key columns, value columns, ``_ts``; includes expired rows that are not deleted yet.
         """

@@ -1,7 +1,7 @@
 """Small files of offsets in the format of Kafka Streams' ``.checkpoint`` and ``.position``.
 
 The first line is the version (0), the second the number of entries; then follows one entry per line: ``topic partition
-offset``. Whether an offset is that of the next record or of the last one is the owner's business.
+offset``. Whether an offset is that of the next record or of the last one is up to the owner.
 """
 
 from __future__ import annotations

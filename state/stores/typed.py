@@ -1,6 +1,6 @@
 """A store's typed rows over the bytes of a session or view: gather keys, fetch, compute on columns, write.
 
-Bytes and their order are ``weir.state.stores.codec``; transactions are ``weir.state.engine``.
+Bytes and their order belong to ``weir.state.stores.codec``, transactions to ``weir.state.engine``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TypedStore:
         return self.hold(self.whole_keys(frame))
 
     def whole_keys(self, frame: pl.DataFrame) -> list[bytes]:
-        """The keys of ``frame`` in full length, to compute bounds from."""
+        """The keys of ``frame`` at full length, to compute bounds from."""
         return self._codec.encode(frame)
 
     def prefixes(self, frame: pl.DataFrame) -> list[bytes]:

@@ -1,8 +1,9 @@
 """Versioned stores: each key's versions, with the time from which each is valid, readable as of any time.
 
-A version is valid until the next one of its key begins. Keys are ordered by key, then that time, so that the version as
-of a time is one seek. A delete is a version, too, one that says there is nothing. How long versions are kept and how
-late a put may arrive is one setting, the history, as in Kafka Streams; the newest version of a key never expires.
+A version is valid until the next one of its key begins. Keys are ordered by key, then that time, so that finding the
+version as of a time takes one seek. A delete is a version too, one that marks the key as deleted. How long versions are
+kept and how late a put may arrive is one setting, the history, as in Kafka Streams; the newest version of a key never
+expires.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ VALID_TO_UNDEFINED = -1
 
 
 class _Version(NamedTuple):
-    """A row as the store holds it, and whether it says that there is nothing."""
+    """A row as the store holds it, and whether it marks its key as deleted."""
 
     value: bytes
     is_gone: bool
 
 
 class _Aged(NamedTuple):
-    """Keys as the store holds them, with the times from which their versions' age counted and does now."""
+    """Keys as the store holds them, with the times from which their versions' age counted so far and counts now."""
 
     before: list[tuple[bytes, int]]
     now: list[tuple[bytes, int]]
@@ -56,7 +57,7 @@ class VersionedStore(Store):
 
     def put(self, key: Key, row: Row | None, timestamp_ms: int) -> int:
         """Add a version of ``key`` that is valid from ``timestamp_ms``, replacing one that begins at that time; None
-        says that there is nothing.
+        marks the key as deleted.
 
         Returns the time until which it is valid, ``VALID_TO_UNDEFINED`` if it is the newest of its key, or ``NOT_PUT``
         if it is older than the history; such puts are counted.
@@ -76,14 +77,14 @@ class VersionedStore(Store):
         )
 
     def get(self, key: Key, as_of_ms: int | None = None) -> VersionedRow | None:
-        """The newest version, or the one valid at ``as_of_ms``; None if there is nothing.
+        """The newest version, or the one valid at ``as_of_ms``; None if there is none or it is a deletion.
 
         For times before the history, only a version that is the newest of its key is found.
         """
         return self._get_as_of(self._body(key), as_of_ms)
 
     def delete(self, key: Key, timestamp_ms: int) -> VersionedRow | None:
-        """Record that there is nothing from ``timestamp_ms`` on, and return the version that was valid then.
+        """Mark the key as deleted from ``timestamp_ms`` on, and return the version that was valid then.
 
         Returns None, too, if that time is older than the history.
         """
@@ -166,7 +167,7 @@ class VersionedStore(Store):
         return expired
 
     def _append(self, in_order: Mapping[bytes, tuple[HeldRow | None, list[tuple[int, _Version]]]]) -> None:
-        """Put versions after the newest ones of their keys, or in their places, all together."""
+        """Put, in one go, versions that follow or replace the newest ones of their keys."""
         keys: list[bytes] = []
         versions: list[tuple[int, int | None, _Version]] = []
         aged = _Aged([], [])
@@ -193,7 +194,7 @@ class VersionedStore(Store):
         return VALID_TO_UNDEFINED if valid_to_ms is None else valid_to_ms
 
     def _end(self, old: HeldRow, valid_to_ms: int | None, time_ms: int, aged: _Aged) -> None:
-        """End a version that was valid until ``valid_to_ms`` at ``time_ms``, where another begins or replaces it."""
+        """End, at ``time_ms``, a version that was valid until ``valid_to_ms``: another begins there or replaces it."""
         since_ms, version = _time_of(old[0]), _Version(old[1], self._is_gone(old[1]))
         before_ms = _due_ms(since_ms, valid_to_ms, version)
         due_ms = None if since_ms == time_ms else _due_ms(since_ms, time_ms, version)
@@ -203,7 +204,7 @@ class VersionedStore(Store):
             aged.now.extend([] if due_ms is None else [(held, due_ms)])
 
     def _write(self, keys: list[bytes], versions: list[tuple[int, int | None, _Version]], aged: _Aged) -> None:
-        """Write versions, each with its begin and end, and update when they and the ``aged`` ones expire."""
+        """Write versions, each with its start and end, and update when they and the ``aged`` ones expire."""
         held = self.columns.hold(keys)
         due = [
             (key, due_ms)
@@ -275,5 +276,5 @@ def _time_of(key: bytes) -> int:
 
 
 def _due_ms(since_ms: int, valid_to_ms: int | None, version: _Version) -> int | None:
-    """The time from which a version's age counts: its begin if it says that there is nothing, else its replacement."""
+    """The time from which a version's age counts: its own start if it marks a deletion, else its replacement's."""
     return since_ms if version.is_gone else valid_to_ms

@@ -1,4 +1,4 @@
-"""A task whose local state is lost or in doubt: quarantine, restore from its changelog, the others continue.
+"""A task whose local state is lost or in doubt: quarantine, then a restore from its changelog, while others continue.
 
 Every kind of damage is done to one of two tasks after a driver has died. Files that a restart of the machine, another
 machine or a broken disk would leave are made by hand; ``tests/integration/test_run.py`` does it to real workers.
@@ -207,7 +207,7 @@ DAMAGES: dict[str, tuple[Callable[[Shop], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_task_alone_goes_to_quarantine_and_restores(shop, monkeypatch, caplog, damage):
+def test_only_the_damaged_task_goes_to_quarantine_and_is_restored(shop, monkeypatch, caplog, damage):
     injure, reason = DAMAGES[damage]
     instance = shop.instance
     injure(shop)
@@ -246,7 +246,7 @@ def test_a_restored_task_is_not_restored_again_at_the_next_start(shop):
 
 
 def test_a_task_whose_restored_state_is_no_better_stops_the_run(shop, monkeypatch):
-    """Its changelog does not agree with the commit log: restoring for ever would tell nobody."""
+    """Its changelog does not agree with the commit log: restoring it forever would hide that."""
     shutil.rmtree(shop.instance)
     monkeypatch.setattr(
         "weir.pipelines.spark.restore_jobs.task_rows",

@@ -114,7 +114,7 @@ def test_a_heartbeat_after_a_takeover_reports_that_the_lease_is_lost(database):
 
 
 def test_many_may_create_the_tables_at_once(request, tmp_path):
-    """In production each is a process of its own: here none knows what another has created."""
+    """In production each is a separate process: here none knows what another has created."""
     server = request.getfixturevalue("postgresql")
     name = f"fresh_{os.getpid()}"
     with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""An application of what the others lack: msgpack, Protobuf, times from a column, idle input, branches, sketches."""
+"""An application with what the others lack: msgpack, Protobuf, times from a column, idle input, branches, sketches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ TABLES = ("halves", "about", "placed", "closed", "since", "paid")
 
 
 def records(topic: str) -> Iterator[tuple[int, bytes, bytes | Int64Value, int]]:
-    """Partition, key, value and time in ms, 100 apart, every seventh 3 s late; visits have theirs in a column alone."""
+    """Partition, key, value and time in ms, 100 apart, every seventh 3 s late; visits have theirs only in a column."""
     for number in range(RECORDS):
         lot = number * 7_919 % 101
         time = START + timedelta(milliseconds=number * 100 - (3_000 if number % 7 == 6 else 0))

@@ -72,12 +72,12 @@ def records_in(settings: Settings) -> int:
 
 
 def started(settings: Settings, *arguments: str, epoch_records: int = 1_000) -> subprocess.Popen:
-    """A backfill in a process of its own."""
+    """A backfill in a separate process."""
     return command(settings, "run", "sensors", *DAYS, *arguments, "--set", f"max_epoch_records={epoch_records}")
 
 
 def command(settings: Settings, *arguments: str) -> subprocess.Popen:
-    """``weir backfill`` in a process of its own."""
+    """``weir backfill`` in a separate process."""
     return subprocess.Popen(
         [
             sys.executable,

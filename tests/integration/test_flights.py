@@ -1,4 +1,4 @@
-"""The flights application on a real broker, Spark and Delta, against the same tables by plain polars.
+"""The flights application on a real broker, Spark and Delta, against the same tables computed by plain polars.
 
 The recomputation shares no code with Weir: it reads the topic with a plain consumer and applies the
 rules of event time to each record in offset order.
@@ -74,7 +74,7 @@ def newest(updates: pl.DataFrame, key: str) -> pl.DataFrame:
     return updates.sort("_epoch", "_seq").group_by(key).last().filter(~pl.col("_deleted"))
 
 
-def test_the_topic_is_the_packages_flights(records):
+def test_the_topic_holds_the_flights_of_the_package(records):
     csv = read_flights()
     assert csv.height == records.height == FLIGHTS
     assert csv.select((pl.col("dep_delay") > 15).sum()).item() == LATE
@@ -87,7 +87,7 @@ def test_everything_is_read_in_one_run(summary):
     assert (summary.reason, summary.records_in) == ("caught_up", FLIGHTS)
 
 
-def test_final_hours_are_those_of_a_plain_recomputation(records, summary, place):
+def test_final_hours_equal_those_of_a_plain_recomputation(records, summary, place):
     in_time = records.filter(pl.col("stream_time") < pl.col("closes"))
     wanted = (
         in_time.filter(pl.col("closes") <= pl.col("end_of_input"))
@@ -126,7 +126,7 @@ def test_late_records_and_open_windows_are_counted(records, summary):
     assert summary.totals["open_windows"] == still_open.select("key", "start").n_unique() > 0
 
 
-def test_carrier_totals_are_those_of_the_csv(records, summary, place):
+def test_carrier_totals_equal_those_of_the_csv(records, summary, place):
     csv = read_flights()
     wanted = csv.group_by("carrier").agg(*COUNTS, CANCELLED_COUNT).with_columns(pl.exclude("carrier").cast(pl.Int64))
     found = newest(table(place, "carrier_totals"), "carrier").select(wanted.columns)

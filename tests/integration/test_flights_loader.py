@@ -57,7 +57,9 @@ def kill_when_loaded(bootstrap_servers: str, topic: str, records: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_killed_twice_and_started_again_the_topic_holds_the_sequence(broker: str, topic: Callable[..., str]):
+def test_a_loader_killed_twice_and_started_again_leaves_the_whole_sequence_in_the_topic(
+    broker: str, topic: Callable[..., str]
+):
     name = topic(PARTITIONS, retention_ms="-1")
     admin, partitions = KafkaAdmin(broker), [(name, partition) for partition in range(PARTITIONS)]
     wanted = flight_records(PARTITIONS)

@@ -75,14 +75,14 @@ def test_everything_is_read(summary):
 
 
 @pytest.mark.parametrize("table", FACTS)
-def test_facts_of_joins_are_those_of_the_test_driver(summary, place, expected, table):
+def test_facts_of_joins_equal_those_of_the_test_driver(summary, place, expected, table):
     found = written(place, table).drop("_epoch", "_seq").with_columns(pl.col("_ts").cast(pl.Datetime("us", "UTC")))
     assert counted(found.to_dicts()) == counted(expected[table])
     assert found.height > 200
 
 
 @pytest.mark.parametrize("table", UPDATES)
-def test_rows_of_joined_tables_are_those_of_the_test_driver(summary, place, expected, table):
+def test_rows_of_joined_tables_equal_those_of_the_test_driver(summary, place, expected, table):
     newest = {row["user"]: row for row in expected[table]}
     wanted = [
         {name: value for name, value in row.items() if not name.startswith("_")}
@@ -102,7 +102,7 @@ def test_counts_of_a_grouped_table_are_the_sums_over_the_test_drivers(summary, p
     assert found == totals
 
 
-def test_a_join_by_foreign_key_is_that_of_the_newest_rows(summary, place):
+def test_a_join_by_foreign_key_joins_the_newest_rows(summary, place):
     customers, rebates = (
         {key.decode(): value and json.loads(value) for _, key, value, _ in records(topic)}
         for topic in ("joins-customers", "joins-rebates")

@@ -75,7 +75,7 @@ class Place:
         return run(self.reference, self.settings, bootstrap_servers=self.settings.bootstrap_servers, **options)
 
     def start(self) -> subprocess.Popen[str]:
-        """``weir run`` in a process of its own."""
+        """``weir run`` in a separate process."""
         return subprocess.Popen(
             [
                 sys.executable,
@@ -130,7 +130,7 @@ def free_port() -> int:
         return listening.getsockname()[1]
 
 
-def test_lost_and_distrusted_tasks_restore_by_spark_jobs_and_end_like_the_others(place, spark):
+def test_lost_and_untrusted_tasks_are_restored_by_spark_jobs_and_end_like_the_others(place, spark):
     there = place("restored")
     there.run(until_caught_up=True, spark=spark)
     lost, distrusted = (there.state_of(task) for task in (TaskId(1, 2), TaskId(0, 0)))

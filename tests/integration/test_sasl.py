@@ -1,4 +1,4 @@
-"""``weir run`` against one's own Kafka that requires a login, configured entirely in ``weir.toml``."""
+"""``weir run`` against your own Kafka that requires a login, configured entirely in ``weir.toml``."""
 
 from __future__ import annotations
 

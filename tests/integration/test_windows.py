@@ -43,7 +43,7 @@ def summary(broker: str, place: Settings, spark) -> RunSummary:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Counter[str]]:
-    """By table, all rows with their time, of one test driver a partition."""
+    """By table, all rows with their time, from one test driver per partition."""
     found: dict[str, Counter[str]] = {table: Counter() for table in TABLES}
     for partition in range(PARTITIONS):
         with TopologyTestDriver(app) as driver:
@@ -65,7 +65,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_rows_are_those_of_the_test_driver(summary, place, expected, table):
+def test_rows_equal_those_of_the_test_driver(summary, place, expected, table):
     assert (summary.records_in, summary.epoch > 3) == (RECORDS, True)
     found = pl.read_delta(str(place.warehouse / "windows" / table)).drop("_epoch", "_seq")
     assert Counter(map(shown, found.to_dicts())) == expected[table]
@@ -95,7 +95,7 @@ def mixed_rows() -> dict[str, Counter[str]]:
     return found
 
 
-def test_what_a_live_run_writes_and_idle_input_releases_are_the_rows_of_the_test_driver(broker, place, spark):
+def test_a_live_run_and_then_idle_input_write_the_rows_of_the_test_driver(broker, place, spark):
     """With msgpack and times from a column, Protobuf, branches, sketches, a global table, and windows and a join that
     only idle input closes."""
     expected = mixed_rows()

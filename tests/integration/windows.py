@@ -56,7 +56,7 @@ TABLES = ("hopping", "late", "sessions", "final_sessions", "sliding", "limited")
 
 
 def records() -> Iterator[tuple[int, bytes, bytes, int]]:
-    """Partition, key, value and time in ms: half a second apart on the whole, up to 21 s out of order."""
+    """Partition, key, value and time in ms: half a second apart on average, up to 21 s out of order."""
     draw = random.Random(5)
     for number in range(RECORDS):
         user = draw.randrange(6)

@@ -1,5 +1,5 @@
 """A realistic deployment: ``workspace.yaml`` served by a webserver and a daemon, everything on PostgreSQL, runs queued
-and in processes of their own. It recovers from kills, and no secret shows anywhere."""
+and in separate processes. It recovers from kills, and no secret shows anywhere."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ SECRETS = ("not-to-be-seen-1", "not-to-be-seen-2")
 """A database's password and a broker's."""
 DAGSTER_YAML = """
 telemetry: {{enabled: false}}
-# SQLAlchemy 2.1 takes psycopg where no driver is named, which dagster-postgres does not speak
+# without a named driver, SQLAlchemy 2.1 uses psycopg, which dagster-postgres does not support
 storage: {{postgres: {{postgres_url: {url!r}}}}}
 run_coordinator:
   {{module: dagster._core.run_coordinator, class: QueuedRunCoordinator, config: {{dequeue_interval_seconds: 1}}}}

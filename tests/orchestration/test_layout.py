@@ -33,7 +33,7 @@ def test_every_module_is_in_a_known_folder_or_a_known_root_file(orchestration):
 
 
 def test_each_kind_of_definition_is_made_in_the_folder_of_its_name(orchestration):
-    """The examples are code locations of their own, and make several kinds."""
+    """The examples are separate code locations, and make several kinds."""
 
     def made(folder: str) -> Iterator[tuple[str, str, str]]:
         for path in (orchestration / folder).glob("*.py"):

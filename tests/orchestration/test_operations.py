@@ -216,7 +216,7 @@ def test_uncommitted_state_makes_a_running_ingest_commit_and_the_answer_is_obser
     assert record.asset_observation.description == f"committed epoch {commit.epoch}"
     assert "bytes uncommitted, the limit is 100 bytes" in record.asset_observation.metadata["reason"].value
     ingest.tick("held_uncommitted")
-    assert ingest.database.pending_requests("held") == [], "it requests no more"
+    assert ingest.database.pending_requests("held") == [], "it makes no further request"
     first = ingest.last_request("held_uncommitted")
     ingest.produce("EWR", "JFK", "LGA")
     wait_for(

@@ -23,7 +23,7 @@ import org.apache.kafka.streams.state.WindowStore;
 
 /**
  * Counts a topic of users and countries by user, by user and minute (final results go to a topic), and by country,
- * behind a repartition. Ends cleanly once the counts by country add up to a number of records.
+ * after a repartition. Ends cleanly once the counts by country add up to a number of records.
  */
 public final class CountsToMigrate {
   public static void main(String[] args) throws Exception {

@@ -119,7 +119,7 @@ def test_the_task_partitions_are_those_of_the_newest_commit(committer, commit_of
 @pytest.mark.slow
 @pytest.mark.usefixtures("committer")
 def test_two_hours_with_one_commit_per_second_leave_a_hundred_events(settings, instance, commit_of, shown):
-    """With a run's own lines, 200 rows are the limit. The last commit is shown at the look after the driver's end."""
+    """With a run's own lines, 200 rows are the limit. The last commit is shown at the tick after the driver's end."""
     hours_s, times = 7200, []
     for elapsed in range(0, hours_s + 1, LOOK_EVERY_S):
         now_s = START_S + elapsed

@@ -78,7 +78,7 @@ def test_a_run_whose_worker_was_killed_is_marked_failed_and_restarted(
     message = instance.all_logs(run.run_id)[-1].dagster_event.message
     assert "the run worker ended without reporting" in message
     assert f"(process {os.getpid()} on {this_host()}) ended" in message
-    assert requested(tick(restart_sensor(FLIGHTS))), "a look that was interrupted is repeated"
+    assert requested(tick(restart_sensor(FLIGHTS))), "a tick that was interrupted is repeated"
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_driver_that_dies_again_and_again_is_restarted_after_a_pause_that_the_
     assert re.search(r"\b2 consecutive drivers\b.* at \d\d:\d\d:\d\d UTC, in \d+ s", why)
     assert f"(process {pids[1]} on {this_host()}) was killed" in why
     again = look(100, second.cursor)
-    assert (requested(again), again.cursor) == ([], second.cursor), "another look does not postpone it"
+    assert (requested(again), again.cursor) == ([], second.cursor), "another tick does not postpone it"
     assert requested(look(0, second.cursor))
 
 

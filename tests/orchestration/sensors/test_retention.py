@@ -52,7 +52,7 @@ def test_a_real_topic_that_is_about_to_delete_the_next_record_is_reported(
     client.delete_records([TopicPartition(topic, 0, 40)])[TopicPartition(topic, 0, 40)].result()
     until = time.monotonic() + BROKER_LIMIT_S
     while isinstance(answer := tick(sensor), dg.SkipReason) and time.monotonic() < until:
-        pass  # a broker that does not answer in time is asked again at the next look
+        pass  # a broker that does not answer in time is asked again at the next tick
     [sentence] = observed(answer)
     for fact in (f"{topic}-0", "offset 42", "60 kept is 40", "lengthen the topic's retention"):
         assert fact in sentence

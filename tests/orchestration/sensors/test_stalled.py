@@ -1,4 +1,4 @@
-"""A driver without progress leaves its stacks and is ended; one that waits, restores or has ended is left alone."""
+"""A driver without progress has its stacks recorded and is ended; one that waits, restores or has ended is not."""
 
 import signal
 import subprocess

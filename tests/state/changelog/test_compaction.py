@@ -282,7 +282,7 @@ def test_a_plan_changes_nothing_and_says_how_many_files_would_be_left(twins):
 
 
 @pytest.mark.slow
-def test_appends_that_a_driver_died_before_are_redone_first_and_a_table_that_cannot_is_refused(twins):
+def test_appends_that_a_dead_driver_still_owed_are_redone_first_and_a_table_that_cannot_catch_up_is_refused(twins):
     """PROTOCOL 15: by the same code as a start."""
     twins.commit(3)
     died = twins.written()

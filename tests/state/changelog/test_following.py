@@ -23,7 +23,7 @@ TABLE = changelog_spec(TOTALS).name
 
 
 class Totals:
-    """Rows in a SQLite file; ``managed`` puts the offset down in the same transaction."""
+    """Rows in a SQLite file; ``managed`` writes the offset in the same transaction."""
 
     name = "own_totals"
 
@@ -104,14 +104,14 @@ def standing(app):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("managed", [True, False])
-def test_it_follows_commit_by_commit_also_after_it_was_closed_or_died(history, tmp_path, managed):
+def test_it_follows_commit_by_commit_even_after_it_was_closed_or_died(history, tmp_path, managed):
     app, commit = history
     follower = Follower(app, TOTALS, Totals(tmp_path, managed), tmp_path)
     follower.follow()
     for step in range(8):
         for _ in range(1 + step % 3):
             commit()
-        if step % 4 == 2:  # dies with rows taken over and not committed
+        if step % 4 == 2:  # dies with rows received but not committed
             follower._store.put_rows(
                 read_table(app / TABLE).head(3).select("carrier", "id", flights="id", _deleted="_deleted")
             )
@@ -145,7 +145,7 @@ def test_a_store_that_was_away_while_deletions_were_dropped_is_told_to_start_ove
     Follower(app, TOTALS, Totals(tmp_path, True), tmp_path).follow()
     commit()
     DeltaTable(app / TABLE).alter.set_table_properties({TOMBSTONE_HORIZON: "2"}, raise_if_not_exists=False)
-    with pytest.raises(DeletionsGoneError, match=r"'own_totals' .* up to epoch 1, .* up to epoch 2; empty"):
+    with pytest.raises(DeletionsGoneError, match=r"'own_totals' .* up to epoch 1, .* up to epoch 2; clear the store"):
         Follower(app, TOTALS, Totals(tmp_path, True), tmp_path).follow()
     (tmp_path / "new").mkdir()
     new = Totals(tmp_path / "new", True)

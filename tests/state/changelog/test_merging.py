@@ -1,4 +1,4 @@
-"""Merging keeps the newest row of each key whatever the files and the memory, and loses no fact."""
+"""Merging keeps the newest row of each key whatever the files and the memory limit, and loses no fact."""
 
 from __future__ import annotations
 

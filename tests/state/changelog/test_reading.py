@@ -1,4 +1,4 @@
-"""Changelogs by column: the order of rows is that of their key bytes, and the newest row of a key stands."""
+"""Changelogs by column: the order of rows is that of their key bytes, and the newest row of a key wins."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_rows_come_in_the_order_of_their_key_bytes_and_each_key_once(tmp_path, s
     assert set(rows["_epoch"]) <= {*range(1, 36)} - {20}
 
 
-def test_the_newest_row_of_each_key_within_the_epochs_stands(tmp_path):
+def test_the_newest_row_of_each_key_within_the_epochs_wins(tmp_path):
     spec = SPECS[0]
     written(tmp_path, spec, random.Random(4))
     stored = pl.read_parquet(tmp_path / changelog_spec(spec).name / "task=t_0/**/*.parquet", hive_partitioning=False)

@@ -49,7 +49,7 @@ def standing(folder: Path, epoch: int, task: str = TASK) -> dict:
     return {(user, day): total for user, day, total in rows.select("user", "day", "total").iter_rows()}
 
 
-def test_the_rows_of_the_other_stand_and_what_stands_here_alone_is_deleted(folders):
+def test_the_rows_of_the_other_folder_become_current_and_keys_found_only_here_are_deleted(folders):
     here, there = folders
     put(here, 1, {("ann", 1): 1, ("bob", 1): 2, (None, 1): 3, ("gone", 1): 4})
     put(here, 2, {("bob", 1): 5, ("gone", 1): None})
@@ -63,11 +63,11 @@ def test_the_rows_of_the_other_stand_and_what_stands_here_alone_is_deleted(folde
     assert (rows.rows, rows.partition_values) == (2, {"task": TASK, "segment": "1"})
     assert standing(here, 1000) == {("ann", 1): 10, (None, 2): 12}
     assert standing(here, 3) == {("ann", 1): 1, ("bob", 1): 5, (None, 1): 3}, "history stays"
-    assert standing(here, 1000, "sums-1_1") == {("cid", 1): 6}, "another task's rows are another's"
+    assert standing(here, 1000, "sums-1_1") == {("cid", 1): 6}, "rows of other tasks are left alone"
     assert read_table(here / changelog_spec(SPEC).name).filter(user="ann")["_ts"].dt.timestamp("ms").to_list() == [7]
 
 
-def test_nothing_is_written_if_nothing_stands_in_either(folders):
+def test_nothing_is_written_if_neither_folder_has_rows(folders):
     for folder in folders:
         put(folder, 1, {("ann", 1): 1})
         put(folder, 2, {("ann", 1): None})

@@ -58,12 +58,12 @@ def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int 
         ({}, None, ""),
         ({"offset": 19}, True, "goes back in t-0"),
         ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
-        ({"read": 29}, False, "9 records over 10 offsets: the others hold no record"),
+        ({"read": 29}, False, "9 records over 10 offsets: the other offsets hold no record"),
         ({"offset": 5, "read": 5}, None, ""),
     ],
     ids=["in order", "back", "twice", "gap", "restarted"],
 )
-def test_offsets_follow_from_commit_to_commit(tmp_path, driver, fields, is_wrong, text):
+def test_offsets_that_do_not_add_up_from_commit_to_commit_are_found(tmp_path, driver, fields, is_wrong, text):
     for commit in (record(tmp_path, 1), record(tmp_path, 2), record(tmp_path, 3, **fields)):
         driver.commit(commit)
     found = list(offset_breaks(newest_commits(tmp_path, "app", 100)))
@@ -81,7 +81,7 @@ def test_the_window_begins_after_a_commit_or_with_the_very_first(tmp_path, drive
     assert (whole.base, [commit.epoch for commit in whole.commits]) == (None, [1, 2, 3, 4, 5])
 
 
-def test_counts_run_on_from_the_newest_commit_that_swapped_everything_in(tmp_path, driver):
+def test_counts_continue_from_the_newest_commit_that_swapped_everything_in(tmp_path, driver):
     """It has the backfill's counts: what was late for another program says nothing about this one's rate."""
     driver.commit(record(tmp_path, 1))
     assert newest_commits(tmp_path, "app", 100).counted_from is None
@@ -92,7 +92,7 @@ def test_counts_run_on_from_the_newest_commit_that_swapped_everything_in(tmp_pat
     assert [newest_commits(tmp_path, "app", epochs).counted_from.epoch for epochs in (100, 4, 3)] == [3, 3, 4]
 
 
-def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
+def test_missing_and_surplus_rows_are_found(tmp_path, driver):
     for epoch in range(1, 5):
         driver.commit(record(tmp_path, epoch))
     window = newest_commits(tmp_path, "app", 100)
@@ -112,7 +112,7 @@ def test_rows_that_are_missing_or_too_many_are_found(tmp_path, driver):
 
 
 @pytest.mark.slow
-def test_compacted_updates_and_rolled_up_commits_are_right(tmp_path, driver):
+def test_compacted_updates_and_rolled_up_commits_are_accepted(tmp_path, driver):
     for epoch in range(1, 5):
         driver.commit(record(tmp_path, epoch))
     window = newest_commits(tmp_path, "app", 100)

@@ -67,7 +67,7 @@ def test_a_column_with_a_time_after_the_year_9999_has_no_statistics(tmp_path):
     assert stats["minValues"].keys() == stats["maxValues"].keys() == {"k", "n"}
 
 
-def test_each_attempt_has_a_name_of_its_own(tmp_path):
+def test_each_attempt_writes_a_file_with_a_unique_name(tmp_path):
     values = {"task": "0_0", "segment": "3"}
     assert write_file(tmp_path, SPEC, ROWS, values).path != write_file(tmp_path, SPEC, ROWS, values).path
 

@@ -69,7 +69,7 @@ def test_a_full_file_is_not_rewritten(tmp_path, driver, monkeypatch):
     assert [one.epoch for one in commits_above(folder, file_actions(DeltaTable(folder)), 0)] == list(range(1, 25))
 
 
-def test_after_a_roll_up_the_driver_commits_on_and_the_next_one_claims(tmp_path, driver):
+def test_after_a_roll_up_the_driver_keeps_committing_and_the_next_one_claims(tmp_path, driver):
     roll_up(tmp_path / "app", THROUGH_ALL)
     driver.commit(record(tmp_path, 1, 9))
     successor = committer(tmp_path)

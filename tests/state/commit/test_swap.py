@@ -1,4 +1,4 @@
-"""What swaps take out of a table, by days and as a whole, whatever statistics the files have."""
+"""What swaps remove from a table, by days and as a whole, whatever statistics the files have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ ROWS = {"inside": START_MS, "before": START_MS - 1, "timeless": None, "far": STA
 )
 @pytest.mark.parametrize("has_statistics", [True, False])
 @pytest.mark.parametrize("are_together", [True, False])
-def test_rows_up_to_the_cut_go_for_some_days_or_altogether(tmp_path, column, left, has_statistics, are_together):
+def test_a_swap_removes_the_rows_up_to_its_cut_for_some_days_or_all(
+    tmp_path, column, left, has_statistics, are_together
+):
     def file(rows: dict[str, int | None], epoch: int):
         frame = pl.DataFrame(
             {"name": list(rows), "_ts": list(rows.values()), "_epoch": epoch}, schema_overrides={"_ts": pl.Int64()}

@@ -1,4 +1,4 @@
-"""Counting the rows that stand without reading more than necessary."""
+"""Counting the current rows without reading more than necessary."""
 
 import polars as pl
 import pytest

@@ -64,7 +64,7 @@ def test_another_device_is_trusted_only_after_a_clean_stop(folder):
         open_again(folder)
 
 
-def test_a_write_after_the_clean_mark_ends_the_trust(folder):
+def test_an_instance_written_after_its_clean_mark_is_not_trusted(folder):
     TaskStore.open(folder, "0_0", ["a"]).close(clean=True)
     mark = (folder / "instance.json").read_bytes()
     store = TaskStore.open(folder, "0_0", ["a"])
