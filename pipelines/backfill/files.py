@@ -113,7 +113,7 @@ class SliceReader:
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
         """Records of ``[start, end)``, at least one.
 
-        They end before the first one later than ``until_time_ms``, and with the one that exceeds ``max_bytes``.
+        They end before the first one later than ``until_time_ms``, or with the one that exceeds ``max_bytes``.
         """
         rows = self._records[start:end]
         count = rows.height

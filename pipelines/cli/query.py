@@ -164,7 +164,7 @@ class Question:
         for option in options:
             if getattr(self, option) is not None:
                 name = {"lower": "from", "upper": "to"}.get(option, option.replace("_", "-"))
-                raise OperationError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
+                raise OperationError(f"--{name} does not apply to {store}, which is a {kind.replace('_', '-')} store")
 
 
 def query(

@@ -131,7 +131,7 @@ class Migration:
         return [TaskId(index, partition) for index, count in sorted(self.counts.items()) for partition in range(count)]
 
     def positions_of(self, task: TaskId) -> Positions:
-        """Where a task begins, as far as the migration says so."""
+        """Where a task begins in the topics that the migration has positions for."""
         topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
         return {
             topic: {task.partition: self.positions[topic, task.partition]}

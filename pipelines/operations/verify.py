@@ -30,7 +30,7 @@ def verify_application(
 
     Raises:
         StateDifferenceError: The first difference.
-        TopologyChangedError: The commits are of another topology.
+        TopologyChangedError: The commits belong to another topology.
     """
     newest = newest_commit(settings.warehouse, application.id)
     known = application.topology.committed_form.stores

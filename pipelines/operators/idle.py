@@ -98,4 +98,4 @@ class Following:
         return self.operator.close(before_ms, epoch)
 
     def due_ms(self, epoch: Epoch) -> None:
-        """Nothing of its own: the aggregation is due at the same time."""
+        """None: the aggregation is due at the same time."""

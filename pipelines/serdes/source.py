@@ -34,7 +34,7 @@ class FetchedRecords(RawRecords, Protocol):
 
     @property
     def next_offset(self) -> int:
-        """After the records here and after offsets that hold none."""
+        """The offset after these records and after offsets without a record."""
         ...
 
 

@@ -127,7 +127,7 @@ class _Teller:
 
 
 def read_progress(folder: Path) -> RestoreProgress | None:
-    """How far the restore of the task in ``folder`` has got, if it has begun on this host."""
+    """The progress of the restore of the task in ``folder``, if it has begun on this host."""
     try:
         return msgspec.json.decode((folder / _PROGRESS).read_bytes(), type=RestoreProgress)
     except FileNotFoundError:
@@ -189,7 +189,7 @@ class RestoreJobs:
         ]
 
     def progress(self) -> dict[TaskId, RestoreProgress]:
-        """How far those that have begun have got."""
+        """The progress of those that have begun."""
         folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._jobs.tasks}
         return {task: found for task, folder in folders.items() if (found := read_progress(folder)) is not None}
 

@@ -116,7 +116,7 @@ class Restores:
             )
 
     def tell_progress(self) -> None:
-        """Pass on how far the restores have got."""
+        """Pass on the progress of the restores."""
         for task, progress in self._executor.progress().items():
             self._coordinator.restoring(task, progress)
 

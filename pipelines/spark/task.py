@@ -1,4 +1,4 @@
-"""What a driver knows of each task: where it is, what its accepted epochs left, and what the next commit says of it.
+"""What a driver knows of each task: where it is, what its accepted epochs left, and its part of the next commit.
 
 A task is told what has happened to it (an accepted receipt, a lost store, a restore, a snapshot, a commit) and keeps
 its own fields consistent; deciding what to do about it belongs to ``weir.pipelines.spark.coordinator``.
@@ -40,7 +40,7 @@ class Task:
     reason: str = ""
     """Why it is not running, or why it was restored last."""
     progress: str = ""
-    """How far its restore has got."""
+    """The progress of its restore."""
     is_restored: bool = False
     """Whether a restore built its store and no epoch has succeeded on it since."""
     is_from_snapshot: bool = False
@@ -108,7 +108,7 @@ class Task:
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
 
     def restoring(self, progress: str) -> None:
-        """Its restore has got this far."""
+        """Its restore has made this progress."""
         self.progress = progress
 
     def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:

@@ -57,7 +57,7 @@ class TopologyChange:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether rows in transit between sub-topologies would be lost, which no flag accepts (PROTOCOL 26)."""
+        """Whether rows in transit between sub-topologies would be lost, which no flag allows (PROTOCOL 26)."""
         return self.pending_blobs > 0 and (self.is_other_topology or bool(self.ended_tasks))
 
     def loss(self) -> str:
