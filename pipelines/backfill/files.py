@@ -98,7 +98,7 @@ class SliceRecords:
     topic: str
     partition: int
     frame: pl.DataFrame
-    """As ``RAW_SCHEMA``."""
+    """The records, with the columns of ``RAW_SCHEMA``."""
     next_offset: int
 
 

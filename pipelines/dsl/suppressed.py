@@ -158,7 +158,7 @@ class Suppressed:
 
     buffer: BufferConfig
     limit_ms: int | None = None
-    """None until the window closes."""
+    """The time limit; None means until the window closes."""
     name: str | None = None
     idle_after_ms: int | None = None
 

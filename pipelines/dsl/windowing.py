@@ -26,7 +26,7 @@ class EmitStrategy:
 
     @classmethod
     def on_window_update(cls) -> EmitStrategy:
-        """At every update, which is the default.
+        """Forward it at every update; this is the default.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -43,7 +43,7 @@ class EmitStrategy:
 
     @classmethod
     def on_window_close(cls) -> EmitStrategy:
-        """Once, when stream time closes the window, whatever the wall clock says.
+        """Forward it once, when stream time closes the window, whatever the wall clock says.
 
         Examples:
             >>> builder = StreamsBuilder()

@@ -39,9 +39,9 @@ class LoadSummary:
 
     topic: str
     records: int
-    """In the topic, over all partitions."""
+    """Records in the topic, over all partitions."""
     loaded: int
-    """Sent by this call."""
+    """Records sent by this call."""
     seconds: float
     end_offsets: Mapping[int, int]
 

@@ -54,9 +54,9 @@ class KafkaStreamsApp:
     topic_counts: Mapping[str, int]
     """Partitions of the source topics."""
     serdes: Mapping[str, StoreSerdes] = field(default_factory=dict)
-    """By store, if the program does not suggest the right ones."""
+    """Serdes by store, where the program does not suggest the right ones."""
     changelogs: Mapping[str, str] = field(default_factory=dict)
-    """By store, topics whose names are not ``<id>-<store>-changelog``."""
+    """Topics by store, where their names are not ``<id>-<store>-changelog``."""
 
     def migration(self) -> Migration:
         """Read everything, without changing anything.

@@ -28,7 +28,7 @@ from weir.state.engine.instances import new_instance
 from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId, TopicPartition
 
 EPOCH = 1
-"""Of the first commit."""
+"""The epoch of the first commit."""
 _TIME = pl.Datetime("ms", "UTC")
 
 

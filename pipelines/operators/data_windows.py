@@ -31,9 +31,9 @@ class Batch:
     """Records of one epoch and the stored windows that they can affect."""
 
     rows: pl.DataFrame
-    """In order, with ``_key``, the number of the record's key."""
+    """The records in order, with ``_key``, the number of the record's key."""
     stream_time: pl.Series
-    """At each record's own turn."""
+    """Stream time at each record's own turn."""
     found: pl.DataFrame
     """All columns of the store and ``_key``; windows from the store of unseen ones come last."""
 

@@ -226,7 +226,7 @@ class _Buffer:
 
 
 def _at_least(count: int, groups: Iterator[list[tuple[bytes, int]]]) -> list[tuple[bytes, int]]:
-    """As many of the next whole groups as have ``count`` entries together, or all that are left."""
+    """The entries of the next whole groups until there are at least ``count``, or all that are left."""
     taken: list[tuple[bytes, int]] = []
     while len(taken) < count and (group := next(groups, None)):
         taken += group

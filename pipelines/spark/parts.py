@@ -95,7 +95,7 @@ class RunSpec:
     """Partitions of each source topic."""
     warehouse: Path
     state_folder: Path
-    """Of the application's tasks."""
+    """The folder with the state of the application's tasks."""
     limits: Limits
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""

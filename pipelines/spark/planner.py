@@ -17,9 +17,9 @@ class Limits:
     """How much one epoch may take."""
 
     max_records: int
-    """Per task and epoch."""
+    """Records per task and epoch."""
     max_bytes: int
-    """Of keys and values, per topic partition and epoch."""
+    """Bytes of keys and values, per topic partition and epoch."""
     max_skew_ms: int | None
     """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
     max_task_idle_ms: int | None = 0

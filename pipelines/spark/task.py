@@ -38,7 +38,7 @@ class Task:
     """Topics it reads, of each the partition with its own number."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
-    """Why it is not running, or why it was restored last."""
+    """Why it is not running, or why it was last restored."""
     progress: str = ""
     """The progress of its restore."""
     is_restored: bool = False
@@ -56,17 +56,17 @@ class Task:
     pending: list[BlobRef] = field(default_factory=list)
     """Blobs for this task that no accepted epoch has consumed."""
     files: list[FileEntry] = field(default_factory=list)
-    """Of epochs accepted since the last commit."""
+    """Files of epochs accepted since the last commit."""
     consumed: list[BlobRef] = field(default_factory=list)
     """Blobs consumed since the last commit, deleted after the next one."""
     snapshot: SnapshotRef | None = None
-    """The newest one, which the next commit lists."""
+    """The newest snapshot, which the next commit lists."""
     listed_snapshot: SnapshotRef | None = None
-    """The one that the last commit lists."""
+    """The snapshot that the last commit lists."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     idle_since_ms: dict[str, int] = field(default_factory=dict)
-    """Since when topics have had no records while others of the task had some."""
+    """The time since which a topic has had no records while others of the task had some."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False

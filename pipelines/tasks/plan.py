@@ -88,15 +88,15 @@ class Receipt:
     """Next offsets of all source partitions of the task, read or not."""
     files: tuple[FileEntry, ...] = ()
     blobs: tuple[BlobRef, ...] = ()
-    """Written for tasks of later sub-topologies."""
+    """Rows for tasks of later sub-topologies."""
     consumed: tuple[BlobRef, ...] = ()
     clocks: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
-    """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
+    """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False

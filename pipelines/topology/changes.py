@@ -35,7 +35,7 @@ class TopologyChange:
     """Stores that the program no longer has; for a commit that names no stores, the stored names of sub-topologies."""
     added: tuple[str, ...]
     settings: tuple[SettingChange, ...]
-    """Of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
+    """Settings of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
     topics_added: tuple[str, ...]

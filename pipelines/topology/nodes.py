@@ -104,7 +104,7 @@ class Node:
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """By store, how it is used where that can change over the same rows, as ``weir plan`` names it."""
+        """The settings of each store that can change over the same rows, as ``weir plan`` names them."""
         return {
             store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
             for store in self.stores
@@ -339,7 +339,7 @@ class SeveralTopicsNode(MergeNode):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """In the order in which they were named."""
+        """The topics, in the order in which they were named."""
         return tuple(source.topic for source in self.parents if isinstance(source, SourceNode))
 
 
