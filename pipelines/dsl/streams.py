@@ -1,4 +1,4 @@
-"""Streams, tables and what they are grouped into, and how each of these kinds leads to the others.
+"""Streams, tables and what they are grouped into, and how each of these kinds leads to the other kinds.
 
 They refer to each other, so one module defines them all. What a kind can do without the others is in its base class:
 ``stream_operations``, ``table_operations``, ``grouped``, ``cogrouped``, ``table_grouped``, ``branching``.

@@ -1,7 +1,7 @@
 """Makes backfills and swaps them in.
 
 What a backfill is and how it is swapped in belongs to ``weir.pipelines.backfill``, its driver to
-``weir.pipelines.spark.backfill``; ``backfills`` beside this lists and discards backfills.
+``weir.pipelines.spark.backfill``; ``backfills`` lists and discards backfills.
 """
 
 from __future__ import annotations

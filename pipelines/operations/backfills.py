@@ -1,4 +1,4 @@
-"""Lists and discards an application's backfills; ``backfill`` beside this makes them and swaps them in."""
+"""Lists and discards an application's backfills; ``backfill`` makes them and swaps them in."""
 
 from __future__ import annotations
 

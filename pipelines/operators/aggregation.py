@@ -1,7 +1,7 @@
 """Aggregations that keep one state per key, or per key and window, and forward its updates.
 
 ``count``, ``reduce``, ``aggregate`` and ``agg`` differ only in the fold. Windowed aggregations whose results
-are final are in ``final_results`` beside this.
+are final are in ``final_results``.
 """
 
 from __future__ import annotations

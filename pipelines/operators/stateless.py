@@ -1,6 +1,6 @@
 """Stateless operators that keep keys, on streams and on tables: filter, map the value, peek.
 
-Those that choose a new key or give several records are in ``mapping`` beside this, splitting is in ``branching``.
+Those that choose a new key or give several records are in ``mapping``, splitting is in ``branching``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Suppression: a table's updates held back until their window closes or a time has passed (KIP-328).
 
 A suppression until the window closes that directly follows its aggregation is evaluated together with it
-(``final_results`` and ``data_windows`` beside this). Which record makes which rows leave the buffer is decided in
+(``final_results`` and ``data_windows``). Which record makes which rows leave the buffer is decided in
 ``suppression_order``.
 """
 

@@ -260,7 +260,7 @@ class Coordinator:
     def swap(self, backfill: str) -> str:
         """Swap a prepared backfill in by a commit, and remove its shadow (docs/backfill.md).
 
-        Returns what was done, for people. A backfill that is swapped in already is left as it is.
+        Returns what was done, as a sentence. A backfill that is already swapped in is left as it is.
 
         Raises:
             SwapRefusedError: It must not be swapped in; nothing was changed.

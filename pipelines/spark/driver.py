@@ -113,7 +113,7 @@ class Driver:
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
 
-        A task that could not take part does so in the next one, which changes nothing for the others. False when told
+        A task that could not take part does so in the next one, which changes nothing for the rest. False when told
         to stop first.
         """
         coordinator = self._coordinator

@@ -167,7 +167,7 @@ class RestoreJobs:
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         """Begin; ``finished`` tells when they are done.
 
-        Beside epochs each restore is a job of its own. Otherwise the slots' workers are free to help, with one job per
+        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help, with one job per
         slot: a second one at the same time would have to wait for a new worker to start.
         """
         self._requests |= {request.task: request for request in requests}

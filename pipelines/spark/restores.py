@@ -142,7 +142,7 @@ class Restores:
             if not from_snapshots:
                 task.distrust_snapshot()
             log.warning(
-                "task %s: %s; it restores into instance %s while the others continue", task_id, reason, instance
+                "task %s: %s; it restores into instance %s while the other tasks continue", task_id, reason, instance
             )
             requests.append(
                 RestoreRequest(

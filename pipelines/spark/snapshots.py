@@ -36,7 +36,7 @@ class Snapshots:
         self._begin(lambda task: is_due(task, self._every_rows, self._coordinator.stores(task.id)))
 
     def begin_all(self) -> int:
-        """Begin one of every task that can have one and has none under way; returns how many."""
+        """Begin one for every task that can have one and has none under way; returns how many."""
         return self._begin(
             lambda task: (
                 task.state is TaskState.RUNNING
@@ -46,7 +46,7 @@ class Snapshots:
         )
 
     def take_up(self) -> None:
-        """Let the next commit list what has been published; a task that restores meanwhile loses its snapshot."""
+        """Let the next commit list what has been published; a task that is restoring by then loses its snapshot."""
         for published in self._executor.finished():
             task_id, snapshot = published.request.task, published.snapshot
             if published.error:

@@ -35,7 +35,7 @@ class Task:
     id: TaskId
     instance: str
     topics: tuple[str, ...]
-    """Topics it reads, of each the partition with its own number."""
+    """The topics that it reads; of each, the partition with the task's number."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
     """Why it is not running, or why it was last restored."""

@@ -1,6 +1,6 @@
 """Processes one epoch of one task: passes the rows of its topics and edges through its operators to sinks and edges.
 
-Reading, settling and writing files belong to ``epoch`` beside this; there is neither I/O nor a clock here.
+Reading, settling and writing files belong to ``epoch``; there is neither I/O nor a clock here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What becomes of committed state under a changed program: stores kept, rebuilt, orphaned; outputs; partition counts.
 
 A sub-topology keeps its state if its stored name, a fingerprint of all that it stores and sends, and its number of
-partitions are the committed ones. What a start does about the others is decided in
+partitions are the committed ones. What a start does about all others is decided in
 ``weir.pipelines.spark.coordinator``.
 """
 

@@ -232,7 +232,7 @@ def test_the_live_run_continues_beside_the_backfill_which_catches_up_before_the_
     assert_stores_are_the_changelogs(place)
 
 
-def test_a_driver_that_runs_nevertheless_is_fenced_and_one_that_takes_over_fences_the_swap(place, shadow, results):
+def test_a_driver_that_runs_anyway_is_fenced_and_one_that_takes_over_fences_the_swap(place, shadow, results):
     before = contents(place)
 
     def take_over(step: str) -> None:

@@ -253,7 +253,7 @@ def test_a_driver_that_was_overtaken_swaps_nothing_and_the_newer_one_does(place,
     assert_outputs(place, after)
 
 
-def test_a_swap_without_a_driver_fences_one_that_runs_nevertheless(place, shadow, results):
+def test_a_swap_without_a_driver_fences_one_that_runs_anyway(place, shadow, results):
     running = place.driver()
     swap_by_command(place, shadow)
     place.desk.ask("commit")
