@@ -198,7 +198,7 @@ class Shadow:
         _remove(self.state_folder)
 
     def remove(self) -> None:
-        """Delete it; once begun it counts as gone, and if this is killed halfway, the next removal deletes the rest."""
+        """Delete it; if this is killed halfway, it counts as gone all the same; the next removal deletes the rest."""
         self.remove_stores()
         _remove(self.folder)
 

@@ -333,10 +333,10 @@ class KStream(StreamOperations):
     ) -> KStream:
         """Join each record with what its key has on the other side; records that find nothing there are dropped.
 
-        With a table, each record is joined with its current row; updates of the table produce no results. With a
-        stream, records are joined that are as close in time as ``windows`` says, each pair once, with the later of the
-        two times; ``store`` names the state that keeps both sides. With a global table, each record is joined with the
-        row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
+        With a table, each record is joined with the current row of its key; updates of the table produce no results.
+        With a stream, records are joined that are as close in time as ``windows`` says, each pair once, with the later
+        of the two times; ``store`` names the state that keeps both sides. With a global table, each record is joined
+        with the row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
 
         With a versioned table, each record is joined with the row that was valid at its own time. With ``grace``,
         records wait in ``store`` until stream time is that far past theirs, and are joined in the order of their times;
