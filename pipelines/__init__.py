@@ -1,1 +1,1 @@
-"""The DSL, the topology that it describes, and what executes that; programs import its public names from ``weir``."""
+"""The DSL, the topology it describes and the code that executes it; programs import the public names from ``weir``."""

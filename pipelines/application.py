@@ -44,7 +44,7 @@ class Application:
         Args:
             id: Names the application, its folder and its transactions: letters, digits, dash and underscore.
             builder: What the program describes; later additions to it are not seen.
-            commit_interval: How long results wait for their commit at most.
+            commit_interval: The longest that results wait for their commit.
             on_error: What to do with a record that cannot be read: stop the run, or put it into the dead letters.
             start: Where to begin in a topic without a committed offset.
             max_skew: How far one partition may run ahead of another in event time while a run catches up.
@@ -54,7 +54,7 @@ class Application:
                 by more than one batch of records stops reading. -1 means no limit.
             state_isolation: What queries of the stores see by default: only committed epochs, or the newest too.
             own_stores: Stores of your own (``weir.FollowingStore``), each under the name of the store of the topology
-                that it follows: what opens it, given a folder for its files. They get committed rows only.
+                that it follows: what opens it, given a folder for its files. They receive only committed rows.
 
         Raises:
             TopologyError: The topology or a setting is invalid.
@@ -156,7 +156,7 @@ def load_application(name: str) -> Application:
 
 
 def renamed_example(module_name: str) -> Path | None:
-    """The file of Weir's example that had this name before the import name became ``weir``; None if it is none."""
+    """The file of the Weir example that had this name before the import name became ``weir``, or None."""
     parts = module_name.split(".")
     file = Path(__file__).resolve().parents[1].joinpath(*parts).with_suffix(".py")
     return file if parts[:2] == ["pipelines", "examples"] and file.exists() else None
@@ -172,6 +172,6 @@ def _near(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The line at which the import of a module failed; a syntax error names its own."""
+    """The line at which the import of a module failed; empty for a syntax error, which names its line itself."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
     return "" if isinstance(error, SyntaxError) or not lines else f"{lines[-1].filename}, line {lines[-1].lineno}: "

@@ -1,4 +1,4 @@
-"""What backfills and migrations ask the brokers; ``weir.infra.kafka.admin.KafkaAdmin`` fits every protocol here."""
+"""What backfills and migrations ask the brokers; all implemented by ``weir.infra.kafka.admin.KafkaAdmin``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Cluster(Protocol):
     """The topics of a cluster."""
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Of those topics that exist."""
+        """The number of partitions of each topic that exists."""
         ...
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
@@ -26,7 +26,7 @@ class History(Cluster, Protocol):
     """A cluster whose topics can be searched by time."""
 
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
-        """The first offset of each whose record is of ``time_ms`` or later; None where there is none."""
+        """The first offset of each whose record's time is ``time_ms`` or later; None where there is none."""
         ...
 
 

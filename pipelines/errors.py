@@ -55,7 +55,7 @@ class PartitionerError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong in "
-            "other partitions by Kafka's default partitioner, so repartitioned rows would not meet them; "
+            "other partitions by Kafka's default partitioner, so repartitioned rows would not find them; "
             "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)"
         )
 

@@ -1,4 +1,4 @@
-"""Queries of an application's local stores from any process of the host, while it runs or after it.
+"""Queries of an application's local stores from any process of the host, while it runs or afterwards.
 
 Every answer carries the input position that it reflects. The stores themselves are in ``weir.state.stores``. Answers
 come from the tasks whose state is on this host, so with several hosts each knows only its part. Threads may share a
@@ -82,7 +82,7 @@ class Answer:
 
 
 class StateReader:
-    """Reads the stores of one application, from any process of the host, while it runs or after it.
+    """Reads the stores of one application, from any process of the host, while it runs or afterwards.
 
     ``directory`` is the folder that ``--dir`` names. ``schema_registry`` holds the client properties of a schema
     registry, ``{"url": ...}``; only ``task_of`` needs it, for topics with Avro or Protobuf keys.

@@ -1,6 +1,6 @@
-"""Weir: event-time stream processing in Python. The public names; ``weir.testing`` and ``weir.dagster`` have the rest.
+"""Weir: event-time stream processing in Python. Further public names are in ``weir.testing`` and ``weir.dagster``.
 
-They load when first asked for, so that a worker or a server can import ``weir.state`` or ``weir.infra`` without them.
+They are loaded on first use, so that a worker or a server can import ``weir.state`` or ``weir.infra`` without them.
 """
 
 from importlib import import_module, metadata

@@ -74,7 +74,7 @@ def begin_from_files(
     """Begin a backfill of ``days`` over Delta tables or Parquet files, one for each topic.
 
     Raises:
-        GlobalTablesError, NoDayOutputsError, NoCutError: As from Kafka.
+        GlobalTablesError, NoDayOutputsError, NoCutError: As for ``begin_from_kafka``.
         SourceFilesError: A topic has no files, or the files lack some of its columns.
         OpenWindowsError: The live run has not finished the days.
     """
@@ -111,7 +111,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
     """Begin a backfill of the whole history, stores included (docs/backfill.md, 12).
 
     Raises:
-        GlobalTablesError: As for days.
+        GlobalTablesError: The application has global tables.
         NoCutError: The application has committed nothing, or a topic does not exist.
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table's columns differ from those that the program writes.

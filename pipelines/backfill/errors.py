@@ -16,8 +16,8 @@ class NoDayOutputsError(BackfillError):
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} has no output that the records of some days determine: {self.left_out}; "
-            f"compute all of it with `weir backfill run {self.application} --everything`"
+            f"application {self.application!r} has no output that the records of some days alone determine: "
+            f"{self.left_out}; compute all of it with `weir backfill run {self.application} --everything`"
         )
 
 
@@ -31,7 +31,7 @@ class HistoryLostError(BackfillError):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
-            "from before the days: some of theirs may have expired by retention, and a backfill of "
+            "from before the days: some of their records may have expired by retention, and a backfill of "
             f"{self.application!r} would replace complete days with incomplete ones; choose later days, or a smaller "
             "--margin-hours"
         )
@@ -62,8 +62,8 @@ class GlobalTablesError(BackfillError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} joins with the global table {self.table!r}, which holds its topic's "
-            "current rows, not those of back then; backfill an application without it, or make it a table of the "
-            "stream's key"
+            "current rows, not the rows of that time; backfill an application without it, or make it a table with "
+            "the stream's key"
         )
 
 

@@ -33,11 +33,11 @@ from weir.state.types import FileEntry, StateId, TopicPartition
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
-    """The newest commit of a backfill that is complete.
+    """The newest commit of a complete backfill.
 
     Raises:
         UnknownBackfillError: No backfill has that id, or it is not complete.
-        SwapRefusedError: A program of another topology made it.
+        SwapRefusedError: A program with another topology made it.
     """
     made = newest_commit(shadow.warehouse, shadow.id)
     if shadow.completion is None or made is None:
@@ -46,13 +46,13 @@ def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
         raise SwapRefusedError(
             application.id,
             shadow.id,
-            "the program's topology is not the one that made it; run the backfill again, or bring that program back",
+            "the program's topology is not the one that made it; run the backfill again, or go back to that program",
         )
     return made
 
 
 def is_behind(application: Application, live: CommitRecord, made: CommitRecord) -> bool:
-    """Whether a backfill whose newest commit is ``made`` still has to read or process what the application has."""
+    """Whether a backfill whose newest commit is ``made`` has yet to read or process what the application has."""
     known = _offsets(application, made)
     return bool(made.pending_blobs) or any(
         known.get(place, 0) < offset for place, offset in _offsets(application, live).items()
@@ -62,12 +62,12 @@ def is_behind(application: Application, live: CommitRecord, made: CommitRecord) 
 def swap_everything(
     warehouse: Path, application: Application, shadow: Shadow, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
-    """Swap in a complete backfill of everything by a commit of its own; returns the commit's epoch.
+    """Swap in a complete backfill of everything in a separate commit; returns the commit's epoch.
 
-    One that is swapped in already is left as it is. No driver may be running; one that is will be fenced.
+    A backfill that is already swapped in is left as it is. No driver may be running; one that is will be fenced.
 
     Raises:
-        UnknownBackfillError, SwapRefusedError: As of ``commit_of``, or its offsets are not the application's.
+        UnknownBackfillError, SwapRefusedError: As for ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
@@ -96,7 +96,7 @@ def swap_everything(
         assert made is not None
         _require_same_place(application, shadow, live, made)
         on_step("claimed")
-        state = StateId(claim.generation, live.epoch + 2)  # deletions have the epoch before
+        state = StateId(claim.generation, live.epoch + 2)  # deletions have the epoch before it
         swaps = tuple(_table_swaps(topology, app_folder, shadow, live.epoch))
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))

@@ -57,8 +57,8 @@ def check_files(source: SourceNode, files: SourceFiles) -> None:
         raise SourceFilesError(
             source.topic,
             path,
-            f"has {timeless:,} rows without a time in {files.time_column!r}, "
-            "which belong to no day; give them a time, or leave them out of the files",
+            f"has no time in {files.time_column!r} for {timeless:,} of its rows; a row without a time belongs to no day: "
+            "give it one, or leave it out of the files",
         )
 
 
@@ -98,7 +98,7 @@ class SliceRecords:
     topic: str
     partition: int
     frame: pl.DataFrame
-    """As ``RAW_SCHEMA``."""
+    """The records, with the columns of ``RAW_SCHEMA``."""
     next_offset: int
 
 
@@ -113,7 +113,7 @@ class SliceReader:
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
         """Records of ``[start, end)``, at least one.
 
-        They end before the first one later than ``until_time_ms``, and with the one that exceeds ``max_bytes``.
+        They end before the first one later than ``until_time_ms``, or with the one that exceeds ``max_bytes``.
         """
         rows = self._records[start:end]
         count = rows.height

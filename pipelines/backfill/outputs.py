@@ -1,6 +1,6 @@
-"""Which outputs of a topology have rows that belong to days and come from those days' records, and which time decides.
+"""Which outputs of a topology have rows that belong to days and come from those days' records, and by which time.
 
-The others are left out of a backfill, each with the reason.
+A backfill leaves out all other outputs, each with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DayOutputs:
 
     swapped: tuple[DayOutput, ...]
     left_out: Mapping[str, str]
-    """Why, by table."""
+    """The reasons, by table."""
     look_back_ms: int
     """How long before a row's day a record may be and still contribute to it: the longest windows and their grace."""
 

@@ -25,7 +25,7 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
-            "rows between its sub-topologies wait for tasks that restore; try again once "
+            "rows between its sub-topologies wait for tasks that are restoring; try again once "
             "they have finished, which `weir status` shows",
         )
     return newest

@@ -119,7 +119,7 @@ class Shadow:
     """The shadow's own warehouse: where the live application keeps its backfills."""
     state_dir: Path
     application: str
-    """The live one."""
+    """The live application's id."""
     id: str
 
     @classmethod
@@ -156,10 +156,10 @@ class Shadow:
         replace_file(self.folder / _MANIFEST, msgspec.json.encode(backfill))
 
     def complete(self, completion: Completion) -> None:
-        """Mark it as complete.
+        """Mark the backfill as complete.
 
-        Its local stores and its input are no longer needed and go first, since a swap does not look for them. The
-        stores of a backfill of everything stay: it may read on.
+        Its local stores and its input are no longer needed and are removed first, since a swap does not look for
+        them. The stores of a backfill of everything stay, because it may continue reading.
         """
         if self.backfill.days != EVERYTHING:
             self.remove_stores()
@@ -198,7 +198,7 @@ class Shadow:
         _remove(self.state_folder)
 
     def remove(self) -> None:
-        """Delete all of it; if this is killed half-way it is gone too, and the next removal deletes the rest."""
+        """Delete it; if this is killed halfway, it counts as gone all the same; the next removal deletes the rest."""
         self.remove_stores()
         _remove(self.folder)
 

@@ -40,7 +40,7 @@ class Prepared:
 
     swaps: tuple[TableSwap, ...]
     at_s: float
-    """When writing the first one was about to begin."""
+    """When the first one was about to be written."""
 
     def __str__(self) -> str:
         return ", ".join(f"{swap.table} {sum(entry.rows for entry in swap.files):,} rows" for swap in self.swaps)
@@ -102,9 +102,9 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
 def swap_at_rest(
     warehouse: Path, application: Application, backfill: str, on_step: Callable[[str], None] = lambda step: None
 ) -> int:
-    """Swap in a prepared backfill by a commit of its own while no driver runs; returns the commit's epoch.
+    """Swap in a prepared backfill in a separate commit while no driver runs; returns the commit's epoch.
 
-    One that is swapped in already is left as it is. A driver that runs nevertheless is fenced.
+    A backfill that is already swapped in is left as it is. A driver that runs all the same is fenced.
 
     Raises:
         SwapRefusedError: It must not be swapped in; nothing was changed.
@@ -168,9 +168,9 @@ def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[Fi
 
 
 def standing_parts(folder: Path, condition: pl.Expr = ALL) -> Iterator[pl.DataFrame]:
-    """The current rows of a table that fulfil ``condition``, which uses only key columns in a table of updates.
+    """The current rows of a table that meet ``condition``, which uses only key columns in a table of updates.
 
-    They come in frames, none of them empty, of a size that bounds the memory needed.
+    They come in non-empty frames, small enough to bound the memory needed.
     """
     table = DeltaTable(folder)
     keys, files, columns = key_columns(table), file_actions(table), [field.name for field in table.schema().fields]

@@ -242,7 +242,7 @@ def discard(
 def show(
     application: AppArgument, as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
-    """List an application's backfills: running, broken off, complete, and the most recent that were swapped in."""
+    """List an application's backfills: running, broken off, complete, and the most recently swapped in."""
     import polars as pl
 
     from weir.pipelines.operations.backfills import backfills

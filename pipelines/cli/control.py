@@ -1,4 +1,4 @@
-"""Commands that control: requests to a running application, reset, and the folder's embedded broker."""
+"""Control commands: requests to a running application, reset, and the folder's embedded broker."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def kafka_create(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic in the embedded broker, which creates none by itself. An existing topic stays as it is."""
+    """Create a topic in the embedded broker, which never does so by itself. An existing topic stays as it is."""
     from weir.infra.kafka.admin import KafkaAdmin
     from weir.infra.kafka.broker import EmbeddedBroker
 

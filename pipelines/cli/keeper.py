@@ -79,7 +79,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 def _end_descendants() -> None:
     """Ask the remaining processes to end, and kill those that do not.
 
-    A process in a session of its own (Spark's Java, a broker) is left to the one that started it: a driver needs
+    A process in a session of its own (Spark's Java, a broker) is left to the process that started it: a driver needs
     its Java process for its last commit. Once its parent has ended, it becomes a child of the keeper and is asked too.
     """
     asked: set[int] = set()

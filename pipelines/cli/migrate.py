@@ -79,7 +79,7 @@ def from_checkpoints(
     reference: ReferenceArgument,
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help=".checkpoint or .position files, or folders with such files."),
+        typer.Argument(metavar="PATH...", help=".checkpoint or .position files, or folders that contain them."),
     ],
     empty_stores: EmptyStoresOption = False,
     dry_run: DryRunOption = False,
@@ -163,7 +163,7 @@ def to_group(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Commit the application's positions for a consumer group that has no offsets of its topics yet.
+    """Commit the application's positions for a consumer group that has no offsets for its topics yet.
 
     `weir run --set mirror_offsets_to_group=GROUP` does so at every commit.
     """

@@ -1,4 +1,4 @@
-"""What the commands share: their common options, and the settings these lead to."""
+"""Options that the commands share, and the settings that result from them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
-    """A time in ISO 8601, in UTC if it names no zone."""
+    """A time in ISO 8601, taken as UTC if it names no zone."""
     if text is None:
         return None
     try:
@@ -103,7 +103,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
 
 
 def _utc(moment: datetime) -> datetime:
-    """In UTC if it names no zone."""
+    """``moment``, taken as UTC if it names no zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -164,7 +164,7 @@ class Question:
         for option in options:
             if getattr(self, option) is not None:
                 name = {"lower": "from", "upper": "to"}.get(option, option.replace("_", "-"))
-                raise OperationError(f"--{name} does not fit {store}, which is a {kind.replace('_', '-')} store")
+                raise OperationError(f"--{name} does not apply to {store}, which is a {kind.replace('_', '-')} store")
 
 
 def query(

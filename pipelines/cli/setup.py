@@ -1,4 +1,4 @@
-"""``weir setup``: what Python's packages cannot bring, the Java jars, and what makes Java start sooner."""
+"""``weir setup``: fetches the Java jars, which Python packages cannot include, and makes Java start faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weir.pipelines.cli.render import console
 def setup(debug: DebugOption = False) -> None:
     """Fetch the Java jars of Spark's Delta tables and of the embedded Kafka broker, once per environment.
 
-    Needs Java 17 or newer and, the first time, the network. Run it again at any time: what is there stays.
+    Needs Java 17 or newer and, the first time, the network. Running it again keeps what is already there.
     """
     from weir.infra import class_archives, jars
 

@@ -22,7 +22,7 @@ def verify(
 ) -> None:
     """Compare every store with its changelog and the commit log; stops at the first difference, with exit code 1.
 
-    The application may be running. While it works, the command needs as much disk space as the largest task's state.
+    The application may be running. While it runs, the command needs as much disk space as the largest task's state.
     """
     from weir.pipelines.operations.registry import registered_application
     from weir.pipelines.operations.verify import verify_application

@@ -16,7 +16,7 @@ StreamT = TypeVar("StreamT")
 
 
 class Branches(Generic[StreamT]):
-    """The branches of a split. They are ``KStream``, which is defined above this, in ``streams``."""
+    """The branches of a split. They are ``KStream`` objects; ``streams`` defines that class and imports this module."""
 
     def __init__(self, graph: Graph, parent: Node, name: str | None, make: Callable[[Node], StreamT]) -> None:
         self._graph, self._make = graph, make

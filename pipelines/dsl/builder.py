@@ -41,14 +41,14 @@ class StreamsBuilder:
     ) -> KStream:
         """The records of ``topic``, including null keys and null values.
 
-        Several topics of one type make one stream: a task takes the oldest of the records that come next in them.
+        Several topics of one type make one stream: a task always takes the oldest of the topics' next records.
 
-        ``timestamp`` says which time a record has; without it a record has its own time, and a record that has none is
-        bad input.
+        ``timestamp`` says where a record's time comes from, by default from the record itself; a record that has no
+        time is bad input.
 
         With ``idle_after`` the wall clock closes windows and ends suppressions downstream while nothing arrives: after
-        that much idle time, their stream time moves on with the clock, and what arrives then may be late. It does not
-        while a run catches up, nor in a backfill.
+        that much idle time, their stream time advances with the clock, and later arrivals may be late. This happens
+        neither while a run catches up nor in a backfill.
 
         Raises:
             TopologyError: A schema does not fit, or the name is not a valid topic name.
@@ -96,14 +96,14 @@ class StreamsBuilder:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
         ``store`` names the state. With ``ttl`` the store drops a row that long after its last record, by the table's
-        stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and ``idle_after`` are those of
+        stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and ``idle_after`` work as for
         ``stream``.
 
         With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row is valid from its record's
         timestamp, whenever the record arrives, and earlier rows are kept for that much of the table's stream time. A
-        stream that joins the table meets the row that was valid at each record's own time. A record older than the
-        history is dropped and counted; one older than the newest of its key changes only the history, and no join of
-        tables, no grouping and no output sees it.
+        stream that joins the table finds the row that was valid at each record's own time. A record older than the
+        history is dropped and counted; one older than the newest of its key changes only the history and is not seen
+        by joins of tables, groupings and outputs.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -122,7 +122,7 @@ class StreamsBuilder:
         return KTable(self._graph, node)
 
     def global_table(self, topic: str, *, key: Serde, value: Serde, store: str) -> GlobalKTable:
-        """The newest value of each key of the whole ``topic``, all partitions of it, on every worker.
+        """The newest value of each key of the whole ``topic``, with all its partitions, on every worker.
 
         It is loaded before the first record is processed and held in the workers' memory. Its updates produce no
         results, and it is not aligned in time with the streams that join it. Its number of partitions may differ from

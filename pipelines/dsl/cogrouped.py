@@ -55,7 +55,7 @@ class Cogrouped(Aggregating[TableT]):
     def agg(self, store: str, /) -> TableT:
         """Compute the aggregates that were named with the streams, one column each, in that order.
 
-        Where a stream has brought no record for a key, its aggregates are those of no records at all.
+        While a stream has no record for a key, its aggregates are those of an empty input.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -80,7 +80,7 @@ class Cogrouped(Aggregating[TableT]):
             sources.append({})
             for name, aggregate in each.aggregates.items():
                 column, schema = beside(index, name), each.node.record.columns
-                aggregate.bind(name, schema)  # raises what does not fit the stream's own columns
+                aggregate.bind(name, schema)  # raises if it does not fit the stream's own columns
                 if isinstance(aggregate, Count):
                     source, aggregate = pl.lit(True), Sum(column)
                 else:
@@ -184,7 +184,7 @@ class Cogrouped(Aggregating[TableT]):
     def _with(
         self, grouped: Grouped[Any], aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate | Count]
     ) -> tuple[CogroupedInput, ...]:
-        """The streams with one more; raises ``TopologyError`` when that does not fit the others."""
+        """The streams and one more; raises ``TopologyError`` when it does not fit the others."""
         self._graph.check_meets(grouped._graph)
         if (aggregator is None) == (not aggregates):
             raise TopologyError(
@@ -203,7 +203,7 @@ class Cogrouped(Aggregating[TableT]):
                 record.is_windowed,
             ):
                 raise TopologyError(
-                    f"cogroup brings together the keys {dict(first.key_columns)} and "
+                    f"cogroup got streams with the keys {dict(first.key_columns)} and "
                     f"{dict(record.key_columns)}; group all streams by keys of one type"
                 )
         return (

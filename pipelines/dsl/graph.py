@@ -70,7 +70,7 @@ class Graph:
                     f"{where}: the column {name!r} begins with an underscore, which is reserved; rename it"
                 )
             if is_windowed and name in WINDOW_COLUMNS:
-                raise TopologyError(f"{where}: the column {name!r} is the window's own; rename it")
+                raise TopologyError(f"{where}: the column name {name!r} is reserved for the window; rename it")
         for name in key.columns:
             if name in value.columns and name not in shared:
                 way_out = (

@@ -24,7 +24,7 @@ TableT = TypeVar("TableT")
 
 
 class Aggregating(ABC, Generic[TableT]):
-    """What makes tables. They are ``KTable``, which leads back to streams and is defined above this, in ``streams``."""
+    """What makes tables: ``KTable``, which leads back to streams; ``streams`` defines it and imports this module."""
 
     _graph: Graph
 

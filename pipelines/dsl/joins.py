@@ -64,7 +64,7 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str |
     if grace_ms > versions.retention_ms:
         kept = duration_text(timedelta(milliseconds=versions.retention_ms))
         raise TopologyError(
-            f"grace is {grace}, and the table {versions.name!r} keeps its history for {kept} only; "
+            f"grace is {grace}, but the table {versions.name!r} keeps its history for only {kept}; "
             "keep it at least as long as the grace"
         )
     spec = store_spec(name, check_name("store", store), record, record.beside_key)

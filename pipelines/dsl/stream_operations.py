@@ -1,6 +1,6 @@
-"""What turns a stream into another stream: filters, mappers, merges, repartitions; and its outputs.
+"""Operations that turn a stream into another stream (filters, mappers, merges, repartitions), and its outputs.
 
-What leads to a table or a grouped stream, and the joins, are in ``streams``.
+Those that lead to a table or a grouped stream, and the joins, are in ``streams``.
 """
 
 from __future__ import annotations
@@ -250,5 +250,5 @@ class StreamOperations:
         )
 
     def _then(self, node: Node, *, has_new_key: bool | None = None) -> Self:
-        """The stream of ``node``; its key has changed as far as this one's has, unless told otherwise."""
+        """The stream of ``node``; its key counts as changed if this one's does, unless ``has_new_key`` is given."""
         return type(self)(self._graph, node, has_new_key=self._has_new_key if has_new_key is None else has_new_key)

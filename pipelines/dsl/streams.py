@@ -1,4 +1,4 @@
-"""Streams, tables and what they are grouped into, and how each of these kinds leads to the others.
+"""Streams, tables and what they are grouped into, and how each of these kinds leads to the other kinds.
 
 They refer to each other, so one module defines them all. What a kind can do without the others is in its base class:
 ``stream_operations``, ``table_operations``, ``grouped``, ``cogrouped``, ``table_grouped``, ``branching``.
@@ -136,7 +136,7 @@ class KGroupedStream(_MakesKTables, GroupedByFunction[KTable]):
         records, each once per closed window that it belongs to, with that window's bounds.
 
         With ``idle_after`` the wall clock closes windows while nothing arrives: after that much idle time, stream time
-        moves on with the clock, and what arrives then may be late. It does not while a run catches up, nor in a
+        advances with the clock, and later arrivals may be late. This happens neither while a run catches up nor in a
         backfill.
 
         Raises:
@@ -277,7 +277,7 @@ class BranchedKStream(Branches["KStream"]):
 
 
 class KStream(StreamOperations):
-    """A stream of records, each a fact of its own."""
+    """A stream of records, each an independent fact."""
 
     def split(self, name: str | None = None) -> BranchedKStream:
         """Split the stream into branches, each with the records that no earlier branch has taken.
@@ -333,17 +333,17 @@ class KStream(StreamOperations):
     ) -> KStream:
         """Join each record with what its key has on the other side; records that find nothing there are dropped.
 
-        With a table, each record meets the row of that moment; updates of the table produce no results. With a stream,
-        records meet that are as close in time as ``windows`` says, each pair once, with the later time of the two;
-        ``store`` names the state that keeps both sides. With a global table, each record meets the row that ``key``
-        names: a column, an expression, several by name, or a function of ``(key, value)``.
+        With a table, each record is joined with the current row of its key; updates of the table produce no results.
+        With a stream, records are joined that are as close in time as ``windows`` says, each pair once, with the later
+        of the two times; ``store`` names the state that keeps both sides. With a global table, each record is joined
+        with the row that ``key`` names: a column, an expression, several by name, or a function of ``(key, value)``.
 
-        With a versioned table, each record meets the row that was valid at its own time. With ``grace``, records wait
-        in ``store`` until stream time is that far past theirs, and join in the order of their times; a record that is
-        already older joins at once, and so does one without a key (KIP-923).
+        With a versioned table, each record is joined with the row that was valid at its own time. With ``grace``,
+        records wait in ``store`` until stream time is that far past theirs, and are joined in the order of their times;
+        a record that is already older or has no key is joined at once (KIP-923).
 
         The result has the columns of both values, or what ``joiner(value, other)`` or ``joiner(key, value, other)``
-        returns. Where both sides have a column of one name, that of the other side gets the suffix ``_right``. Null
+        returns. Where both sides have a column of the same name, the other side's gets the suffix ``_right``. Null
         values and null keys are dropped. If the key has changed, the records move to the task that owns it; with a
         table, ``name`` names that repartition.
 
@@ -545,7 +545,7 @@ class KStream(StreamOperations):
     ) -> KTable:
         """Make a table of the newest value of each key; a null value deletes the row, null keys are dropped.
 
-        ``ttl``, ``ttl_by`` and ``history_retention`` are those of ``StreamsBuilder.table``.
+        ``ttl``, ``ttl_by`` and ``history_retention`` work as for ``StreamsBuilder.table``.
 
         Examples:
             >>> builder = StreamsBuilder()

@@ -43,7 +43,7 @@ class BufferConfig:
 
     @staticmethod
     def unbounded() -> StrictBufferConfig:
-        """As much as there is; every update waits until it is due.
+        """No limit; every update waits until it is due.
 
         Examples:
             >>> BufferConfig.unbounded().limits
@@ -95,7 +95,7 @@ class BufferConfig:
         return StrictBufferConfig(record_limit=self.record_limit, byte_limit=self.byte_limit)
 
     def spill_to_disk_when_full(self) -> StrictBufferConfig:
-        """Continue beyond the limits, on disk, where the buffer is in any case.
+        """Grow beyond the limits on disk, where the buffer is in any case.
 
         Examples:
             >>> BufferConfig.max_records(1_000).spill_to_disk_when_full()
@@ -158,7 +158,7 @@ class Suppressed:
 
     buffer: BufferConfig
     limit_ms: int | None = None
-    """None until the window closes."""
+    """The time limit; None means until the window closes."""
     name: str | None = None
     idle_after_ms: int | None = None
 
@@ -215,8 +215,8 @@ class Suppressed:
     def with_idle_after(self, idle_after: timedelta) -> Suppressed:
         """The same, but while nothing arrives, the wall clock releases updates; see ``KGroupedStream.windowed_by``.
 
-        A suppression until windows close then closes them for their aggregation too: the results are final, and what
-        arrives later is late.
+        A suppression until windows close then closes them for their aggregation too: the results are final, and
+        records that arrive later are late.
 
         Examples:
             >>> builder = StreamsBuilder()

@@ -1,6 +1,6 @@
-"""What turns a table into another table: filters, mappers, joins, suppressions; its output; and new tables.
+"""Operations that turn a table into another table (filters, mappers, joins, suppressions), its output, and new tables.
 
-What leads to a stream or a grouped table is in ``streams``.
+Those that lead to a stream or a grouped table are in ``streams``.
 """
 
 from __future__ import annotations
@@ -95,13 +95,14 @@ class TableOperations:
         """The keys that both tables have, with the columns of both values, or with what ``joiner(value, other)`` or
         ``joiner(key, value, other)`` returns.
 
-        Where both tables have a column of one name, that of the other table gets the suffix ``_right``. An update of
+        Where both tables have a column of the same name, the other table's gets the suffix ``_right``. An update of
         either table updates the result, with the later time of the two rows.
 
-        With ``foreign_key`` each row meets the row of the other table that it names: by a column, an expression,
-        several columns by name, or a function of ``(value)`` or ``(key, value)``. The result has this table's keys, the
-        tables may have different numbers of partitions, and ``store`` names the state: which row names which key. A
-        row that names nothing has no result. While rows travel between the tables, a result may be outdated.
+        With ``foreign_key`` each row is joined with the row of the other table that it names: by a column, an
+        expression, several columns by name, or a function of ``(value)`` or ``(key, value)``. The result has this
+        table's keys, the tables may have different numbers of partitions, and ``store`` names the state: which row
+        names which key. A row that names nothing has no result. While rows travel between the tables, a result may be
+        outdated.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -266,8 +267,8 @@ class TableOperations:
         """Append the updates to the Delta table ``table``: the newest per key and epoch, and each final result once.
 
         With ``emit="record"`` every update becomes a row, as if the records were evaluated one by one. An update of a
-        versioned table that is older than the newest row of its key does not change what the table is now, and is left
-        out.
+        versioned table that is older than the newest row of its key does not change the table's current rows, and is
+        left out.
 
         Examples:
             >>> builder = StreamsBuilder()

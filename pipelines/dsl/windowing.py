@@ -1,6 +1,6 @@
 """How grouped and cogrouped streams are windowed: bounds, retention, emission, idleness, and where late records go.
 
-What the windows are is in ``weir.pipelines.operators.windows`` and beside it.
+The windows themselves are in ``weir.pipelines.operators.windows`` and the modules beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EmitStrategy:
 
     @classmethod
     def on_window_update(cls) -> EmitStrategy:
-        """At every update, which is the default.
+        """Forward it at every update; this is the default.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -43,7 +43,7 @@ class EmitStrategy:
 
     @classmethod
     def on_window_close(cls) -> EmitStrategy:
-        """Once, when stream time closes the window, whatever the wall clock says.
+        """Forward it once, when stream time closes the window, whatever the wall clock says.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -66,7 +66,7 @@ class Windowing:
     windows: Windows
     retention_ms: int | None = None
     late_to: Callable[[LateRecordsNode], object] | None = None
-    """Gets the node of the late records."""
+    """Called with the node of the late records."""
     idle_after_ms: int | None = None
     is_final: bool = False
 
@@ -119,7 +119,7 @@ class Windowing:
 
 
 def idle_ms(idle_after: timedelta | None) -> int | None:
-    """After how much idle time the wall clock takes over; raises ``TopologyError`` unless it is positive."""
+    """The idle time after which the wall clock advances stream time; raises ``TopologyError`` unless it is positive."""
     return None if idle_after is None else positive_ms(idle_after, "idle_after")
 
 

@@ -11,7 +11,7 @@ from weir.pipelines.serdes.partitioner import partition_of
 
 
 def weather_records(partitions: int) -> pl.DataFrame:
-    """26,115 hourly observations at three airports in order of time; columns as for ``load_records``.
+    """26,115 hourly observations at three airports, ordered by time; columns as for ``load_records``.
 
     The key is the airport (``EWR``), the value JSON with every field of the CSV, the timestamp the hour in UTC.
     """

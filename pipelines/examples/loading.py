@@ -39,9 +39,9 @@ class LoadSummary:
 
     topic: str
     records: int
-    """In the topic, over all partitions."""
+    """Records in the topic, over all partitions."""
     loaded: int
-    """Sent by this call."""
+    """Records sent by this call."""
     seconds: float
     end_offsets: Mapping[int, int]
 
@@ -182,7 +182,7 @@ def _check_last(consumer: Consumer, topic: str, partition: int, offset: int, rec
     found = (message.offset(), message.key(), message.value(), message.timestamp()[1])
     if found != (offset, wanted["key"].encode(), wanted["value"].encode(), wanted["timestamp_ms"]):
         raise LoadError(
-            f"topic {topic!r} partition {partition} offset {offset} holds another record than the one "
+            f"topic {topic!r} partition {partition} offset {offset} holds a different record from the one "
             "that belongs there; load into another topic, or delete this one"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MigrationError(Exception):
-    """What should be moved does not fit, or something exists already; the text ends with the way out."""
+    """What is to be moved does not fit, or something exists already; the text ends with the way out."""
 
 
 class OffsetFileError(MigrationError):

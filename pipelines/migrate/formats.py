@@ -29,7 +29,7 @@ class StoreSerdes:
 
     key: Serde
     value: Serde
-    """Of the state: what the store holds, not the results computed from it."""
+    """Reads the state: what the store holds, not the results computed from it."""
     has_timestamps: bool = False
     """Whether 8 bytes of timestamp precede each value."""
 
@@ -38,7 +38,7 @@ def default_serdes(sub_topology: SubTopology, store: StoreSpec) -> StoreSerdes:
     """The serdes that the program itself suggests: its source's, or those of a single text, number or bytes column.
 
     Raises:
-        MigrationError: It does not suggest any.
+        MigrationError: The program suggests none.
     """
     keys, source = key_columns(store), sub_topology.sources[0] if sub_topology.sources else None
     key = source.key_serde if source is not None and source.key.columns == keys else _scalar(keys)

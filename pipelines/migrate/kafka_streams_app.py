@@ -36,7 +36,7 @@ TRANSACTION_LOOK_S = 0.1
 
 
 class ChangelogReader(Protocol):
-    """Reads one topic partition, committed records only; ``weir.infra.kafka.reader.PartitionReader`` fits."""
+    """Reads a topic partition, committed records only; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
 
     def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
 
@@ -54,9 +54,9 @@ class KafkaStreamsApp:
     topic_counts: Mapping[str, int]
     """Partitions of the source topics."""
     serdes: Mapping[str, StoreSerdes] = field(default_factory=dict)
-    """By store, if the program does not suggest the right ones."""
+    """Serdes by store, where the program does not suggest the right ones."""
     changelogs: Mapping[str, str] = field(default_factory=dict)
-    """By store, topics whose names are not ``<id>-<store>-changelog``."""
+    """Topics by store, where their names are not ``<id>-<store>-changelog``."""
 
     def migration(self) -> Migration:
         """Read everything, without changing anything.
@@ -225,7 +225,7 @@ class KafkaStreamsApp:
 
 
 def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """A copy, since one row of a read would keep the bytes of all its rows in memory."""
+    """The newest row of each key, as a copy: one row of a read would keep the bytes of all its rows in memory."""
     newest = pl.concat(parts).unique("key", keep="last", maintain_order=True)
     return pl.DataFrame({name: newest[name].to_list() for name in newest.columns}, schema=RAW_SCHEMA)
 

@@ -28,7 +28,7 @@ from weir.state.engine.instances import new_instance
 from weir.state.types import FileEntry, Positions, StateId, StoreSpec, TableSpec, TaskId, TopicPartition
 
 EPOCH = 1
-"""Of the first commit."""
+"""The epoch of the first commit."""
 _TIME = pl.Datetime("ms", "UTC")
 
 
@@ -131,7 +131,7 @@ class Migration:
         return [TaskId(index, partition) for index, count in sorted(self.counts.items()) for partition in range(count)]
 
     def positions_of(self, task: TaskId) -> Positions:
-        """Where a task begins, as far as the migration says so."""
+        """Where a task begins in the topics that the migration has positions for."""
         topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
         return {
             topic: {task.partition: self.positions[topic, task.partition]}

@@ -1,4 +1,4 @@
-"""What tables of updates hold for a store's rows; without it they would only know keys that are updated again."""
+"""What tables of updates hold for a store's rows; otherwise they would only have the keys that are updated again."""
 
 from __future__ import annotations
 

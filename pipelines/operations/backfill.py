@@ -1,7 +1,7 @@
 """Makes backfills and swaps them in.
 
-What a backfill is and how it is swapped in is ``weir.pipelines.backfill``; its driver is
-``weir.pipelines.spark.backfill``; ``backfills`` beside this lists and discards them.
+What a backfill is and how it is swapped in belongs to ``weir.pipelines.backfill``, its driver to
+``weir.pipelines.spark.backfill``; ``backfills`` lists and discards backfills.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def swap_in(
         if status is not None and status.is_running:
             if status.owner == AT_REST:
                 raise OperationError(
-                    f"process {status.pid} is working on {application} at rest, for example swapping; try again when "
-                    "it has ended"
+                    f"process {status.pid} is working on {application} while it is at rest, for example swapping; try "
+                    "again when it has ended"
                 )
             raise OperationError(
-                f"{application} is running, and stores are swapped while it is stopped; run `weir stop {application}`, "
+                f"{application} is running, but stores are swapped while it is stopped; run `weir stop {application}`, "
                 f"swap {backfill} in again, then start the application again"
             )
         _catch_up(

@@ -1,4 +1,4 @@
-"""Lists and discards an application's backfills; ``backfill`` beside this makes them and swaps them in."""
+"""Lists and discards an application's backfills; ``backfill`` makes them and swaps them in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BackfillRow:
     """``Kafka``, or the files; empty once swapped in."""
     state: Literal["running", "broken off", "complete", "swapped in"]
     records_in: int | None
-    """For a running backfill, so far."""
+    """Records read; for a running backfill, so far."""
     at_ms: int | None
     """When it began; None once swapped in."""
     epoch: int

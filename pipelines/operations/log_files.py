@@ -1,7 +1,7 @@
 """Where a run's log lines go: all of them to the application's file, warnings to a handler of the caller's as well; and
 the stacks of its threads, on request.
 
-This is the only module that configures the standard library's logging; the others only get loggers.
+This is the only module that configures the standard library's logging; all others only get loggers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Moves positions and state of other systems into an application's first commit, and its positions out to them.
 
-What a migration is and how it is read are ``weir.pipelines.migrate``.
+What a migration is and how it is read belongs to ``weir.pipelines.migrate``.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
     """Notes on the stores of an application that takes positions without state.
 
     Raises:
-        OperationError: It has stores, and nobody accepted that they start empty.
+        OperationError: It has stores, and it was not accepted that they start empty.
     """
     stores = stores_of(application)
     if stores and not accepted:
@@ -178,7 +178,7 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
         raise OperationError(
-            f"consumer group {group!r} has {counted(members, 'consumer')}, which would read on; stop them first"
+            f"consumer group {group!r} has {counted(members, 'consumer')}, which would go on reading; stop them first"
         )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
@@ -202,7 +202,7 @@ def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: 
     if found.is_interrupted:
         notes.append(
             f"a batch after {found.batch} was started but not committed: its input is read again; check what the "
-            "query has already written of it"
+            "query has already written for it"
         )
     migration = where.migration(f"batch {found.batch} of Spark checkpoint {folder}", found.positions)
     return where.carry_out(migration, dry_run=dry_run, notes=notes)

@@ -27,7 +27,7 @@ class Plan:
     change: TopologyChange | None = None
     """None when nothing is committed."""
     obstacles: list[str] = field(default_factory=list)
-    """What no flag of ``weir run`` accepts, one sentence each."""
+    """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
 
     @property
     def is_refused(self) -> bool:

@@ -24,13 +24,13 @@ def verify_application(
     """Compare every task's stores on this host with what is durable, one task after another; with ``sample``, only
     that many tasks, chosen at random.
 
-    The application may be running: each task is compared at a commit of its own. Where a running driver is in the
+    The application may be running: each task is compared at a separate commit. Where a running driver is in the
     middle of something, such as a commit whose tables are being appended to, a difference counts only if a second look
     finds it too.
 
     Raises:
         StateDifferenceError: The first difference.
-        TopologyChangedError: The commits are of another topology.
+        TopologyChangedError: The commits belong to another topology.
     """
     newest = newest_commit(settings.warehouse, application.id)
     known = application.topology.committed_form.stores

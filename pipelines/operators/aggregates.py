@@ -1,6 +1,6 @@
 """The vectorized aggregates of ``agg``: what each keeps in the state and how it folds a batch into it.
 
-Each is a few polars expressions; running them over batches and stores belongs to ``fold`` beside this. Aggregates that
+Each is a few polars expressions; running them over batches and stores belongs to ``fold``. Aggregates that
 keep sketches and lists are in ``sketches``.
 """
 

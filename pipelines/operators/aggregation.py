@@ -1,7 +1,7 @@
 """Aggregations that keep one state per key, or per key and window, and forward its updates.
 
 ``count``, ``reduce``, ``aggregate`` and ``agg`` differ only in the fold. Windowed aggregations whose results
-are final are in ``final_results`` beside this.
+are final are in ``final_results``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Aggregation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedAggregation:
-    """One state per key and window. It is deleted when the window closes, since nothing can change it any more.
+    """One state per key and window. It is deleted when the window closes, since nothing can change it then.
 
     A store with a retention keeps it longer and expires it itself. Null keys are dropped and counted; null values are
     folded. Updates are those of ``Aggregation``, with ``window_start`` and ``window_end`` among the key columns,

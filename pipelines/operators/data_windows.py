@@ -1,7 +1,7 @@
 """Aggregations over windows that the records define: sessions and sliding windows.
 
 Which windows a record opens, joins or merges depends on the records before it, so this is worked out record by record
-(by ``session_windows`` and ``sliding_windows`` beside this); the states are computed over columns. Sessions whose
+(by ``session_windows`` and ``sliding_windows``); the states are computed over columns. Sessions whose
 records are all in time need no such walk (``session_columns``). The store is ordered by key, then window end.
 """
 
@@ -31,9 +31,9 @@ class Batch:
     """Records of one epoch and the stored windows that they can affect."""
 
     rows: pl.DataFrame
-    """In order, with ``_key``, the number of the record's key."""
+    """The records in order, with ``_key``, the number of the record's key."""
     stream_time: pl.Series
-    """At each record's own turn."""
+    """Stream time at each record's own turn."""
     found: pl.DataFrame
     """All columns of the store and ``_key``; windows from the store of unseen ones come last."""
 
@@ -88,7 +88,7 @@ class DataWindows(Protocol):
 class DataWindowedAggregation:
     """One state per key and window. It expires when the store's retention after the window's end has passed.
 
-    Null keys are dropped and counted, and so are null values where the windows do not take them. Updates have the key
+    Null keys are dropped and counted, and so are null values where the windows do not accept them. Updates have the key
     columns, ``window_start``, ``window_end``, finished values, ``_ts _partition _offset _deleted``. With
     ``every_update`` they are those of processing record by record, else the newest of each window. With ``is_final``
     each window's state is forwarded once, when stream time closes the window, ordered by window end, then key.

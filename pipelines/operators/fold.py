@@ -1,7 +1,7 @@
 """Folds: how the records of one group (a key, or a key and a window) become that group's new state.
 
 A fold works on a batch and the stored states of its groups; which records reach it, and what happens to the store,
-belongs to ``aggregation`` and ``final_results`` beside this. There are two folds: expressions over columns, and a
+belongs to ``aggregation`` and ``final_results``. There are two folds: expressions over columns, and a
 Python function called once per record. States that are copied or merged are in ``states``.
 """
 
@@ -43,7 +43,7 @@ class Fold(Protocol):
         ...
 
     def merge(self, groups: pl.DataFrame, stored: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-        """States aligned with ``groups``, and so is ``stored``: state columns, ``_ts``, ``_found``; null where none."""
+        """States aligned with ``groups``, as is ``stored``: state columns, ``_ts``, ``_found``; null where none."""
         ...
 
     def running(

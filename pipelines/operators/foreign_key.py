@@ -2,7 +2,7 @@
 
 ``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is.
 Messages between them keep the order in which they were sent (``Epoch.sent``). A batch of updates counts as one: only
-the rows that stand after it are sent and joined (docs/adr/0006). How messages find their task belongs to
+the rows that remain after it are sent and joined (docs/adr/0006). How messages find their task belongs to
 ``weir.pipelines.topology.foreign_key``.
 """
 
@@ -159,7 +159,7 @@ class ResponseJoin:
     """Joins answers with the left rows that they are for. An answer for a row that has changed since is dropped: the
     newer row has asked too.
 
-    An inner join forwards a tombstone only if a result stands.
+    An inner join forwards a tombstone only if there is a result to delete.
     """
 
     left: JoinedSide
@@ -167,7 +167,7 @@ class ResponseJoin:
     joiner: Joiner
     kind: JoinKind
     standing: StoreSpec | None
-    """The keys that have a result; None for a left join, whose results stand as long as their left rows do."""
+    """The keys that have a result; None for a left join, whose results last as long as their left rows."""
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         answers, updates = inputs
@@ -188,7 +188,7 @@ class ResponseJoin:
         return results if self.standing is None else self._with_due_tombstones(results, self.standing, epoch)
 
     def _with_due_tombstones(self, results: pl.DataFrame, standing: StoreSpec, epoch: Epoch) -> pl.DataFrame:
-        """``results`` without tombstones for results that do not stand; records which keys have a result."""
+        """``results`` without tombstones for results that do not exist; records which keys have a result."""
         by, store = list(self.left.key), TypedStore(standing, epoch.session)
         keys = results.select(by).unique(maintain_order=True)
         held = store.encode(keys)

@@ -90,7 +90,7 @@ class Following:
         """Nothing to do: the aggregation notes its own records."""
 
     def pass_time(self, epoch: Epoch) -> pl.DataFrame | None:
-        """As for ``Idleness``, but to the aggregation's stream time."""
+        """As in ``Idleness``, but up to the aggregation's stream time."""
         before_ms = epoch.clocks.get(self.operator.clock)
         if before_ms is None or (reached_ms := epoch.clocks[self.aggregation]) <= before_ms:
             return None
@@ -98,4 +98,4 @@ class Following:
         return self.operator.close(before_ms, epoch)
 
     def due_ms(self, epoch: Epoch) -> None:
-        """Nothing of its own: the aggregation is due at the same time."""
+        """None: the aggregation is due at the same time."""

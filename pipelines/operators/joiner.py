@@ -26,7 +26,7 @@ class Joiner:
     right_names: Mapping[str, str]
     """The right value's columns and their names in pairs, and in results without a function."""
     function: UserFunction | None
-    """Of ``(left, right)``, or of ``(key, left, right)``; None for the columns of both."""
+    """Takes ``(left, right)`` or ``(key, left, right)``; None joins the columns of both."""
     takes_key: bool
     result: RowType
 

@@ -1,6 +1,6 @@
 """All sessions of a batch at once, for keys whose records are all in time: sort, cut where the gap is too long, fold.
 
-Where records can be late, their order matters, and ``session_windows`` beside this takes them one by one.
+Where records can be late, their order matters, and ``session_windows`` takes them one by one.
 """
 
 from __future__ import annotations

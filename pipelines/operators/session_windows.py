@@ -1,7 +1,7 @@
 """Session windows: records of a key with no gap longer than the inactivity gap between them.
 
 A new record joins the sessions within reach and merges them into one. The states and the store belong to
-``data_windows`` beside this.
+``data_windows``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Approximate aggregates by Apache DataSketches: distinct counts and quantiles in a few KB per key; and ``Collect``.
+"""Approximate aggregates with Apache DataSketches: distinct counts and quantiles in a few KB per key; and ``Collect``.
 
 A sketch is kept as its bytes and merges with others, so batches, sessions and restores cost no accuracy. Making and
 merging one takes a microsecond, plus a third of one for each value.
@@ -24,7 +24,7 @@ QUANTILE_K = 200
 
 @dataclass(frozen=True, eq=False)
 class ApproxDistinct(Aggregate):
-    """About how many distinct values there are; nulls are ignored. Exact for few, within 3.3 % in 95 of 100 cases.
+    """About how many distinct values there are; nulls are ignored. Exact for few, else within 3.3 % in 95 % of cases.
 
     >>> builder = StreamsBuilder()
     >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
@@ -46,8 +46,8 @@ class ApproxDistinct(Aggregate):
 class ApproxQuantiles(Aggregate):
     """The approximate quantiles at the shares ``at``, as a list; nulls are ignored, and nothing gives null.
 
-    Exact up to 200 values; beyond, shares are right within 1.7 percentage points. The sketch samples at random then, so
-    a second run over the same records may give slightly different values.
+    Exact up to 200 values; beyond that, shares are right within 1.7 percentage points. The sketch then samples at
+    random, so a second run over the same records may give slightly different values.
 
     >>> builder = StreamsBuilder()
     >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))

@@ -2,7 +2,7 @@
 
 Each record opens the window that ends with it, and the window that starts a millisecond after it if any record lies in
 that one. The rules are those of Kafka Streams' ``KStreamSlidingWindowAggregate``; the states and the store belong to
-``data_windows`` beside this.
+``data_windows``.
 """
 
 from __future__ import annotations

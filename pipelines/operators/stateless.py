@@ -1,6 +1,6 @@
 """Stateless operators that keep keys, on streams and on tables: filter, map the value, peek.
 
-Those that choose a new key or give several records are in ``mapping`` beside this, splitting is in ``branching``.
+Those that choose a new key or give several records are in ``mapping``, splitting is in ``branching``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Predicate = pl.Expr | UserFunction
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Keeps the rows for which the predicate is true (not null), or with ``is_negated`` the others.
+    """Keeps the rows for which the predicate is true (not null), or with ``is_negated`` the rest.
 
     A function is called with ``(key, value)``. In a table, a row that does not pass becomes a tombstone, and the
     predicate never sees a tombstone.

@@ -1,7 +1,7 @@
 """Suppression: a table's updates held back until their window closes or a time has passed (KIP-328).
 
 A suppression until the window closes that directly follows its aggregation is evaluated together with it
-(``final_results`` and ``data_windows`` beside this). Which record makes which rows leave the buffer is decided in
+(``final_results`` and ``data_windows``). Which record makes which rows leave the buffer is decided in
 ``suppression_order``.
 """
 
@@ -34,10 +34,10 @@ READ_AHEAD = 1_000
 class Suppression:
     """Buffers the newest update of each key; forwards it when it is due, or early when the buffer is full.
 
-    A key's place in the buffer is the end of its window if windows have to close, else the first timestamp since it is
-    held; only an update with an older timestamp moves it, to that time. A row leaves once stream time reaches its place
-    plus ``delay_ms``: the oldest place first, then, if windows need not close, by its own timestamp, then by key. Rows
-    keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
+    A key's place in the buffer is the end of its window if windows have to close, else the first timestamp since the
+    key entered it; only an update with an older timestamp moves it, to that time. A row leaves once stream time reaches
+    its place plus ``delay_ms``: the oldest place first, then, if windows need not close, by its own timestamp, then by
+    key. Rows keep their ``_ts``; ``_partition`` and ``_offset`` are those of the record that made them leave.
     """
 
     store: StoreSpec
@@ -69,7 +69,7 @@ class Suppression:
         return self._forwarded(pl.concat([left, rows.select(PLACE)[[turn for turn, _ in walk.left]]], how="horizontal"))
 
     def _closed(self, rows: pl.DataFrame, stream_time: pl.Series, buffer: _Buffer) -> pl.DataFrame:
-        """Without limits the order of records does not matter: write the newest, take what has closed."""
+        """Write the newest rows and take out what has closed; without limits, the order of records does not matter."""
         by = list(self.store.key)
         buffer.put(rows.unique(by, keep="last", maintain_order=True))
         return self._due(buffer, stream_time, rows.select(PLACE))
@@ -226,7 +226,7 @@ class _Buffer:
 
 
 def _at_least(count: int, groups: Iterator[list[tuple[bytes, int]]]) -> list[tuple[bytes, int]]:
-    """As many of the next whole groups as have ``count`` entries together, or all that are left."""
+    """The entries of the next whole groups until there are at least ``count``, or all that are left."""
     taken: list[tuple[bytes, int]] = []
     while len(taken) < count and (group := next(groups, None)):
         taken += group

@@ -1,6 +1,6 @@
 """Which record makes which rows leave a suppression's buffer: a walk over the records of a batch (KIP-328).
 
-The walk sees only places, times and sizes; the rows themselves are columns in ``suppress`` beside this.
+The walk sees only places, times and sizes; the rows themselves are columns in ``suppress``.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class TableView(Protocol):
     """A table that can be looked up by key."""
 
     def before(self, keys: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
-        """The rows that stood when the batch began, aligned with ``keys`` (the table's key columns, none null).
+        """The rows as they were when the batch began, aligned with ``keys`` (the table's key columns, none null).
 
         Key columns, value columns, ``_ts _partition _offset _deleted``; ``_deleted`` is true where there is no row.
         """

@@ -1,6 +1,6 @@
 """Windows aligned to the clock: their definition, which ones a record falls into, and which are closed to it.
 
-Windows that the records define (sessions and sliding windows) are in ``data_windows`` beside this; keeping a window's
+Windows that the records define (sessions and sliding windows) are in ``data_windows``; keeping a window's
 state belongs to ``aggregation`` and ``final_results``.
 """
 

@@ -20,7 +20,7 @@ NUMBERS = frozenset(
 
 
 class SchemaRegistryError(Exception):
-    """The registry is not configured or out of reach, or it refuses; records not read for that are not bad input."""
+    """The registry is not configured, out of reach or refuses; records that this leaves unread are not bad input."""
 
 
 class UnknownSchemaError(ValueError):
@@ -31,7 +31,7 @@ class SchemaRegistry:
     """One registry and the schemas fetched from it so far; a schema never changes under its id."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """``properties`` are those of confluent-kafka's client: ``url`` and what authenticates.
+        """``properties`` are those of confluent-kafka's client: ``url`` and credentials.
 
         Raises:
             SchemaRegistryError: There is no URL, or the client is not installed.

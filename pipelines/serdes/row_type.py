@@ -59,7 +59,7 @@ class RowType:
 
     @cached_property
     def annotations(self) -> dict[str, Any]:
-        """The Python type of each column's values, leaving None aside."""
+        """The Python type of each column's values, apart from None."""
         return {name: annotation_of(dtype) for name, dtype in self.columns.items()}
 
     def to_objects(self, frame: pl.DataFrame, absent: pl.Series | None = None) -> list[Any]:

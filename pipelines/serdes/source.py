@@ -25,7 +25,7 @@ class RawRecords(Protocol):
     def partition(self) -> int: ...
     @property
     def frame(self) -> pl.DataFrame:
-        """As ``RAW_SCHEMA``."""
+        """The records, with the columns of ``RAW_SCHEMA``."""
         ...
 
 
@@ -34,7 +34,7 @@ class FetchedRecords(RawRecords, Protocol):
 
     @property
     def next_offset(self) -> int:
-        """After the records here and after offsets that hold none."""
+        """The offset after these records and after offsets without a record."""
         ...
 
 
@@ -74,7 +74,7 @@ class Decoded:
     """Key columns, value columns, ``_ts`` Int64 ms, ``_partition`` Int32, ``_offset`` Int64, ``_deleted``
     Boolean; in offset order. A null key has all key columns null."""
     bad: list[BadRecord]
-    """In offset order."""
+    """The records that could not be read, in offset order."""
     skipped: list[int] = field(default_factory=list)
     """Offsets of records that the source's timestamp extractor dropped."""
 

@@ -1,8 +1,8 @@
 """Timestamp extractors: which time a record gets, and what happens to a record without a valid time.
 
-A valid time is not null, not negative and before the year 10000; microseconds taken for milliseconds would be far after
-that, and make every later record late. An extractor takes the record's own timestamp, or with ``of`` a column or an
-expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970.
+A valid time is not null, not negative and before the year 10000; microseconds taken for milliseconds would be far
+beyond that and make every later record late. An extractor takes the record's own timestamp, or with ``of`` a column or
+an expression over the record's columns: a datetime, a date, or an integer in milliseconds since 1970.
 The names are Kafka Streams'; the default is ``FailOnInvalidTimestamp()``.
 """
 

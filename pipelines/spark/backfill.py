@@ -101,7 +101,7 @@ def run_shadow(
 ) -> Completion | None:
     """Run a shadow that has begun until it has read its ranges, and complete it; None when ``stop`` came first.
 
-    Blocks. ``ranges`` are for a backfill of everything that reads on from where it is; the other arguments are those
+    Blocks. ``ranges`` are for a backfill of everything that continues from where it is; the other arguments are those
     of ``weir.pipelines.spark.runner.run``.
 
     Raises:

@@ -29,7 +29,7 @@ class BackgroundJobs(Generic[Answer]):
 
     @property
     def tasks(self) -> set[TaskId]:
-        """The tasks whose jobs have not been taken up yet."""
+        """The tasks whose answers have not been collected yet."""
         return {task for tasks in self._running for task in tasks}
 
     def start(

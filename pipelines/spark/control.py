@@ -20,7 +20,7 @@ LAST_STATES = ("stopped", "caught_up")
 
 
 class ControlPanel:
-    """Turns tasks and progress into the rows of the control database; fits ``weir.pipelines.spark.parts.Control``."""
+    """Turns tasks and progress into rows of the control database; implements ``weir.pipelines.spark.parts.Control``."""
 
     def __init__(self, control: DriverControl, slots: int) -> None:
         self._control, self._slots = control, slots

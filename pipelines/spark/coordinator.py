@@ -47,7 +47,7 @@ FIRST_INSTANCE = "first"
 
 @dataclass
 class EpochResult:
-    """What an epoch brought."""
+    """The outcome of an epoch."""
 
     records_in: int = 0
     wants_commit: bool = False
@@ -77,7 +77,7 @@ class Coordinator:
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
         self.global_beginnings: dict[TopicPartition, int] = {}
-        """Of the topic partitions of global tables, where they begin."""
+        """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics()
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
@@ -214,7 +214,7 @@ class Coordinator:
     def commit(self, reason: str, files: Sequence[FileEntry] = (), swaps: Sequence[TableSwap] = ()) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
 
-        ``files`` are committed too, in addition to those of the tasks, and so are ``swaps``.
+        ``files`` and ``swaps`` are committed too, in addition to the tasks' files.
 
         Raises:
             FencedError: A newer driver has taken over.
@@ -234,7 +234,7 @@ class Coordinator:
             topology=self.application.topology.committed_form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
         )
-        # 1. Files written and synced: those of the tasks are, those of blobs only now
+        # 1. Files written and synced: the tasks' files already are, blobs only now
         try:
             sync_blobs(self._blobs, record.pending_blobs)
         except FileNotFoundError:  # a newer driver's start removes what no commit names
@@ -260,7 +260,7 @@ class Coordinator:
     def swap(self, backfill: str) -> str:
         """Swap a prepared backfill in by a commit, and remove its shadow (docs/backfill.md).
 
-        Returns what was done, for people. A backfill that is swapped in already is left as it is.
+        Returns what was done, as a sentence. A backfill that is already swapped in is left as it is.
 
         Raises:
             SwapRefusedError: It must not be swapped in; nothing was changed.
@@ -278,7 +278,7 @@ class Coordinator:
         return f"swapped in by the commit of epoch {self.committed_epoch}: {prepared}"
 
     def restoring(self, task_id: TaskId, progress: RestoreProgress) -> None:
-        """A task's restore has got this far."""
+        """A task's restore has made this progress."""
         self.tasks[task_id].restoring(str(progress))
         self.metrics.restoring(str(task_id), progress.rows, progress.rows_left)
 
@@ -294,7 +294,7 @@ class Coordinator:
     def published(self, request: SnapshotRequest, snapshot: SnapshotRef) -> bool:
         """A snapshot was published: True when the next commit lists it.
 
-        One of a task that restores, or whose instance is another by now, is not listed and so will be removed.
+        One of a task that is restoring, or that has another instance by now, is not listed and will be removed.
         """
         task = self.tasks[request.task]
         if task.state is not TaskState.RUNNING or task.instance != request.instance:

@@ -49,7 +49,7 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
 
 @dataclass
 class _Clock:
-    """When things happened last, by the monotonic clock."""
+    """When things last happened, by the monotonic clock."""
 
     commit: float = field(default_factory=time.monotonic)
     report: float = 0.0
@@ -106,14 +106,14 @@ class Driver:
                 return self._finish("caught_up" if is_ended else "stopped")
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
-                    self._ask_ends(stop)  # only to see whether the brokers answer: where to stop stays as it is
+                    self._ask_ends(stop)  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
         return self._finish("stopped")
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
 
-        A task that could not take part does so in the next one, which changes nothing for the others. False when told
+        A task that could not take part does so in the next one, which changes nothing for the rest. False when told
         to stop first.
         """
         coordinator = self._coordinator
@@ -246,7 +246,7 @@ class Driver:
         return self._ends
 
     def _check_positions(self) -> None:
-        """A topic that ends before the position was recreated: its records up to there would be skipped."""
+        """Refuse topics that end before their position: they were recreated, and records up to it would be skipped."""
         for task in self._coordinator.tasks.values():
             for topic in task.topics:
                 position = task.positions[topic][task.id.partition]

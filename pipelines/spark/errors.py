@@ -112,5 +112,5 @@ class PartitionCountError(RunError):
             f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
             f"{self.found} ({self.topics}): keys now belong to other tasks; start over with `weir reset "
             f"{self.application}`, give the program another id and read from the start, or begin with empty "
-            "stores by `weir run --accept-state-loss`"
+            "stores with `weir run --accept-state-loss`"
         )

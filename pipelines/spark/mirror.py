@@ -12,7 +12,7 @@ from weir.state.types import TopicPartition
 
 
 class OffsetTarget(Protocol):
-    """Where a group's offsets are set; ``weir.infra.kafka.admin.KafkaAdmin`` fits."""
+    """Where a group's offsets are set; implemented by ``weir.infra.kafka.admin.KafkaAdmin``."""
 
     def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 

@@ -20,7 +20,7 @@ class Pace:
 
     def __init__(self, commit_interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self.records_in = 0
-        """Read in this run."""
+        """Records read in this run."""
         self.seconds = 0.0
         """How long the newest epoch took, with or without input."""
         self._interval_s = commit_interval_s

@@ -1,6 +1,6 @@
-"""What a driver is put together from: what it runs, where its tasks run, and who hears of it.
+"""The parts of a driver: what it runs, where its tasks run, and who hears about it.
 
-The live run, a backfill and the tests fill in these parts each in their own way; ``weir.pipelines.spark.driver`` makes
+The live run, a backfill and the tests each supply these parts in their own way; ``weir.pipelines.spark.driver`` makes
 a driver of them.
 """
 
@@ -30,7 +30,7 @@ from weir.state.types import TaskId, TopicPartition
 class Source(Protocol):
     """What a run reads, as its driver sees it; every method raises ``BrokerUnreachableError`` while brokers are away.
 
-    ``weir.pipelines.spark.brokers.Brokers`` fits, and so does the fixed range of a backfill.
+    Implemented by ``weir.pipelines.spark.brokers.Brokers`` and by the fixed ranges of a backfill.
     """
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 
 class Slots(Protocol):
-    """Where epochs run; ``weir.pipelines.spark.slots.SlotPool`` fits."""
+    """Where epochs run; implemented by ``weir.pipelines.spark.slots.SlotPool``."""
 
     def run(self, plans: Sequence[TaskPlan]) -> list[Receipt]: ...
 
@@ -55,7 +55,7 @@ class Slots(Protocol):
 
 
 class RestoreExecutor(Protocol):
-    """Where restores run; ``weir.pipelines.spark.restore_jobs.RestoreJobs`` fits."""
+    """Where restores run; implemented by ``weir.pipelines.spark.restore_jobs.RestoreJobs``."""
 
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None: ...
 
@@ -65,7 +65,7 @@ class RestoreExecutor(Protocol):
 
 
 class SnapshotExecutor(Protocol):
-    """Where snapshots are made; ``weir.pipelines.spark.snapshot_jobs.SnapshotJobs`` fits."""
+    """Where snapshots are made; implemented by ``weir.pipelines.spark.snapshot_jobs.SnapshotJobs``."""
 
     @property
     def tasks(self) -> set[TaskId]: ...
@@ -95,7 +95,7 @@ class RunSpec:
     """Partitions of each source topic."""
     warehouse: Path
     state_folder: Path
-    """Of the application's tasks."""
+    """The folder with the state of the application's tasks."""
     limits: Limits
     snapshot_rows: int = 0
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
@@ -141,7 +141,7 @@ class Executors:
 
 @dataclass(frozen=True, kw_only=True)
 class Listeners:
-    """Who asks something of a run and hears how it goes."""
+    """Who sends requests to a run and hears how it is doing."""
 
     control: Control
     on_progress: Callable[[Progress], None] = lambda progress: None

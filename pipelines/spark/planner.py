@@ -17,9 +17,9 @@ class Limits:
     """How much one epoch may take."""
 
     max_records: int
-    """Per task and epoch."""
+    """Records per task and epoch."""
     max_bytes: int
-    """Of keys and values, per topic partition and epoch."""
+    """Bytes of keys and values, per topic partition and epoch."""
     max_skew_ms: int | None
     """How far one partition may run ahead of another in event time while input is behind; None: any distance."""
     max_task_idle_ms: int | None = 0
@@ -30,7 +30,7 @@ class Limits:
 
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
-        """The limits of a run of ``application``, which says itself how its topics are aligned in time."""
+        """The limits of a run of ``application``, which itself says how its topics are aligned in time."""
         return cls(
             max_records=max_records,
             max_bytes=max_bytes,
@@ -54,7 +54,7 @@ def plan_task(
 ) -> TaskPlan | None:
     """The task's next epoch, or None when it has nothing to do.
 
-    ``is_visit`` and ``end_time_ms`` plan one in any case; the latter is where stream time moves once the input has
+    With ``is_visit`` or ``end_time_ms`` there always is one; the latter is where stream time moves once the input has
     ended. ``is_live``: whether a topic without further records counts as idle. ``is_all_read``: whether this epoch
     leaves no records in any topic, so that a task downstream of others is idle too.
     """
@@ -96,10 +96,10 @@ def plan_task(
 
 
 def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_skew_ms: int | None) -> int | None:
-    """The time no partition should pass in this epoch: that of the partition furthest behind, plus the skew.
+    """The time that no partition should pass in this epoch: that of the partition furthest behind, plus the skew.
 
-    Only partitions with lag count. As long as one of them has never been read its time is unknown, and each takes one
-    record only. None without a limit, and when fewer than two partitions have lag.
+    Only partitions with lag count. As long as one of them has never been read, its time is unknown, and each takes only
+    one record. None without a limit, and when fewer than two partitions have lag.
     """
     if max_skew_ms is None:
         return None

@@ -17,10 +17,10 @@ class Progress:
     epoch: int
     committed_epoch: int
     records_in: int
-    """Read in this run."""
+    """Records read in this run."""
     lag: int
     records_per_s: float
-    """Of the newest epochs that had input, over their own time; 0 when there was none recently."""
+    """The rate of the newest epochs that had input, over their own time; 0 when there was none recently."""
     commit_ms: float
     """How long the newest commit took."""
     commits_per_s: float = 0.0

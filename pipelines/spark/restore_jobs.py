@@ -127,7 +127,7 @@ class _Teller:
 
 
 def read_progress(folder: Path) -> RestoreProgress | None:
-    """How far the restore of the task in ``folder`` has got, if it has begun on this host."""
+    """The progress of the restore of the task in ``folder``, if it has begun on this host."""
     try:
         return msgspec.json.decode((folder / _PROGRESS).read_bytes(), type=RestoreProgress)
     except FileNotFoundError:
@@ -167,7 +167,7 @@ class RestoreJobs:
     def start(self, requests: Sequence[RestoreRequest], *, beside_epochs: bool) -> None:
         """Begin; ``finished`` tells when they are done.
 
-        Beside epochs each restore is a job of its own. Otherwise the slots' workers are free to help, with one job per
+        Beside epochs, each restore is a separate job. Otherwise the slots' workers are free to help, with one job per
         slot: a second one at the same time would have to wait for a new worker to start.
         """
         self._requests |= {request.task: request for request in requests}
@@ -189,7 +189,7 @@ class RestoreJobs:
         ]
 
     def progress(self) -> dict[TaskId, RestoreProgress]:
-        """How far those that have begun have got."""
+        """The progress of those that have begun."""
         folders = {task: Path(self._settings.tasks.state_folder, self._names(task)) for task in self._jobs.tasks}
         return {task: found for task, folder in folders.items() if (found := read_progress(folder)) is not None}
 

@@ -116,7 +116,7 @@ class Restores:
             )
 
     def tell_progress(self) -> None:
-        """Pass on how far the restores have got."""
+        """Pass on the progress of the restores."""
         for task, progress in self._executor.progress().items():
             self._coordinator.restoring(task, progress)
 
@@ -142,7 +142,7 @@ class Restores:
             if not from_snapshots:
                 task.distrust_snapshot()
             log.warning(
-                "task %s: %s; it restores into instance %s while the others continue", task_id, reason, instance
+                "task %s: %s; it restores into instance %s while the other tasks continue", task_id, reason, instance
             )
             requests.append(
                 RestoreRequest(

@@ -1,4 +1,4 @@
-"""Runs one generation of one application: checks the place, takes the lease, starts Spark, drives, cleans up.
+"""Runs one generation of an application: takes the lease, checks what is committed, starts Spark, drives, cleans up.
 
 The loop is ``weir.pipelines.spark.driver``; this module only puts the parts together and takes them apart again.
 """

@@ -80,7 +80,7 @@ class SnapshotJobs:
 
     @property
     def tasks(self) -> set[TaskId]:
-        """Those whose snapshots have not been taken up yet."""
+        """Those whose snapshots have not been collected yet."""
         return self._jobs.tasks
 
     def start(self, request: SnapshotRequest) -> None:

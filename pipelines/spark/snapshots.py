@@ -20,7 +20,7 @@ from weir.state.types import StoreSpec
 log = logging.getLogger("weir.driver")
 
 STOP_WAIT_S = 5.0
-"""How long a stop waits for snapshots at most: it has ten seconds for everything it does."""
+"""The longest that a stop waits for snapshots: it has ten seconds for everything it does."""
 LOOK_S = 0.02
 
 
@@ -32,11 +32,11 @@ class Snapshots:
         self._coordinator, self._executor, self._every_rows = coordinator, executor, every_rows
 
     def begin_due(self) -> None:
-        """Begin those that are due, as far as none is under way for their task."""
+        """Begin those that are due, unless one is already under way for their task."""
         self._begin(lambda task: is_due(task, self._every_rows, self._coordinator.stores(task.id)))
 
     def begin_all(self) -> int:
-        """Begin one of every task that can have one and has none under way; returns how many."""
+        """Begin one for every task that can have one and has none under way; returns how many."""
         return self._begin(
             lambda task: (
                 task.state is TaskState.RUNNING
@@ -46,7 +46,7 @@ class Snapshots:
         )
 
     def take_up(self) -> None:
-        """Let the next commit list what has been published; a task that restores meanwhile loses its snapshot."""
+        """Let the next commit list what has been published; a task that is restoring by then loses its snapshot."""
         for published in self._executor.finished():
             task_id, snapshot = published.request.task, published.snapshot
             if published.error:

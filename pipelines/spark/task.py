@@ -1,4 +1,4 @@
-"""What a driver knows of each task: where it is, what its accepted epochs left, and what the next commit says of it.
+"""What a driver knows of each task: where it is, what its accepted epochs left, and its part of the next commit.
 
 A task is told what has happened to it (an accepted receipt, a lost store, a restore, a snapshot, a commit) and keeps
 its own fields consistent; deciding what to do about it belongs to ``weir.pipelines.spark.coordinator``.
@@ -35,12 +35,12 @@ class Task:
     id: TaskId
     instance: str
     topics: tuple[str, ...]
-    """Topics it reads, of each the partition with its own number."""
+    """The topics that it reads; of each, the partition with the task's number."""
     state: TaskState = TaskState.RUNNING
     reason: str = ""
-    """Why it is not running, or why it was restored last."""
+    """Why it is not running, or why it was last restored."""
     progress: str = ""
-    """How far its restore has got."""
+    """The progress of its restore."""
     is_restored: bool = False
     """Whether a restore built its store and no epoch has succeeded on it since."""
     is_from_snapshot: bool = False
@@ -56,17 +56,17 @@ class Task:
     pending: list[BlobRef] = field(default_factory=list)
     """Blobs for this task that no accepted epoch has consumed."""
     files: list[FileEntry] = field(default_factory=list)
-    """Of epochs accepted since the last commit."""
+    """Files of epochs accepted since the last commit."""
     consumed: list[BlobRef] = field(default_factory=list)
     """Blobs consumed since the last commit, deleted after the next one."""
     snapshot: SnapshotRef | None = None
-    """The newest one, which the next commit lists."""
+    """The newest snapshot, which the next commit lists."""
     listed_snapshot: SnapshotRef | None = None
-    """The one that the last commit lists."""
+    """The snapshot that the last commit lists."""
     rows_since_snapshot: int = 0
     """Rows of accepted epochs in the task's changelogs that no snapshot holds."""
     idle_since_ms: dict[str, int] = field(default_factory=dict)
-    """Since when topics have had no records while others of the task had some."""
+    """The time since which a topic has had no records while others of the task had some."""
     visited: bool = False
     """Whether this generation has run an epoch of it: the first epoch visits every task."""
     has_undo: bool = False
@@ -108,7 +108,7 @@ class Task:
         self.state, self.reason, self.current, self.has_undo = TaskState.RESTORING, reason, self.committed, False
 
     def restoring(self, progress: str) -> None:
-        """Its restore has got this far."""
+        """Its restore has made this progress."""
         self.progress = progress
 
     def restored(self, instance: str, *, from_snapshot: bool, is_snapshot_gone: bool) -> None:

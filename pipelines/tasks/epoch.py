@@ -1,7 +1,7 @@
 """One epoch of one task, from its plan to its receipt (PROTOCOL 4 to 9).
 
 Read, decode, run the operators, write files that nobody sees yet, and only then change the local store in one
-transaction. Failures are answers, never exceptions. Running the operators belongs to
+transaction. Failures are returned, never raised. Running the operators belongs to
 ``weir.pipelines.tasks.processor``, what happens to a receipt to the driver.
 """
 
@@ -51,7 +51,7 @@ BATCH_ROWS = 10_000
 
 
 class Reader(Protocol):
-    """Reads one topic partition by offsets; ``weir.infra.kafka.reader.PartitionReader`` fits."""
+    """Reads one topic partition by offsets; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
 
     def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
 

@@ -24,7 +24,7 @@ TRIES = 30
 
 
 class GlobalTables:
-    """Fits ``weir.state.engine.contract.StateView`` as far as lookups by key need it."""
+    """Implements the part of ``weir.state.engine.contract.StateView`` that lookups by key need."""
 
     def __init__(self, topology: Topology, on_error: Literal["fail", "dead_letter"]) -> None:
         self._nodes = {node.source.topic: node for node in topology.global_tables}

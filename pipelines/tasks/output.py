@@ -22,8 +22,8 @@ class EpochOutput:
     edges: dict[str, pl.DataFrame]
     """Rows by repartition edge, if there are any: the edge's columns, in processing order."""
     counts: dict[str, int]
-    """Of this epoch: ``rows_out``, ``suppression_emits``, ``late_records`` (counted once per window), ``null_keys``,
-    ``null_values``."""
+    """Counts of this epoch: ``rows_out``, ``suppression_emits``, ``late_records`` (counted once per window),
+    ``null_keys``, ``null_values``."""
     clocks: dict[str, int]
     """Stream time in ms by operator."""
     gauges: dict[str, int]

@@ -19,7 +19,7 @@ SHARE_ELSEWHERE = 0.25
 
 
 def check_placement(raw: RawRecords, partitions: int) -> None:
-    """Raise ``PartitionerError`` if too many keys belong in another one of the topic's ``partitions``."""
+    """Raise ``PartitionerError`` if too many keys belong in another of the topic's ``partitions``."""
     keys = raw.frame["key"][:RECORDS].drop_nulls().unique().to_list()
     if len(keys) < FEWEST_KEYS:
         return

@@ -27,8 +27,8 @@ class OffsetRange:
     start: int
     end: int
     available: int | None = None
-    """Where the topic partition ends on the brokers: records of other topics must not overtake those up to there. None
-    to wait for none."""
+    """Where the topic partition ends on the brokers: records of other topics must not overtake those up to there. None:
+    do not wait for any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class TaskPlan:
     """The wall clock of the epoch, so that running the plan again gives the same rows."""
     ranges: tuple[OffsetRange, ...] = ()
     global_ranges: tuple[OffsetRange, ...] = ()
-    """What the global tables that the task joins must at least hold, from the beginning of each topic partition."""
+    """What the global tables that the task joins must hold at least, from the beginning of each topic partition."""
     until_time_ms: int | None = None
     """Stop at the first record after this time, but read at least one record (PROTOCOL 10)."""
     blobs: tuple[BlobRef, ...] = ()
@@ -56,7 +56,7 @@ class TaskPlan:
     lets_idle: bool = False
     """Whether this plan reads all that the topics hold: an input without records is then idle."""
     end_time_ms: int | None = None
-    """The input has ended: stream time moves to here after the rows, and what that closes is forwarded."""
+    """If set, the input has ended: after the rows stream time moves to here, and what that closes is forwarded."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
@@ -88,15 +88,15 @@ class Receipt:
     """Next offsets of all source partitions of the task, read or not."""
     files: tuple[FileEntry, ...] = ()
     blobs: tuple[BlobRef, ...] = ()
-    """Written for tasks of later sub-topologies."""
+    """Rows for tasks of later sub-topologies."""
     consumed: tuple[BlobRef, ...] = ()
     clocks: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
+    """Counts of this epoch: ``records_in``, ``rows_out``, ``late_records``, ``null_keys``, ``dead_letters``."""
     gauges: Mapping[str, int] = field(default_factory=dict)
-    """As of now: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
+    """Current values: ``uncommitted_bytes``, ``uncommitted_records``, ``open_windows``, ``state_records``."""
     next_punctuation_ms: int | None = None
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False

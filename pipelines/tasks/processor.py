@@ -1,6 +1,6 @@
 """Processes one epoch of one task: passes the rows of its topics and edges through its operators to sinks and edges.
 
-Reading, settling and writing files belong to ``epoch`` beside this; there is neither I/O nor a clock here.
+Reading, settling and writing files belong to ``epoch``; there is neither I/O nor a clock here.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class TaskProcessor:
         """Process ``inputs``, by topic or edge name, each in processing order; missing and empty ones have no records.
 
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
-        With ``end_time_ms`` the input has ended, and after the rows stream time advances to there, node by node. Writes
-        go to ``session``. ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is its own.
+        With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node. Writes go
+        to ``session``. ``clocks`` are those of the task's last epoch and stay unchanged; ``partition`` is the task's.
         """
         if self._looked_into:
             session = BatchSession(session, self._looked_into)
@@ -202,7 +202,7 @@ class TaskProcessor:
         return due_ms
 
     def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
-        """``inputs`` with each row's turn as its offset, if rows meet that have no order otherwise."""
+        """``inputs`` with each row's turn as its offset, if rows meet that have no other order."""
         sub_topology = self._sub_topology
         is_ordered = len(sub_topology.inputs) == 1 and not (self._joins and sub_topology.edges_in)
         names = [name for name in sub_topology.inputs if name in inputs and inputs[name].height]

@@ -179,13 +179,13 @@ class ReadOnlySessionStore(ReadOnlyKeyValueStore):
 
 
 class ReadOnlyVersionedStore:
-    """Key and time to the value that held then; keys as for a ``ReadOnlyKeyValueStore``."""
+    """Key and time to the value that was valid then; keys as for a ``ReadOnlyKeyValueStore``."""
 
     def __init__(self, read: Read, record: RecordType) -> None:
         self._read, self._record = read, record
 
     def get(self, key: Any, as_of: datetime | None = None) -> Any:
-        """The newest value of ``key``, or the one that held at ``as_of``; None where there was none or it was deleted.
+        """The newest value of ``key``, or the one valid at ``as_of``; None where there was none or it was deleted.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -205,7 +205,7 @@ class ReadOnlyVersionedStore:
         return None if not held or held[-1][1] else held[-1][0]
 
     def versions(self, key: Any) -> list[tuple[datetime, Any]]:
-        """The values of ``key``, each with the time since when it holds, oldest first; None where it was deleted.
+        """The values of ``key``, each with the time from which it is valid, oldest first; None where it was deleted.
 
         Examples:
             >>> builder = StreamsBuilder()

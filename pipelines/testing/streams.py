@@ -52,7 +52,7 @@ def encode_part(topic: str, part: str, serde: Serde, item: Any) -> bytes | None:
 
 
 class TestInputTopic:
-    """Where a test puts records in. Typed objects go through the topic's serdes; bytes are passed on as they are."""
+    """A topic that a test pipes records into. Typed objects go through its serdes; bytes are passed on as they are."""
 
     __test__ = False
 

@@ -1,7 +1,7 @@
 """What becomes of committed state under a changed program: stores kept, rebuilt, orphaned; outputs; partition counts.
 
 A sub-topology keeps its state if its stored name, a fingerprint of all that it stores and sends, and its number of
-partitions are the committed ones. What a start does about the others is decided in
+partitions are the committed ones. What a start does about all others is decided in
 ``weir.pipelines.spark.coordinator``.
 """
 
@@ -35,7 +35,7 @@ class TopologyChange:
     """Stores that the program no longer has; for a commit that names no stores, the stored names of sub-topologies."""
     added: tuple[str, ...]
     settings: tuple[SettingChange, ...]
-    """Of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
+    """Settings of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
     topics_added: tuple[str, ...]
@@ -57,7 +57,7 @@ class TopologyChange:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether rows in transit between sub-topologies would be lost, which no flag accepts (PROTOCOL 26)."""
+        """Whether rows in transit between sub-topologies would be lost, which no flag allows (PROTOCOL 26)."""
         return self.pending_blobs > 0 and (self.is_other_topology or bool(self.ended_tasks))
 
     def loss(self) -> str:

@@ -24,7 +24,7 @@ class GlobalTableNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class GlobalJoinNode(ChildNode):
-    """Each record of a stream with the row of a global table whose key it names."""
+    """Joins each record of a stream with the row of a global table whose key it names."""
 
     table: GlobalTableNode
     selector: Mapping[str, pl.Expr] | UserFunction

@@ -50,7 +50,7 @@ class JoinBufferNode(ChildNode):
 
 @dataclass(eq=False, kw_only=True)
 class StreamTableJoinNode(ChildNode):
-    """Each record of the stream with the table's row of its key, which is looked up."""
+    """Joins each record of the stream with the table's row of its key, which is looked up."""
 
     joiner: Joiner
     is_left: bool

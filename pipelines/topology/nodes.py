@@ -104,7 +104,7 @@ class Node:
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """By store, how it is used where that can change over the same rows, as ``weir plan`` names it."""
+        """The settings of each store that can change over the same rows, as ``weir plan`` names them."""
         return {
             store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
             for store in self.stores
@@ -196,7 +196,7 @@ class PeekNode(ChildNode):
 
 @dataclass(eq=False, kw_only=True)
 class SplitNode(ChildNode):
-    """Decides which of its children, all of them branches, gets a record."""
+    """Decides which of its children, all branches, gets a record."""
 
     predicates: list[pl.Expr | UserFunction]
 
@@ -278,7 +278,7 @@ class AggregateNode(ChildNode):
 
     @property
     def unseen(self) -> StoreSpec | None:
-        """For sliding windows: closed windows with the records that they missed, from which others will be made."""
+        """For sliding windows: closed windows with the records that they missed, from which later ones are derived."""
         if not isinstance(self.windows, SlidingWindows):
             return None
         return replace(self.store, name=f"{self.store.name}-unseen")
@@ -303,7 +303,7 @@ class SuppressNode(ChildNode):
 
     store: StoreSpec
     delay_ms: int
-    """How long after a key's place in the buffer: the end of its window, or its first timestamp."""
+    """How long a row is held after its key's place in the buffer: the end of its window, or its first timestamp."""
     is_final: bool
     """Whether it waits for windows to close."""
     limits: BufferLimits
@@ -339,7 +339,7 @@ class SeveralTopicsNode(MergeNode):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """In the order in which they were named."""
+        """The topics, in the order in which they were named."""
         return tuple(source.topic for source in self.parents if isinstance(source, SourceNode))
 
 

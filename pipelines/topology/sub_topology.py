@@ -68,7 +68,7 @@ class SubTopology:
 
     @cached_property
     def keyed_edges(self) -> tuple[Edge, ...]:
-        """Edges that bring rows of its own keys, and so decide how many tasks it has; edges of messages do not."""
+        """Edges that carry rows with its own keys and so decide how many tasks it has; edges of messages do not."""
         return tuple(edge for edge in self.edges_in if not edge.node.is_message)
 
     @cached_property

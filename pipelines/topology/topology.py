@@ -223,7 +223,7 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
 
 
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:
-    """The first topic whose keys meet those of ``entrance``, directly or by way of others."""
+    """The first topic whose keys meet those of ``entrance``, directly or through others."""
     meetings = [
         {name for parent in node.parents for name in inputs_of(parent, under_own_key=True)}
         for node in members

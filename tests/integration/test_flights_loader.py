@@ -85,7 +85,7 @@ def test_a_topic_with_other_records_is_refused_and_left_alone(broker: str, topic
     producer = Producer({"bootstrap.servers": broker})
     producer.produce(name, b"{}", b"someone-else", partition=2)
     producer.flush()
-    with pytest.raises(LoadError, match=r"partition 2 offset 0 holds another record"):
+    with pytest.raises(LoadError, match=r"partition 2 offset 0 holds a different record"):
         load(broker, topic=name)
     assert sum(KafkaAdmin(broker).end_offsets([(name, partition) for partition in range(PARTITIONS)]).values()) == 1
 

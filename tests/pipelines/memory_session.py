@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 
 class MemorySession:
-    """Fits ``weir.state.engine.contract.StateSession`` by shape; writes are visible at once."""
+    """Implements ``weir.state.engine.contract.StateSession``; writes are visible at once."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[bytes, bytes]] = {}

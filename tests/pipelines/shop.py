@@ -1,4 +1,4 @@
-"""The application that the examples of ``StateReader`` read, and runs in this process that leave what readers read."""
+"""The application that the examples of ``StateReader`` read, and functions that run applications in this process."""
 
 from __future__ import annotations
 

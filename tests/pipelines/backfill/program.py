@@ -38,7 +38,7 @@ class Reading:
 
 
 def build(least: int = 500) -> Application:
-    """``least`` is a threshold in the program's logic: another value makes another program of the same topology."""
+    """``least`` is a threshold in the program's logic: another value makes another program with the same topology."""
     builder = StreamsBuilder()
     readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
     high = Sum(col("value") >= least)

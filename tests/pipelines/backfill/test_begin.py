@@ -96,7 +96,7 @@ def test_it_reads_from_the_first_record_of_the_days_less_the_margin_to_the_cut(t
     assert kafka_ranges(program, cluster, cut(), 99 * DAY_MS) == {"clicks": {0: (9, 9)}}, "no record is that new"
 
 
-def test_what_retention_may_have_taken_is_refused(topics):
+def test_days_whose_records_may_have_expired_are_refused(topics):
     builder, stream = clicks()
     stream.to_delta("facts")
     program = application(builder)
@@ -123,13 +123,13 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begin_from_kafka(program, tmp_path, tmp_path, Cluster(topics), DAYS)
     blob = BlobRef(source="a", target="b", edge="e", state=StateId(1, 7), path="p", rows=1, size_bytes=1)
-    with pytest.raises(NoCutError, match=r"tasks that restore; try again.*weir status"):
+    with pytest.raises(NoCutError, match=r"tasks that are restoring; try again.*weir status"):
         cut_of(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))
 
 
-def test_a_global_table_holds_the_present_and_is_refused_before_anything_is_made(tmp_path, topics):
+def test_an_application_with_a_global_table_is_refused_before_anything_is_made(tmp_path, topics):
     builder, stream = clicks()
     names = builder.global_table("names", key=String("user"), value=String("name"), store="names")
     stream.join(names, key="user").to_delta("named")

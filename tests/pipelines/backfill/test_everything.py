@@ -1,5 +1,5 @@
 """A backfill of everything, stores included: afterwards the application is what it would be if the new program had run
-from the beginning, whatever is killed when."""
+from the beginning, no matter what is killed and when."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
     assert_stores_are_the_changelogs(place)
     assert not shadow.folder.exists()
     epoch = newest_commit(place.warehouse, "sensors").epoch
-    assert swap(place, shadow) < epoch, "twice is once"
+    assert swap(place, shadow) < epoch, "swapping again changes nothing"
     assert_same(contents(place), results[0])
 
 
@@ -232,7 +232,7 @@ def test_the_live_run_continues_beside_the_backfill_which_catches_up_before_the_
     assert_stores_are_the_changelogs(place)
 
 
-def test_a_driver_that_runs_nevertheless_is_fenced_and_one_that_takes_over_fences_the_swap(place, shadow, results):
+def test_a_driver_that_runs_anyway_is_fenced_and_one_that_takes_over_fences_the_swap(place, shadow, results):
     before = contents(place)
 
     def take_over(step: str) -> None:
@@ -264,7 +264,7 @@ def test_the_audit_finds_nothing_wrong_with_a_swap(place, shadow):
         assert count is None or count.is_right, (table, count)
 
 
-def test_a_backfill_of_days_from_before_is_refused_and_one_from_after_is_not(place, shadow, results):
+def test_a_backfill_of_days_begun_before_is_refused_and_one_begun_after_is_not(place, shadow, results):
     of_days = made(place, DAYS, mended)
     prepare(of_days)
     swap(place, shadow)

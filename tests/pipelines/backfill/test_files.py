@@ -84,7 +84,7 @@ def test_days_that_the_live_run_has_not_finished_are_refused(tmp_path, in_order)
         ([], "cannot be read"),
     ],
 )
-def test_files_that_do_not_fit_are_named_with_what_is_wrong(tmp_path, in_order, columns, reason):
+def test_unsuitable_files_are_named_with_the_reason(tmp_path, in_order, columns, reason):
     place = sensors(tmp_path, rows=in_order)
     place.run()
     if columns:
@@ -100,7 +100,7 @@ def test_rows_without_a_time_are_refused_rather_than_left_out(tmp_path, in_order
     place.run()
     rows = archive(in_order).with_row_index("row")
     rows.with_columns(_ts=pl.when(pl.col("row") != 3).then("_ts")).write_parquet(tmp_path / "some.parquet")
-    with pytest.raises(SourceFilesError, match="has 1 rows without a time in '_ts', which belong to no day"):
+    with pytest.raises(SourceFilesError, match="no time in '_ts' for 1 of its rows"):
         begin_from_files(app, place.warehouse, tmp_path, {"readings": str(tmp_path / "some.parquet")}, DAYS)
 
 
@@ -118,6 +118,6 @@ def test_a_slice_is_read_like_a_topic(tmp_path):
     assert offsets(0, 4) == [0, 1, 2, 3]
     assert offsets(1, 3) == [1, 2]
     assert offsets(0, 4, until_time_ms=20) == [0, 1]
-    assert offsets(2, 4, until_time_ms=5) == [2], "one at least"
+    assert offsets(2, 4, until_time_ms=5) == [2], "at least one"
     assert offsets(0, 4, max_bytes=6) == [0]
     assert offsets(0, 4, max_bytes=7) == [0, 1]

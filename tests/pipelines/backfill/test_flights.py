@@ -46,7 +46,7 @@ def place(records, tmp_path):
     return Place(flights.app, topics, tmp_path, max_records=400)
 
 
-def test_three_days_come_out_as_the_live_run_had_them_while_it_continues(place, records):
+def test_three_days_equal_those_of_the_live_run_while_it_continues(place, records):
     for partition, rows in records.items():
         place.topics.rows["flights", partition] = rows[: int(len(rows) * 0.85)]
     assert place.run().totals["late_records"] > 0

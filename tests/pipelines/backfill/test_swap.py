@@ -1,4 +1,4 @@
-"""A swap is one commit: complete or absent whatever is killed when, made once, and beside compaction."""
+"""A swap is one commit: complete or absent no matter what is killed and when, made once, and safe beside compaction."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_backfill_that_dies_leaves_the_outputs_as_they_were_and_does_not_count
     assert_outputs(place, results[0])
 
 
-def test_a_complete_backfill_has_left_no_local_stores(place, monkeypatch):
+def test_a_complete_backfill_leaves_no_local_stores(place, monkeypatch):
     shadow = begun(place, DAYS)
 
     def die(path, content):
@@ -253,7 +253,7 @@ def test_a_driver_that_was_overtaken_swaps_nothing_and_the_newer_one_does(place,
     assert_outputs(place, after)
 
 
-def test_a_swap_without_a_driver_fences_one_that_runs_nevertheless(place, shadow, results):
+def test_a_swap_without_a_driver_fences_one_that_runs_anyway(place, shadow, results):
     running = place.driver()
     swap_by_command(place, shadow)
     place.desk.ask("commit")
@@ -290,7 +290,7 @@ def test_a_backfill_that_another_has_overtaken_is_refused(place, shadow, results
     assert_outputs(place, results[1])
 
 
-def test_what_was_prepared_long_ago_or_is_gone_or_never_was_is_refused(place, shadow, results):
+def test_a_swap_prepared_long_ago_or_gone_or_never_prepared_is_refused(place, shadow, results):
     prepared = prepare(shadow)
     path = shadow.folder / "swap.json"
     old = json.loads(path.read_text())
@@ -308,7 +308,7 @@ def test_what_was_prepared_long_ago_or_is_gone_or_never_was_is_refused(place, sh
     assert_outputs(place, results[0])
 
 
-def test_a_backfill_from_before_deletions_that_compaction_has_dropped_is_refused(tmp_path):
+def test_a_backfill_begun_before_deletions_that_compaction_has_dropped_is_refused(tmp_path):
     """A record after the cut joins two sessions, which deletes them: the backfill still has both."""
     place = sensors(tmp_path, sessions, rows=visits(0, 40))
     place.run()

@@ -25,7 +25,7 @@ SINKS = {"stateless": 'stream.to_delta("copies")', "counted": 'stream.group_by_k
 
 @pytest.fixture
 def moved(broker, topic, tmp_path, monkeypatch):
-    """``moved(command, *arguments)`` runs ``weir migrate`` for programs that read a topic of twice 20 records."""
+    """``moved(command, *arguments)`` runs ``weir migrate`` for programs over a topic of 40 records in 2 partitions."""
     name, producer = topic(partitions=2), Producer({"bootstrap.servers": broker})
     for number in range(40):
         producer.produce(name, key=b"k", value=number.to_bytes(8, "big"), partition=number % 2)

@@ -123,10 +123,10 @@ def test_an_absent_key_is_not_an_error_but_an_unknown_store_is(settings):
         ask(settings, "daily", key="UA-EWR")
 
 
-def test_options_that_do_not_fit_the_kind_of_store_are_refused(settings):
-    with pytest.raises(OperationError, match="--from does not fit hourly, which is a window store"):
+def test_options_that_do_not_apply_to_the_kind_of_store_are_refused(settings):
+    with pytest.raises(OperationError, match="--from does not apply to hourly, which is a window store"):
         ask(settings, "hourly", lower="UA")
-    with pytest.raises(OperationError, match="--from-time does not fit by_carrier"):
+    with pytest.raises(OperationError, match="--from-time does not apply to by_carrier"):
         ask(settings, "by_carrier", from_time="2013-01-01T10:00")
 
 

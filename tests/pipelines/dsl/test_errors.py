@@ -132,7 +132,7 @@ def built():
         (lambda: clicks().select_key(page="user"), "'page' is both"),
         (lambda: clicks().group_by_key().aggregate("s", dict, untyped_of_any), "no return annotation"),
         (lambda: clicks().group_by_key().windowed_by(timedelta(hours=1)), "pass TimeWindows"),
-        (lambda: clicks(value=Start).group_by_key().windowed_by(WINDOWS).reduce("s", max), "is the window's own"),
+        (lambda: clicks(value=Start).group_by_key().windowed_by(WINDOWS).reduce("s", max), "reserved for the window"),
         (
             lambda: (
                 clicks().group_by_key().windowed_by(WINDOWS).count("s").to_stream().group_by_key().windowed_by(WINDOWS)

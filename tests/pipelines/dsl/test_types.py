@@ -115,7 +115,7 @@ Suppressed.until_window_closes(small.shut_down_when_full().emit_early_when_full(
 
 @pytest.mark.slow
 def test_the_type_checker_refuses_what_would_be_refused_at_run_time(tmp_path, monkeypatch):
-    """Options that do not go with a join's partner, early results where final ones are wanted, and mixed-up kinds."""
+    """Options that do not suit a join's partner, early results where final ones are wanted, and mixed-up kinds."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     monkeypatch.setenv("MYPYPATH", str(ROOT))

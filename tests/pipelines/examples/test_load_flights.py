@@ -1,4 +1,4 @@
-"""The sequence that the flights loader sends, judged by the package's CSV; no broker."""
+"""The sequence that the flights loader sends, compared with the package's CSV, without a broker."""
 
 from __future__ import annotations
 

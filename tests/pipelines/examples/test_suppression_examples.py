@@ -13,7 +13,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 
 
-def test_an_alert_goes_out_for_fewer_than_three_events_an_hour_and_ten_minutes_after():
+def test_an_alert_goes_out_for_fewer_than_three_events_in_an_hour_ten_minutes_after_its_end():
     with TopologyTestDriver(few_events.app) as driver:
         events, alerts = driver.create_input_topic("events"), driver.create_output_table("alerts")
         events.pipe_records(
@@ -51,7 +51,7 @@ def test_the_update_that_has_waited_longest_is_emitted_early_when_a_thousand_wai
     assert output.metrics.buffers["held_clicks-store"][0] == 1_000
 
 
-def test_a_minutes_words_are_counted_once_and_late_ones_go_to_a_table_of_their_own():
+def test_a_minutes_words_are_counted_once_and_late_ones_go_to_a_separate_table():
     with TopologyTestDriver(final_counts.app, initial_wall_clock=NOON) as driver:
         words = driver.create_input_topic("words")
         counts, late = driver.create_output_table("word_counts"), driver.create_output_table("late_words")

@@ -163,7 +163,7 @@ def test_a_migration_waits_for_what_the_last_transaction_wrote(cluster, monkeypa
         app(cluster).migration()
 
 
-def test_windows_are_taken_while_they_can_change_and_stream_time_comes_with_them(cluster):
+def test_windows_that_can_still_change_are_migrated_together_with_stream_time(cluster):
     """At 69,999 ms the window from 0, with 10 s of grace, is a millisecond from closing."""
     still_open = app(cluster).migration()
     assert still_open.clocks == {TaskId(0, 0): {"by_minute": MINUTE + 9_999}}

@@ -1,4 +1,4 @@
-"""Kafka Streams' files of offsets: read exactly, refused exactly, written back."""
+"""Kafka Streams' files of offsets: read exactly, refused with the line that is wrong, written back."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def place(tmp_path):
 
 
 def migration(place: Place, read: int = READ) -> Migration:
-    """The state of another system that has read so many records of each partition."""
+    """The state of another system that has read ``read`` records of each partition."""
     (sub_topology,) = place.application.topology.sub_topologies
     (store,) = sub_topology.stores
     stores = []
@@ -95,7 +95,7 @@ def test_the_same_migration_changes_nothing_the_second_time_and_another_is_refus
 
 
 def write_until(folder: Path, step: str) -> None:
-    """In a process of its own: kill -9 at a step."""
+    """Runs in a separate process, which is killed at ``step``."""
 
     def die(name: str) -> None:
         if name == step:

@@ -1,4 +1,4 @@
-"""Spark Structured Streaming checkpoints: the newest committed batch, and nothing of what was only planned."""
+"""Spark Structured Streaming checkpoints: the newest committed batch, and nothing that was only planned."""
 
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ def test_a_second_swap_is_told_of_the_first_and_not_of_a_driver(tmp_path):
     )
     with (
         backfill._at_rest(database, "faulty"),
-        pytest.raises(OperationError, match=f"process {os.getpid()} is working on faulty at rest, .* try again"),
+        pytest.raises(
+            OperationError, match=f"process {os.getpid()} is working on faulty while it is at rest, .* try again"
+        ),
     ):
         backfill.swap_in(settings, REFERENCE, "everything-1", reason="test")

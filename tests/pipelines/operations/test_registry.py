@@ -54,7 +54,7 @@ def test_an_example_that_was_started_in_a_clone_is_found_under_its_new_name_ther
         ("pipelines/visits.py", "pipelines.visits:app"),
     ],
 )
-def test_a_projects_own_module_of_such_a_name_keeps_its_reference(tmp_path, file, reference):
+def test_a_projects_own_module_with_such_a_name_keeps_its_reference(tmp_path, file, reference):
     project = tmp_path / "project"
     (project / file).parent.mkdir(parents=True)
     (project / file).write_text(OWN_PROGRAM)

@@ -1,4 +1,4 @@
-"""``weir verify``: stores that match their changelogs and the commit log, and the first difference of others."""
+"""``weir verify``: stores that match their changelogs and the commit log, and the first difference if they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs over the topic ``events``, run over its rows in batches of any cut."""
+"""Programs over the topic ``events``, run over its rows in batches of any size."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
 
 
 def batched_and_single(sub_topology: SubTopology, records: list[tuple], cuts: set[int]) -> tuple[dict, dict]:
-    """The results of ``run`` for the records in batches between the cuts, and for one record after another."""
+    """The results of ``run`` for the records in batches between the cuts, and for the records one by one."""
     rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
     return (
         run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),

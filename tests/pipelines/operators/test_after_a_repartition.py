@@ -1,4 +1,4 @@
-"""After a repartition rows of several tasks meet, in an order that depends on how epochs were cut.
+"""After a repartition, rows of several tasks meet in an order that depends on how epochs were cut.
 
 Whatever the cut, results that do not depend on order are the same. Where lateness matters, each record is either in its
 window or late for it, never both and never neither.

@@ -1,4 +1,4 @@
-"""Evaluation over columns must not show: any cut of the input into batches gives what single records give."""
+"""Evaluation over columns makes no difference: any cut of the input into batches gives what single records give."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -419,7 +419,7 @@ def test_an_answer_for_a_row_that_has_changed_since_is_dropped():
 
 
 def test_a_row_inserted_again_unchanged_is_not_mistaken_for_the_one_that_was_answered():
-    """Kafka Streams answers an insert only if there is a row; here the first answer would stand forever."""
+    """Kafka Streams answers an insert only if there is a row; here the first answer would remain forever."""
     tasks = Tasks(inner, Random(0))
     right = tasks.add("customers", "ann", GOLD, 1)
     tasks.run()

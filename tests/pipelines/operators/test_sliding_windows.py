@@ -134,7 +134,7 @@ def test_with_little_grace_windows_hold_every_record_that_was_kept_and_no_other(
         assert sorted(read_windows(out, "total")) == sorted(newest.values())
 
 
-def test_a_record_in_closed_windows_only_opens_none_after_it():
+def test_a_record_only_in_closed_windows_opens_none_after_it():
     """At stream time 26 windows that end before 21 are closed: [6, 16], which contains 13, and its own [3, 13]."""
     with counted(SLIDING) as (topic, out, driver):
         pipe(topic, 16)

@@ -112,7 +112,7 @@ def test_a_filter_that_knows_the_old_row_does_not_forward_changes_from_nothing_t
         assert pipe("cities", "a", OSLO, 5) == []
 
 
-def test_the_newest_row_of_a_key_stands_in_a_delta_table_of_a_join():
+def test_a_delta_table_of_a_join_has_the_newest_row_of_each_key():
     builder = StreamsBuilder()
     names, cities = tables(builder)
     names.outer_join(cities).to_delta("out")

@@ -329,7 +329,7 @@ def joining(history=HISTORY, of=None, **options):
         ),
         (
             lambda: joining(grace=ms(101), store="waiting"),
-            "grace is 0:00:00.101000, and the table 'rates' keeps its history for 0:00:00.100000 only; "
+            "grace is 0:00:00.101000, but the table 'rates' keeps its history for only 0:00:00.100000; "
             "keep it at least as long as the grace",
         ),
         (lambda: joining(grace=ms(-1), store="waiting"), "must not be negative"),

@@ -1,4 +1,4 @@
-"""Programs over the topics ``left`` and ``right``, run over rows of both in batches of any cut."""
+"""Programs over the topics ``left`` and ``right``, run over rows of both in batches of any size."""
 
 from __future__ import annotations
 

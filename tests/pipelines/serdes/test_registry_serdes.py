@@ -1,4 +1,4 @@
-"""Avro and Protobuf through a schema registry: evolution of schemas, what is bad, and a registry that is not there."""
+"""Avro and Protobuf through a schema registry: schema evolution, bad input, and a registry that is not there."""
 
 import io
 import json
@@ -151,7 +151,7 @@ def test_a_registry_that_cannot_be_asked_is_not_bad_input():
         Avro(Order).encode(ORDER)
 
 
-def test_without_the_registrys_client_the_extra_that_brings_it_is_named(monkeypatch):
+def test_without_the_registrys_client_the_extra_that_provides_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
     with pytest.raises(SchemaRegistryError, match=r'confluent_kafka.*pip install "weir-streams\[registry\]"'):
         connect_serdes([Avro(Order)], {"url": "http://localhost:1"})

@@ -1,4 +1,4 @@
-"""What commits say of the tasks, which numbers epochs get, and what happens to rows between sub-topologies."""
+"""What commits say about the tasks, which numbers epochs get, and what happens to rows between sub-topologies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def newest(place: Place) -> CommitRecord:
     return found
 
 
-def test_a_commit_names_every_task_those_without_input_too(tmp_path):
+def test_a_commit_names_every_task_including_those_without_input(tmp_path):
     """PROTOCOL 12: the next driver knows nothing but the newest row."""
     place = Place(application(), topics(90, 10), tmp_path)
     coordinator, ends = place.driver()._coordinator, {("sales", 0): 90, ("sales", 1): 10}
@@ -81,7 +81,7 @@ def repartitioned(tmp_path) -> Place:
 
 
 def with_a_waiting_blob(place: Place) -> Coordinator:
-    """A driver whose target restores, so that what its source has sent waits."""
+    """A driver whose target is restoring, so that what its source has sent waits."""
     coordinator = place.driver()._coordinator
     coordinator.tasks[TARGET].state = TaskState.RESTORING
     coordinator.run_epoch({("sales", 0): 90}, LIMITS, now_ms=0)
@@ -131,7 +131,7 @@ def test_a_start_keeps_the_blobs_that_the_newest_commit_lists_and_removes_the_ot
 
 
 def test_another_topology_is_refused_while_rows_wait_between_sub_topologies(repartitioned):
-    """PROTOCOL 26: whatever is accepted; nothing is claimed."""
+    """PROTOCOL 26: even if a loss is accepted; nothing is claimed."""
     with_a_waiting_blob(repartitioned).commit("a test")
     other = replace(repartitioned, application=application())
     with pytest.raises(PendingRowsError, match="1 "):

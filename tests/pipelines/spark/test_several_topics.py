@@ -62,7 +62,7 @@ def test_without_waiting_a_topic_overtakes_another(tmp_path):
     assert written(run).index("0@500") < written(run).index("1@49")
 
 
-def test_a_row_leaves_its_group_only_after_it_came_though_it_leaves_with_an_older_time(tmp_path):
+def test_a_row_leaves_its_group_only_after_it_entered_even_if_it_leaves_with_an_older_time(tmp_path):
     def program(builder):
         towns = builder.table("towns", key=String("town"), value=String("country"), store="towns")
         towns.group_by("country").count("towns_of").to_delta("out")

@@ -108,7 +108,7 @@ def test_after_a_kill_and_with_the_state_lost_the_results_are_those_of_single_re
     assert market.rows_that_agree() > 20
 
 
-def test_a_query_as_of_a_time_gives_the_row_that_held_then(market, monkeypatch):
+def test_a_query_as_of_a_time_gives_the_row_that_was_valid_then(market, monkeypatch):
     market.run()
     rates = sorted(
         (time_ms, index, value) for index, (key, value, time_ms) in enumerate(records("rates")) if key == b"e"

@@ -1,4 +1,4 @@
-"""LMDB's keys are short, a program's may be long: they are kept and come out whole."""
+"""LMDB's keys are short, but a program's may be long: they are kept and come back whole."""
 
 from __future__ import annotations
 
