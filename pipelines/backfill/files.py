@@ -57,8 +57,8 @@ def check_files(source: SourceNode, files: SourceFiles) -> None:
         raise SourceFilesError(
             source.topic,
             path,
-            f"has no time in {files.time_column!r} for {timeless:,} of its rows; a row without a time belongs to no day: "
-            "give it one, or leave it out of the files",
+            f"has no time in {files.time_column!r} for {timeless:,} of its rows; such a row belongs to no day: give it "
+            "a time, or leave it out of the files",
         )
 
 
