@@ -7,11 +7,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.memory import peak_memory
 from weir.infra.process import end_with_parent
 
+ROOT = Path(__file__).resolve().parent.parent
+"""The clone, from which the processes import ``bench``."""
 LIMIT_S = 900.0
 
 
@@ -52,7 +55,7 @@ def run_json(command: Sequence[str], name: str) -> tuple[dict[str, Any], int]:
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=end_with_parent()
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, preexec_fn=end_with_parent()
         )
         with process, peak_memory(process.pid) as peak:
             try:

@@ -24,7 +24,7 @@ import polars as pl
 
 from bench.events import SMALL_BYTES, event_frame, make_events
 from bench.kafka_streams import KafkaStreamsPeer
-from bench.processes import BenchError, Measured, measure, run_json
+from bench.processes import ROOT, BenchError, Measured, measure, run_json
 from weir.infra.kafka.broker import EmbeddedBroker
 
 ROWS, QUICK_ROWS = 4_900_000, 500_000
@@ -119,7 +119,7 @@ def reopened(folder: Path, rows: int) -> dict[str, float]:
     ms."""
     arguments = [sys.executable, "-m", "bench.reopen_side", str(folder), str(TASKS), str(rows)]
     try:
-        with subprocess.Popen([*arguments, "fill"], stdout=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen([*arguments, "fill"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
             ready = child.stdout is not None and child.stdout.readline()
             child.kill()
         if ready != "ready\n":

@@ -128,6 +128,10 @@ def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory)
+    broker = EmbeddedBroker(settings.kafka_dir)
+    if not broker.is_supervised():
+        console.print(f"no embedded Kafka is running in {settings.dir}", markup=False, soft_wrap=True)
+        return
     with notices.status("stopping Kafka"):
-        ended = EmbeddedBroker(settings.kafka_dir).stop()
+        ended = broker.stop()
     console.print("Kafka has stopped" if ended else "Kafka stops once the commands that use it have ended")

@@ -49,7 +49,7 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
     def line(done: int, total: int, text: str) -> None:
         nonlocal printed, at
-        news = f"{title}: {done:,} of {total:,} records {text}".rstrip() if total else f"{title}: {text}"
+        news = f"{title}: {done:,} of {total:,} records, {text}".removesuffix(", ") if total else f"{title}: {text}"
         if news != printed and time.monotonic() - at >= LINE_EVERY_S:
             printed, at = news, time.monotonic()
             notices.print(news, markup=False, soft_wrap=True)

@@ -172,7 +172,7 @@ def query(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows it.")],
     key: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY]", help="The key, for example UA-EWR, or a JSON object; all rows if left out."),
+        typer.Argument(metavar="KEY", help="The key, for example UA-EWR, or a JSON object; all rows if left out."),
     ] = None,
     lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
     upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,

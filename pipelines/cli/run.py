@@ -34,8 +34,8 @@ def summary_line(summary: RunSummary) -> str:
     return (
         f"{summary.application} {ended}: {counted(summary.records_in, 'record')} in {summary.seconds:.1f} s, "
         f"{counted(summary.commits, 'commit')}, generation {summary.generation}, epoch {summary.epoch}; "
-        f"{counted(summary.totals.get('open_windows', 0), 'open window')}, since the start "
-        f"{counted(summary.totals.get('late_records', 0), 'late record')} (counted once per window)"
+        f"{counted(summary.totals.get('open_windows', 0), 'open window')}, "
+        f"{counted(summary.totals.get('late_records', 0), 'late record')} since the first run (counted once per window)"
     )
 
 

@@ -48,7 +48,7 @@ def _print_application(entry: dict[str, Any]) -> None:
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
         f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
-        f"late (counted once per window): {entry['late_records']:,}",
+        f"late records: {entry['late_records']:,} (counted once per window)",
         soft_wrap=True,
     )
     if entry["is_running"] and entry["commits_per_s"]:

@@ -248,7 +248,7 @@ def expression_dtype(expression: pl.Expr, schema: pl.Schema, name: str) -> pl.Da
     """
     unknown = [column for column in expression.meta.root_names() if column not in schema]
     if unknown:
-        raise TopologyError(f"{name} uses the column {unknown[0]!r}; the columns here are {', '.join(schema)}")
+        raise TopologyError(f"{name}: there is no column {unknown[0]!r}; the columns here are {', '.join(schema)}")
     if not _stays_in_its_row(expression):
         raise TopologyError(
             f"{name} may look beyond its own record; use an expression of one record's columns, "

@@ -20,8 +20,9 @@ class BadRecordError(RunError):
         record = self.record
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-            f"offset {record.offset}: {record.reason}; all records before it are committed. Fix the producer, "
-            'or start with on_error="dead_letter" to put such records into the table _dead_letters and continue'
+            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct "
+            'the producer or the declared schema, or pass on_error="dead_letter" to the Application and run it again: '
+            "such records then go to the table _dead_letters"
         )
 
 

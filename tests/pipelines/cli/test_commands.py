@@ -190,3 +190,9 @@ def test_a_topic_is_created_once_in_the_embedded_broker(weir, broker, topic, mon
     refused = weir("kafka", "create", "no topic")
     assert refused.exit_code == 1
     assert "(topic 'no topic'): Topic name is invalid" in refused.output
+
+
+def test_stopping_kafka_where_none_runs_says_so(weir, tmp_path):
+    result = weir("kafka", "stop", "--dir", str(tmp_path))
+    assert result.exit_code == 0
+    assert result.stdout.split() == f"no embedded Kafka is running in {tmp_path}".split()

@@ -305,7 +305,7 @@ def count_pages(user: str, click: Click, pages: int) -> int:
             ),
             "count_pages and bought return different types",
         ),
-        (lambda clicks, purchases: clicks.cogroup(n=Sum("cents")).agg("s"), "n uses the column 'cents'"),
+        (lambda clicks, purchases: clicks.cogroup(n=Sum("cents")).agg("s"), "n: there is no column 'cents'"),
         (lambda clicks, purchases: clicks.cogroup(clicked).windowed_by(TEN).aggregate("", Visit), "store has no name"),
     ],
 )
