@@ -96,6 +96,11 @@ class BlobRef:
     """Relative to the application's ``_blobs`` folder."""
     rows: int
     size_bytes: int
+    taken: int = 0
+    """How many of its rows the target has taken; they are its first."""
+    first: tuple[int, int] | None = None
+    """The key of the next row (``weir.pipelines.tasks.order``); None in rows written before rows had keys."""
+    last: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

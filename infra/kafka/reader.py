@@ -74,6 +74,8 @@ class RawRecords:
     """As ``RECORD_SCHEMA``."""
     next_offset: int
     """Where the next read starts: after the records here and after offsets that hold none."""
+    next_time_ms: int | None = None
+    """The timestamp of the record there, if it has been fetched."""
 
 
 class PartitionReader:
@@ -97,9 +99,11 @@ class PartitionReader:
         *,
         until_time_ms: int | None = None,
         max_bytes: int = 64 << 20,
+        is_strict: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> RawRecords:
-        """Records of ``[start, end)``, cut at the first one later than ``until_time_ms`` (but at least one record).
+        """Records of ``[start, end)``, cut at the first one later than ``until_time_ms``; at least one record, unless
+        ``is_strict``.
 
         Reading stops early once keys and values exceed ``max_bytes``, and after ``patience_s`` without any progress
         (for example if a broker is unreachable), and returns what it has by then.
@@ -119,15 +123,16 @@ class PartitionReader:
         if until_time_ms is not None:
             beyond = (fetched["timestamp_ms"][:count] > until_time_ms).arg_true()
             if len(beyond):
-                count = min(count, max(beyond[0], 1))
+                count = min(count, max(beyond[0], not is_strict))
+        next_time_ms = None
         if count < fetched.height:
-            next_offset = fetched["offset"][count]
+            next_offset, next_time_ms = fetched["offset"][count], fetched["timestamp_ms"][count]
         next_offset = max(start, min(next_offset, end))
         kept = fetched[count:]
         if 0 < kept.height < fetched.height // KEPT_SHARE:
             kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # releases the buffers of all records
         self._fetched, self._handed_out = kept, next_offset
-        return RawRecords(self.topic, self.partition, fetched[:count], next_offset)
+        return RawRecords(self.topic, self.partition, fetched[:count], next_offset, next_time_ms)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Keep the last read's records from ``offset`` on for the next read, which starts there."""

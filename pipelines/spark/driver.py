@@ -22,11 +22,12 @@ from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.snapshots import Snapshots
-from weir.pipelines.spark.task import TaskState
+from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
 from weir.state.errors import SwapRefusedError
-from weir.state.types import StateId, TopicPartition
+from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
@@ -36,8 +37,6 @@ REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
-DRAIN_S = 2.0
-"""How long a stop keeps running epochs for rows between tasks: it has ten seconds for everything it does."""
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
@@ -103,12 +102,12 @@ class Driver:
             self._report("paused" if self._is_paused else "running")
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
-                return self._finish("caught_up" if is_ended else "stopped")
+                return self._finish("caught_up" if is_ended else "stopped", stop)
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
                     self._ask_ends(stop)  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
-        return self._finish("stopped")
+        return self._finish("stopped", stop)
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
@@ -124,8 +123,7 @@ class Driver:
             )
             if result is not None:
                 self._react(result, stop)
-            newest = StateId(coordinator.generation, coordinator.epoch)
-            if all(task.current == newest and not task.pending for task in coordinator.tasks.values()):
+            if coordinator.has_ended:
                 return True
         return False
 
@@ -209,7 +207,8 @@ class Driver:
                 return "running"
             case "stop":
                 self._stop_request = request
-                return f"stopping after epoch {coordinator.epoch}"
+                drains = "; first, no row may wait between tasks" if request.arguments.get("drain") else ""
+                return f"stopping after epoch {coordinator.epoch}{drains}"
             case "restore":
                 answer = self._restores.answer(request)
                 self._report("running", now=True)
@@ -267,11 +266,12 @@ class Driver:
         else:
             stop.wait(IDLE_WAIT_S)
 
-    def _finish(self, reason: str) -> RunSummary:
+    def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
+        if self._stop_request is not None and self._stop_request.arguments.get("drain"):
+            self._drain(stop)
         self._report("stopping", now=True)
-        self._drain()
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)
@@ -291,20 +291,35 @@ class Driver:
             seconds=last_commit_end - first if first is not None else 0.0,
         )
 
-    def _drain(self) -> None:
-        """Let the tasks take the rows under way between them, so that another program can continue (PROTOCOL 26).
+    def _drain(self, stop: Event) -> None:
+        """Read until no row waits between tasks: up to the newest time of those that wait now, and nothing later.
 
-        Rows that are left after ``DRAIN_S``, or because a task cannot continue, are recorded by the commit.
+        What is still unread then comes after all that was taken, so the results are those of a run that reads on.
         """
-        coordinator, until = self._coordinator, time.monotonic() + DRAIN_S
-        while (
-            not self._is_paused
-            and time.monotonic() < until
-            and any(task.pending and task.state is TaskState.RUNNING for task in coordinator.tasks.values())
-        ):
-            result = coordinator.run_epoch({}, self._limits, time.time_ns() // 1_000_000)
-            if result is None or result.failures or result.to_restore:
-                return
+        coordinator = self._coordinator
+        self._refresh_ends(stop)
+        waiting = [blob.last[0] for task in coordinator.tasks.values() for blob in task.pending if blob.last]
+        upto_ms = max(waiting, default=BEFORE_ALL_MS)
+        for task in coordinator.tasks.values():
+            for topic in task.topics:
+                if task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > upto_ms:
+                    self._ends[topic, task.id.partition] = task.positions[topic][task.id.partition]
+        while not stop.is_set() and any(task.pending for task in coordinator.tasks.values()):
+            self._answer_requests()
+            self._restores.take_up()
+            result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000, upto_ms=upto_ms)
+            self._report("draining")
+            if result is None:
+                stop.wait(IDLE_WAIT_S)
+                continue
+            self._react(result, stop)
+            for topic, partition in result.stopped_early:
+                (task,) = (
+                    task
+                    for task in coordinator.tasks.values()
+                    if topic in task.topics and task.id.partition == partition
+                )
+                self._ends[topic, partition] = task.positions[topic][partition]
 
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)

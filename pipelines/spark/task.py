@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.record import SnapshotRef, TaskCommit
@@ -53,8 +54,12 @@ class Task:
     gauges: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: dict[str, int] = field(default_factory=dict)
     next_punctuation_ms: int | None = None
+    pace_ms: dict[str, float] = field(default_factory=dict)
+    """By topic, how far an offset takes its merge time, by the newest epoch that says so."""
     pending: list[BlobRef] = field(default_factory=list)
-    """Blobs for this task that no accepted epoch has consumed."""
+    """Blobs for this task of which rows are left."""
+    waits: str = ""
+    """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)
     """Files of epochs accepted since the last commit."""
     consumed: list[BlobRef] = field(default_factory=list)
@@ -135,8 +140,9 @@ class Task:
             self.committed is None
             or positions != self.positions
             or receipt.clocks != self.clocks
-            or bool(receipt.files or receipt.blobs or receipt.consumed)
+            or bool(receipt.files or receipt.blobs or receipt.consumed or receipt.left)
         )
+        self._note_pace(receipt)
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
@@ -144,12 +150,20 @@ class Task:
         self.files += receipt.files
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
-        gone = {blob.path for blob in receipt.consumed}
-        self.pending = [blob for blob in self.pending if blob.path not in gone]
+        gone, left = {blob.path for blob in receipt.consumed}, {blob.path: blob for blob in receipt.left}
+        self.pending = [left.get(blob.path, blob) for blob in self.pending if blob.path not in gone]
         for name, count in receipt.counts.items():
             self.totals[name] = self.totals.get(name, 0) + count
         self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
         return moved
+
+    def _note_pace(self, receipt: Receipt) -> None:
+        for topic in self.topics:
+            before, after = (clocks.get(merge_clock(topic)) for clocks in (self.clocks, receipt.clocks))
+            offset = receipt.positions.get(topic, {}).get(self.id.partition)
+            read = 0 if offset is None else offset - self.positions[topic][self.id.partition]
+            if before is not None and after is not None and read > 0:
+                self.pace_ms[topic] = (after - before) / read
 
     def to_commit(self) -> TaskCommit:
         """The task's part of the commit row."""

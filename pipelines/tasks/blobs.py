@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from weir.pipelines.tasks.order import BEFORE_ALL, MERGE, ORIGIN, Key
 from weir.state.types import BlobRef, StateId
-
-ORDER = ("_ts", "_partition", "_offset")
-"""The order in which rows of several sources are merged within an epoch."""
 
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
-    """Write ``frame`` under a unique name. It is synced only if a commit has to list it as pending.
+    """Write rows with the columns of their keys under a unique name. They are synced only if a commit has to list them
+    as pending.
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
@@ -34,28 +33,20 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
         path=path.name,
         rows=frame.height,
         size_bytes=path.stat().st_size,
+        first=key_at(frame, 0),
+        last=key_at(frame, -1),
     )
 
 
-def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str] = ()) -> dict[str, pl.DataFrame]:
-    """The rows of all blobs by edge, merged by timestamp, source partition and offset.
-
-    Rows of the edges ``in_order`` keep the order in which each task sent them.
-    """
-    by_edge: dict[str, list[pl.DataFrame]] = {}
-    for blob in blobs:
-        by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
-    merged = {edge: pl.concat(frames) for edge, frames in by_edge.items()}
-    return {
-        edge: in_sending_order(rows) if edge in in_order else rows.sort(ORDER, maintain_order=True)
-        for edge, rows in merged.items()
-    }
+def key_at(frame: pl.DataFrame, row: int) -> Key:
+    """The key of a row."""
+    return int(frame.get_column(MERGE)[row]), int(frame.get_column(ORIGIN)[row])
 
 
-def in_sending_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows by timestamp, but none before a row that the same task (``_partition``) sent earlier (``_offset``)."""
-    turn = pl.col("_ts").cum_max().over("_partition", order_by="_offset")
-    return rows.sort(turn, "_partition", "_offset")
+def read_blob(folder: Path, blob: BlobRef) -> pl.DataFrame:
+    """The rows that its target has not taken, with the columns of their keys; rows without keys come before all."""
+    rows = pl.read_ipc(folder / blob.path)[blob.taken :]
+    return rows if MERGE in rows.columns else rows.with_columns(_merge=BEFORE_ALL[0], _origin=BEFORE_ALL[1])
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:

@@ -127,6 +127,11 @@ def sub_topology_of(task: str) -> str:
     return task.rpartition("_")[0]
 
 
+def partition_of_task(task: str) -> int:
+    """The partition of a stored task."""
+    return int(task.rpartition("_")[2])
+
+
 def _task_counts(tasks: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for task in tasks:

@@ -21,7 +21,7 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
 )
 from weir.pipelines.topology.sub_topology import SubTopology
-from weir.pipelines.topology.table_groups import OrderedRepartitionNode
+from weir.pipelines.topology.table_groups import UpdatesRepartitionNode
 
 
 def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:
@@ -76,7 +76,7 @@ def _node(node: Node) -> list[str]:
         return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", _after(node)]
     if isinstance(node, ResponseRepartitionNode) and isinstance(node.parent, SubscriptionJoinNode):
         before = f"{node.parent.subscription_name}, {node.parent.name}"
-    if isinstance(node, OrderedRepartitionNode):
+    if isinstance(node, UpdatesRepartitionNode):
         return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
     if isinstance(node, RepartitionNode):
         return [

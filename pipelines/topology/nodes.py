@@ -225,13 +225,9 @@ class RepartitionNode(ChildNode):
 
     @property
     def schema(self) -> pl.Schema:
-        """Key columns, value columns, ``_ts _partition _offset _deleted``; place and time are the source record's."""
+        """Key columns, value columns, ``_ts _partition _offset _deleted``: the partition of the task that sends, and
+        the turn of the record that caused the row."""
         return source_schema(self.record.columns)
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether its rows stay in the order in which each task sent them (``Epoch.sent``), whatever their times."""
-        return False
 
     @property
     def is_message(self) -> bool:

@@ -45,6 +45,11 @@ class Edge:
         """Key columns, value columns, ``_ts _partition _offset _deleted``."""
         return self.node.schema
 
+    @property
+    def leads_back(self) -> bool:
+        """Whether it closes a circle: its rows are taken in the next epoch, and nobody waits for them."""
+        return self.target <= self.source
+
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
         """The target partition of each row, Int32 in ``[0, count)``, by Kafka's default partitioner over the key as it
         is written in the topic that it meets."""
@@ -82,10 +87,22 @@ class SubTopology:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Topics and edges, in the order in which records of the same time take their turn: those of tables first."""
-        tables = {name for node in self.nodes for table in node.looked_up for name in inputs_of(table)}
+        """Topics and edges, in the order in which rows that stem from one record take their turn: those of tables
+        first."""
         names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
-        return tuple(sorted(names, key=lambda name: name not in tables))
+        return tuple(sorted(names, key=lambda name: name not in self.looked_up))
+
+    @cached_property
+    def looked_up(self) -> frozenset[str]:
+        """The inputs of tables that joins look up."""
+        return frozenset(name for node in self.nodes for table in node.looked_up for name in inputs_of(table))
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """By input, the place of its source in that order; all edges from one sub-topology are one source."""
+        senders: dict[str, str | int] = {edge.name: edge.source for edge in self.edges_in}
+        sources = list(dict.fromkeys(senders.get(name, name) for name in self.inputs))
+        return {name: sources.index(senders.get(name, name)) for name in self.inputs}
 
     @cached_property
     def co_partitioned(self) -> tuple[set[str], ...]:

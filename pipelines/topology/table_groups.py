@@ -35,19 +35,15 @@ class ChangeSelectNode(UpdatesSelectNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class OrderedRepartitionNode(RepartitionNode):
-    """An edge whose rows stay in the order in which each task sent them."""
-
-    @property
-    def keeps_order(self) -> bool:
-        return True
+class UpdatesRepartitionNode(RepartitionNode):
+    """Moves what ``UpdatesSelectNode`` makes of a table's updates."""
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return (f"{self.name}-sink",)
 
 
 @dataclass(eq=False, kw_only=True)
-class ChangeRepartitionNode(OrderedRepartitionNode):
+class ChangeRepartitionNode(UpdatesRepartitionNode):
     """Moves rows to add and to retract to the tasks that own the groups."""
 
     @property

@@ -49,6 +49,26 @@ class Topology:
         return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
 
     @cached_property
+    def topic_ranks(self) -> Mapping[str, int]:
+        """The order of the source topics at equal merge times: first those whose rows meet others only as tables that
+        joins look up, then all as declared."""
+        topics = sorted(self.topics(), key=lambda topic: not self._only_looked_up(topic))
+        return {topic: rank for rank, topic in enumerate(topics)}
+
+    def _only_looked_up(self, topic: str) -> bool:
+        reached = {topic}
+        for edge in self.edges:
+            if not edge.leads_back and any(reached & inputs_of(parent) for parent in edge.node.parents):
+                reached.add(edge.name)
+        meetings = [
+            name in sub_topology.looked_up
+            for sub_topology in self.sub_topologies
+            if len(set(sub_topology.ranks.values())) > 1
+            for name in reached & set(sub_topology.inputs)
+        ]
+        return bool(meetings) and all(meetings)
+
+    @cached_property
     def global_tables(self) -> tuple[GlobalTableNode, ...]:
         """Tables of whole topics, which every worker has."""
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))

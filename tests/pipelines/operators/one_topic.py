@@ -10,6 +10,7 @@ import polars as pl
 from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import (
     BufferConfig,
@@ -115,7 +116,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
     edges = []
     gauges = {}
     for batch in batches:
-        output = processor.run({"events": batch}, session, clocks, 0)
+        output = processor.run(in_turn({"events": batch}), session, clocks, 0)
         clocks, gauges = output.clocks, output.gauges
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())

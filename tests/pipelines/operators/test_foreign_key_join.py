@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Application, CoPartitioningError, Count, Int32, Json, StreamsBuilder, String, TopologyError
 from weir.pipelines.serdes.partitioner import murmur2
-from weir.pipelines.tasks.blobs import in_sending_order
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.testing import TopologyTestDriver
 
@@ -383,10 +383,12 @@ class Tasks:
             del self.records[task][:rows]
         if self.messages[task]:
             (edge,) = sub_topology.edges_in
-            waiting = in_sending_order(pl.concat(self.messages[task]))
+            waiting = pl.concat(self.messages[task])
             rows = random.randint(1, waiting.height) if messages is None else messages
             inputs[edge.name], self.messages[task] = waiting[:rows], [waiting[rows:]] if rows < waiting.height else []
-        output = self.processors[index].run(inputs, self.sessions[task], self.clocks[task], 0, partition=number)
+        output = self.processors[index].run(
+            in_turn(inputs, sub_topology.inputs), self.sessions[task], self.clocks[task], 0, partition=number
+        )
         self.clocks[task] = output.clocks
         for edge in sub_topology.edges_out:
             if edge.name in output.edges:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
 from weir.pipelines.tasks.processor import TaskProcessor
@@ -221,8 +222,8 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
         first, second = (TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies)
         sessions, clocks, facts = (MemorySession(), MemorySession()), [{}, {}], []
         for start, end in pairwise(bounds):
-            moved = first.run({"towns": frame[start:end]}, sessions[0], clocks[0], 0)
-            done = second.run(moved.edges, sessions[1], clocks[1], 0)
+            moved = first.run(in_turn({"towns": frame[start:end]}), sessions[0], clocks[0], 0)
+            done = second.run(in_turn(moved.edges), sessions[1], clocks[1], 0)
             clocks = [moved.clocks, done.clocks]
             facts += [row for rows in done.sinks.values() for row in rows.drop("_seq").to_dicts()]
         return facts, [session.rows for session in sessions]

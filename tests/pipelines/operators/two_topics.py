@@ -8,6 +8,7 @@ from itertools import pairwise
 import polars as pl
 from hypothesis import strategies as st
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
@@ -91,7 +92,7 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     facts: dict[str, list[dict]] = {}
     edges: list[dict] = []
     for batch in batches:
-        output = processor.run(frames(sub_topology, batch), session, clocks, 0)
+        output = processor.run(in_turn(frames(sub_topology, batch), sub_topology.inputs), session, clocks, 0)
         clocks = output.clocks
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())

@@ -64,15 +64,19 @@ class _Reader:
     partition: int
     rows: list[Row]
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> RawRecords:
+    def read(
+        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
+    ) -> RawRecords:
         taken = self.rows[start:end]
         if until_time_ms is not None:
             beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
-            taken = taken[: max(beyond[0], 1)] if beyond else taken
+            taken = taken[: max(beyond[0], not is_strict)] if beyond else taken
         frame = pl.DataFrame(
             [(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA, orient="row"
         )
-        return RawRecords(self.topic, self.partition, frame, start + len(taken))
+        position = start + len(taken)
+        next_time_ms = self.rows[position][2] if position < len(self.rows) else None
+        return RawRecords(self.topic, self.partition, frame, position, next_time_ms)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """There is nothing to keep: no record was fetched ahead."""

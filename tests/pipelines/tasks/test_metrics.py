@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event, frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
@@ -31,7 +32,7 @@ def epochs(*batches):
     )
     processor, session, clocks, outputs = TaskProcessor(builder.build().sub_topologies[0]), MemorySession(), {}, []
     for batch in batches:
-        outputs.append(processor.run({"events": batch}, session, clocks, 0))
+        outputs.append(processor.run(in_turn({"events": batch}), session, clocks, 0))
         clocks = outputs[-1].clocks
     return outputs
 
