@@ -1,7 +1,7 @@
 """How far the sources of each task have come, and so which rows a task may take (PROTOCOL 29).
 
 A source is a topic partition or a task that sends. It has more if records up to the ends of the plan are unread, or if
-rows are on their way to it, however far upstream; edges that lead back do not count. Pure functions of the tasks' state.
+rows are on their way to it, however far upstream; edges that lead back do not count.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, topic_mark
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import partition_of_task
@@ -64,21 +64,27 @@ class Frontiers:
 
     def takeable(self, task: Task, marks: Collection[Mark]) -> tuple[BlobRef, ...]:
         """The blobs of which the task may take at least the first row, given ``marks``."""
-        found, highest = [], dict[tuple[int, int], Key]()
+        return tuple(blob for blob, bound in self._bounds(task, marks) if bound is None)
+
+    def waited_for(self, task: Task) -> tuple[TaskId, ...]:
+        """The tasks on which it depends how long rows that have reached ``task`` wait, if some do: first the one that
+        has to read, or to take rows, next."""
+        if not task.pending or task.state is not TaskState.RUNNING:
+            return ()
+        via = {mark: (task.id,) for _, mark in self._topics(task)}
+        via |= {mark: frontier.via for mark, frontier in self._least[task.id.sub_topology]}
+        bounds = [bound for _, bound in self._bounds(task, via) if bound is not None]
+        return via[min(bounds)] if bounds else ()
+
+    def _bounds(self, task: Task, marks: Collection[Mark]) -> Iterator[tuple[BlobRef, Mark | None]]:
+        """The task's blobs, each with the mark that keeps back its first row, or None."""
+        highest = dict[tuple[int, int], Key]()
         for blob in sorted(task.pending, key=lambda blob: blob.state.version):
             source = self._source(task, blob)
             first = max(blob.first or BEFORE_ALL, highest.get(source, BEFORE_ALL))
             bound = min((mark for mark in marks if mark.source != source), default=None)
-            if bound is None or Mark(*first, *source) < bound:
-                found.append(blob)
+            yield blob, bound if bound is not None and bound <= Mark(*first, *source) else None
             highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
-        return tuple(found)
-
-    def waited_for(self, task: Task) -> tuple[TaskId, ...]:
-        """The tasks on which it depends how long the rows that wait for ``task`` wait; first the one that has to read
-        or to take rows next."""
-        least = self._least[task.id.sub_topology]
-        return least[0][1].via if task.pending and least else ()
 
     def _frontier(self, task: Task) -> Frontier | None:
         found = [frontier for _, frontier in self._least[task.id.sub_topology][:1]]

@@ -211,9 +211,8 @@ def test_rows_released_by_idle_input_join_a_table_that_changes_in_the_same_batch
     named = one.with_columns(name=pl.lit("Ann"))
 
     clocks = processor.run(in_turn({"names": named, "in": one.with_columns(value=pl.lit("x"))}), session, {}, 0).clocks
-    output = processor.run(
-        in_turn({"names": named.with_columns(key=pl.lit("b"))}), session, clocks, 1_000, lets_idle=True
-    )
+    other = in_turn({"names": named.with_columns(key=pl.lit("b"))})
+    output = processor.run(other, session, clocks, 1_000, lets_idle=True)
 
     assert output.sinks["out"].select("key", "value", "name").rows() == [("a", "x", "Ann")]
 

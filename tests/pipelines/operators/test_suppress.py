@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.programs import driven, in_ms, pipe, read_windows
 from tests.pipelines.spark.inline import Place, Topics
@@ -297,7 +298,7 @@ def test_rows_at_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
             "_deleted": pl.Boolean,
         },
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
 
 
@@ -320,7 +321,7 @@ def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
         },
         schema_overrides={"_partition": pl.Int32},
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
     assert output.counts["suppression_emits"] == 1
     ((count, size),) = output.metrics.buffers.values()
     assert count == 2
