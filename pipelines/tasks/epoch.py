@@ -93,12 +93,14 @@ class _Input:
     was_cut: bool = False
     """Whether rows are left for the next epoch because of ``max_uncommitted_bytes``."""
     stopped_early: set[str] = field(default_factory=set)
+    next_merge_ms: dict[str, int] = field(default_factory=dict)
+    """By topic, the merge time of the next record, of those that were read and left."""
 
     def cut(self, topic: str, partition: int, rows: int) -> None:
         """Keep only the first ``rows`` of a topic's frame, fewer than all; the next epoch continues after them."""
         frame = self.frames[topic]
         position = int(frame["_offset"][rows])
-        self.frames[topic] = frame[:rows]
+        self.frames[topic], self.next_merge_ms[topic] = frame[:rows], int(frame[MERGE][rows])
         self.positions[topic][partition] = position
         self.times_ms.pop(f"{topic}-{partition}", None)
         if rows:
@@ -508,6 +510,8 @@ def _keep_merge_times(clocks: dict[str, int], plan: TaskPlan, read: _Input) -> N
         topic, frame = wanted.topic, read.frames.get(wanted.topic)
         if wanted.available is None or read.positions[topic][wanted.partition] >= wanted.available:
             clocks.pop(merge_clock(topic), None)
+        elif topic in read.next_merge_ms:
+            clocks[merge_clock(topic)] = read.next_merge_ms[topic]
         elif frame is not None and frame.height:
             clocks[merge_clock(topic)] = int(frame[MERGE][-1])
 
