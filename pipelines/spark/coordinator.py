@@ -489,15 +489,15 @@ class Coordinator:
 
         Rows on edges that lead back do not count: their sender may be waiting for their target.
         """
-        topology, waiting = self.application.topology, dict[TaskId, int]()
+        topology, waiting = self.application.topology, dict[str, int]()
         leads_back = {edge.name for edge in topology.edges if edge.leads_back}
         for task in self.tasks.values():
             for blob in task.pending:
                 if blob.edge not in leads_back:
-                    source = topology.task_of(blob.source)
-                    waiting[source] = waiting.get(source, 0) + blob.size_bytes * (blob.rows - blob.taken) // blob.rows
+                    size = blob.size_bytes * (blob.rows - blob.taken) // blob.rows
+                    waiting[blob.source] = waiting.get(blob.source, 0) + size
         awaited = {each for task in self.tasks.values() for each in frontiers.waited_for(task)}
-        return {task for task, size in waiting.items() if size > limit} - awaited
+        return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
 
 
 def _stages(application: Application) -> list[set[int]]:

@@ -87,7 +87,7 @@ class TopologyChangedError(RunError):
 
 
 class PendingRowsError(RunError):
-    """Rows under way between sub-topologies belong to the topology that sent them (PROTOCOL 26)."""
+    """Rows on their way between sub-topologies can only be read by a target that is as it was (PROTOCOL 26)."""
 
     def __init__(self, application: str, blobs: int) -> None:
         super().__init__(application, blobs)
@@ -96,8 +96,9 @@ class PendingRowsError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
-            "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
-            "first, which processes them"
+            "files of rows on their way to sub-topologies that are no longer as they were; first run the old program "
+            f"with `weir run`, and stop it with `weir stop {self.application} --drain`, or run it with "
+            "`weir run --until-caught-up`: both process the rows"
         )
 
 

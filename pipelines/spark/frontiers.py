@@ -1,4 +1,4 @@
-"""How far the sources of each task have come, and so which rows a task may take (PROTOCOL 29).
+"""How far the sources of each task have come, and so which rows a task may take (PROTOCOL 30).
 
 A source is a topic partition or a task that sends. It has more if records up to the ends of the plan are unread, or if
 rows are on their way to it, however far upstream; edges that lead back do not count.

@@ -18,7 +18,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
-from weir.state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
+from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
@@ -143,7 +143,7 @@ class Committer:
             record,
             table_versions=table_versions,
             swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
-            format_version=SWAP_FORMAT_VERSION if record.swaps else record.format_version,
+            format_version=record.needed_format,
         )
         self._append_row(record)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped

@@ -11,6 +11,8 @@ from weir.state.types import BlobRef, FileEntry, Positions, StateId
 FORMAT_VERSION = 1
 SWAP_FORMAT_VERSION = 2
 """The format of rows with swaps: a version of Weir that does not know swaps must not redo such a row."""
+TAKEN_FORMAT_VERSION = 3
+"""The format of rows that list blobs of which some rows were taken: another version would take those again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +128,10 @@ class CommitRecord:
     @property
     def state_id(self) -> StateId:
         return StateId(self.generation, self.epoch)
+
+    @property
+    def needed_format(self) -> int:
+        """The lowest format version that says everything that the row says."""
+        if any(blob.taken for blob in self.pending_blobs):
+            return TAKEN_FORMAT_VERSION
+        return SWAP_FORMAT_VERSION if self.swaps else self.format_version

@@ -102,7 +102,7 @@ def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
     stop = Event()
     other = Place(application(), place.topics, place.folder / "killed")
     driver = other.driver(on_progress=lambda progress: stop.set() if progress.committed_epoch else None)
-    driver._finish = lambda reason: None  # killed
+    driver._finish = lambda reason, stop: None  # killed
     driver.run(stop, until_caught_up=False)
     assert newest_commit(other.warehouse, "sales") is not None
 
