@@ -1,4 +1,4 @@
-"""How far the sources of each task have come, and so which rows a task may take (PROTOCOL 30).
+"""How far the sources of each task have come, and so which rows a task may take (PROTOCOL 31).
 
 A source is a topic partition or a task that sends. It has more if records up to the ends of the plan are unread, or if
 rows are on their way to it, however far upstream; edges that lead back do not count.
@@ -71,7 +71,7 @@ class Frontiers:
         has to read, or to take rows, next."""
         if not task.pending or task.state is not TaskState.RUNNING:
             return ()
-        via = {mark: (task.id,) for _, mark in self._topics(task)}
+        via: dict[Mark, tuple[TaskId, ...]] = {mark: (task.id,) for _, mark in self._topics(task)}
         via |= {mark: frontier.via for mark, frontier in self._least[task.id.sub_topology]}
         bounds = [bound for _, bound in self._bounds(task, via) if bound is not None]
         return via[min(bounds)] if bounds else ()

@@ -1,4 +1,4 @@
-"""Plans: which offsets each task reads and which rows it may take in the next epoch (PROTOCOL 9 to 11 and 30).
+"""Plans: which offsets each task reads and which rows it may take in the next epoch (PROTOCOL 9 to 11 and 31).
 
 Pure functions of the tasks' state.
 """

@@ -1,4 +1,4 @@
-"""The order in which a task takes rows, and how far it may go while more of them may come (PROTOCOL 29 and 30).
+"""The order in which a task takes rows, and how far it may go while more of them may come (PROTOCOL 30 and 31).
 
 Every topic record has a key: its *merge time*, the greatest event time of its partition so far, and its *origin*, the
 topic partition and the offset. Rows that a task forwards keep the key of the record that caused them. A task takes rows

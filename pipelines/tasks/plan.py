@@ -54,7 +54,7 @@ class TaskPlan:
     is_strict: bool = False
     """Whether to read no record after that time, not even one."""
     blobs: tuple[BlobRef, ...] = ()
-    """Rows from other tasks, of which it takes those that come before what may still come (PROTOCOL 30)."""
+    """Rows from other tasks, of which it takes those that come before what may still come (PROTOCOL 31)."""
     marks: tuple[Mark, ...] = ()
     """How far the sources have come, of the two that are furthest behind among those that have more and are not read by
     this plan."""
