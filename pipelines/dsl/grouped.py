@@ -295,9 +295,14 @@ def add_aggregation(
 def repartition(
     graph: Graph, parent: Node, name: str, *, is_explicit: bool = False, partitions: int | None = None
 ) -> RepartitionNode:
-    """An edge that moves records to the task that owns their key; it uses up three numbers, as in Kafka Streams."""
+    """An edge that moves records to the task that owns their key; one that ``parent`` already has under this name and
+    with as many partitions is shared. Either way it uses up three numbers, as in Kafka Streams."""
     for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
         graph.new_name(prefix)
+    for child in parent.children:
+        if isinstance(child, RepartitionNode) and (child.name, child.partitions) == (f"{name}-repartition", partitions):
+            child.is_explicit |= is_explicit
+            return child
     return graph.add(
         RepartitionNode(
             name=f"{name}-repartition",

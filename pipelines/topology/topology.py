@@ -187,6 +187,12 @@ def _check_names(nodes: Iterable[Node]) -> None:
             "give each its own name",
         ),
         ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+        (
+            "repartition",
+            [node.name.removesuffix("-repartition") for node in nodes if isinstance(node, RepartitionNode)],
+            "each moves another stream, or to another number of partitions, so give each its own name, which is that "
+            "of a repartition, a join or a store, or repartition once and use the stream twice",
+        ),
     ):
         for name in names:
             if names.count(name) > 1:
