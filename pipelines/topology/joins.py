@@ -44,6 +44,9 @@ class JoinBufferNode(ChildNode):
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         return {self.store.name: {"grace": duration_text(timedelta(milliseconds=self.grace_ms))}}
 
+    def takes_null_keys(self, parent: Node) -> bool:
+        return any(child.takes_null_keys(self) for child in self.children)
+
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return tuple(name for child in self.children for name in child.entrances(self))
 
@@ -62,6 +65,9 @@ class StreamTableJoinNode(ChildNode):
     @property
     def is_join(self) -> bool:
         return True
+
+    def takes_null_keys(self, parent: Node) -> bool:
+        return self.is_left
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
@@ -114,6 +120,10 @@ class StreamJoinNode(ChildNode):
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.left.store, self.right.store, *((self.held,) if self.held else ()))
+
+    def takes_null_keys(self, parent: Node) -> bool:
+        sides = zip(self.parents, (self.left, self.right), strict=True)
+        return any(side.is_outer for one, side in sides if one is parent)
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return tuple(name for one, name in zip(self.parents, self.windowed_names, strict=True) if one is parent)

@@ -92,6 +92,11 @@ class Node:
         """What ``describe()`` shows as the successors of ``parent``."""
         return (self.name,)
 
+    def takes_null_keys(self, parent: Node) -> bool:
+        """Whether records of ``parent`` without a key have results (KIP-962), where keys are what brings rows together;
+        otherwise the node drops and counts them."""
+        return False
+
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         """Stores of other nodes in which the node looks up rows."""
@@ -211,8 +216,7 @@ class BranchNode(ChildNode):
 class RepartitionNode(ChildNode):
     """The boundary between two sub-topologies: rows go to the task that owns their key.
 
-    Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through a repartition
-    that the program asked for: they keep their partition's number, modulo the number of tasks.
+    Its columns are those of its parent; ``name`` names the edge.
     """
 
     is_explicit: bool = False
@@ -222,6 +226,12 @@ class RepartitionNode(ChildNode):
 
     def entrances(self, parent: Node) -> tuple[str, ...]:
         return (f"{self.name}-filter",)
+
+    @property
+    def keeps_null_keys(self) -> bool:
+        """Whether rows with a null key pass: if the program asked for the repartition, or one of those that share it
+        takes them. The others then drop them."""
+        return self.is_explicit or any(child.takes_null_keys(self) for child in self.children)
 
     @property
     def schema(self) -> pl.Schema:
@@ -241,7 +251,8 @@ class RepartitionNode(ChildNode):
     def partition_of(
         self, rows: pl.DataFrame, count: int, bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]
     ) -> pl.Series:
-        """The target partition of each row, by Kafka's default partitioner over the bytes of its key."""
+        """The target partition of each row, by Kafka's default partitioner over the bytes of its key. A row with a null
+        key keeps the number of its record's partition, modulo ``count``, so that it depends on the topics alone."""
         keys = list(self.record.key.columns)
         absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
         if not absent.any():

@@ -158,7 +158,5 @@ def test_other_names_and_other_streams_have_repartitions_of_their_own(program, n
     ids=["other stream", "other width", "width of a count", "other key", "side of a join", "grouped table"],
 )
 def test_different_repartitions_of_one_name_are_refused(program, name):
-    with pytest.raises(
-        TopologyError, match=f"the repartition '{name}' is declared 2 times; .* or repartition once"
-    ):
+    with pytest.raises(TopologyError, match=f"the repartition '{name}' is declared 2 times; .* or repartition once"):
         topology(program).topology  # noqa: B018
