@@ -110,7 +110,7 @@ class Coordinator:
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
-            sub_topology = topology.sub_topologies[task_id.sub_topology]
+            sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
                 node.topic for node in sub_topology.sources if task_id.partition < source_counts[node.topic]
             )
@@ -327,7 +327,7 @@ class Coordinator:
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
         """The stores of a task."""
-        return self.application.topology.sub_topologies[task.sub_topology].stores
+        return self.application.topology.sub_topology(task.sub_topology).stores
 
     @property
     def has_uncommitted(self) -> bool:
@@ -436,8 +436,8 @@ class Coordinator:
 
         A target that an edge leads back to does not count: it may be waiting for this sub-topology.
         """
-        edges = self.application.topology.sub_topologies[index].edges_out
-        targets = {edge.target for edge in edges if edge.target > index}
+        edges = self.application.topology.sub_topology(index).edges_out
+        targets = {edge.target for edge in edges if not edge.leads_back}
         return any(
             sum(blob.size_bytes for blob in task.pending) > limit
             for task in self.tasks.values()
@@ -454,6 +454,6 @@ def _stages(application: Application) -> list[set[int]]:
     for sub_topology in application.topology.sub_topologies:
         depth.setdefault(sub_topology.index, 0)
         for edge in sub_topology.edges_out:
-            if edge.target > sub_topology.index:
+            if not edge.leads_back:
                 depth[edge.target] = max(depth.get(edge.target, 0), depth[sub_topology.index] + 1)
     return [{index for index, found in depth.items() if found == stage} for stage in range(max(depth.values()) + 1)]

@@ -47,9 +47,6 @@ class JoinBufferNode(ChildNode):
     def takes_null_keys(self, parent: Node) -> bool:
         return any(child.takes_null_keys(self) for child in self.children)
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return tuple(name for child in self.children for name in child.entrances(self))
-
 
 @dataclass(eq=False, kw_only=True)
 class StreamTableJoinNode(ChildNode):
@@ -96,10 +93,6 @@ class TableTableJoinNode(ChildNode):
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for parent in self.parents for base in bases(parent))
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        names = zip(self.parents, (self.this_name, self.other_name), strict=True)
-        return tuple(name for one, name in names if one is parent)
-
 
 @dataclass(eq=False, kw_only=True)
 class StreamJoinNode(ChildNode):
@@ -124,9 +117,6 @@ class StreamJoinNode(ChildNode):
     def takes_null_keys(self, parent: Node) -> bool:
         sides = zip(self.parents, (self.left, self.right), strict=True)
         return any(side.is_outer for one, side in sides if one is parent)
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return tuple(name for one, name in zip(self.parents, self.windowed_names, strict=True) if one is parent)
 
 
 @dataclass(eq=False, kw_only=True)

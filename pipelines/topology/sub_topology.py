@@ -36,6 +36,8 @@ class Edge:
     source: int
     """Index of the sub-topology that writes."""
     target: int
+    leads_back: bool
+    """Whether the target comes before the source, or is the source, in ``Topology.sub_topologies``."""
     node: RepartitionNode
     met: SourceNode | None
     """The topic whose keys meet its own in the tasks that it leads to; None if it meets no topic."""
@@ -56,6 +58,7 @@ class SubTopology:
     """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
 
     index: int
+    """Its number in Kafka Streams."""
     nodes: tuple[Node, ...]
     """Parents before children; a repartition belongs to the sub-topology that writes it."""
     edges_in: tuple[Edge, ...] = ()

@@ -10,7 +10,7 @@ import polars as pl
 from weir.pipelines.operators.changes import CHANGE
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, RepartitionNode
 from weir.state.types import StoreSpec
 
 
@@ -41,9 +41,6 @@ class OrderedRepartitionNode(RepartitionNode):
     @property
     def keeps_order(self) -> bool:
         return True
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (f"{self.name}-sink",)
 
 
 @dataclass(eq=False, kw_only=True)
