@@ -88,3 +88,23 @@ def test_a_row_without_a_key_goes_where_its_partition_leads():
     rows = pl.DataFrame({"user": ["ann", None, None, None], "_partition": pl.Series([0, 0, 1, 5], dtype=pl.Int32)})
     ann = int(murmur2([b"ann"])[0] & 0x7FFFFFFF) % TOWNS
     assert edge.partition_of(rows, TOWNS).to_list() == [ann, 0, 1, 2]
+
+
+def test_a_global_table_takes_a_number_and_the_tasks_behind_it_go_on(tmp_path):
+    """Sub-topologies 0 and 2 have tasks, and a second run finds their state."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=String("id"), value=Json(Click))
+    towns = builder.global_table("towns", key=String("town_of"), value=String("town"), store="towns")
+    clicks.join(towns, key="user").map_values(town="town").to_delta("towns_seen")
+    clicks.group_by("user").count("visits").to_delta("counts")
+    rows = [(b"1", b'{"user": "ann", "page": "/"}', 5), (b"2", b'{"user": "bob", "page": "/"}', 6)]
+    topics = Topics({("clicks", 0): rows[:], ("clicks", 1): rows[:], ("towns", 0): [(b"ann", b"Oslo", 0)]})
+    place = Place(Application("clicks", builder, commit_interval=timedelta(milliseconds=20)), topics, tmp_path)
+    place.run()
+    assert set(newest_commit(place.warehouse, "clicks").tasks) == {
+        place.name_of(task) for task in ("0_0", "0_1", "2_0", "2_1")
+    }
+    place.topics.rows["clicks", 0] += rows
+    place.run()
+    assert written(place, "towns_seen") == {("1", "Oslo"): 3}
+    assert {(user, 3) for user in ("ann", "bob")} <= set(written(place, "counts"))
