@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weir.pipelines.topology.cogroups import CogroupNode
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.global_tables import GlobalTableNode
-from weir.pipelines.topology.java_order import TreeSet, in_grown_hash_order, in_hash_order
+from weir.pipelines.topology.java_order import TreeSet, in_hash_order
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from weir.pipelines.topology.nodes import (
     AggregateNode,
@@ -95,7 +95,7 @@ def _sub_topology(nodes: Sequence[Node], sub_topology: SubTopology) -> list[str]
 
 def _connect(processors: Sequence[_Processor]) -> None:
     """Fill ``before`` and ``after`` as Kafka Streams does, which gives their order."""
-    for each in in_grown_hash_order(processors, lambda processor: processor.name):
+    for each in in_hash_order(processors, lambda processor: processor.name):
         for parent in each.parents:
             each.before.add(parent)
             parent.after.add(each)
@@ -182,11 +182,15 @@ def _subscription_join(node: SubscriptionJoinNode, ends: Mapping[Node, Sequence[
 
 
 def _source(name: str, topics: Iterable[str]) -> _Processor:
-    return _Processor("Source", name, f"topics: [{', '.join(in_hash_order(topics))}]")
+    return _Processor("Source", name, f"topics: [{_listed(topics)}]")
 
 
 def _processor(name: str, stores: Iterable[str], parents: Sequence[_Processor]) -> _Processor:
-    return _Processor("Processor", name, f"stores: [{', '.join(in_hash_order(stores))}]", parents)
+    return _Processor("Processor", name, f"stores: [{_listed(stores)}]", parents)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(in_hash_order(names, str))
 
 
 def _names(stores: Iterable[StoreSpec]) -> list[str]:

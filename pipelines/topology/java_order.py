@@ -6,7 +6,7 @@ node, which still changes after a node has been put into one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,21 +16,12 @@ _SMALLEST_TABLE = 16
 _LOAD_FACTOR = 0.75
 
 
-def in_hash_order(names: Iterable[str]) -> list[str]:
-    """``names`` as a ``HashSet`` has them that is a copy of them."""
-    distinct = list(dict.fromkeys(names))
-    slots = _SMALLEST_TABLE
-    while slots < int(len(distinct) / _LOAD_FACTOR) + 1:
+def in_hash_order(items: Iterable[T], name_of: Callable[[T], str]) -> list[T]:
+    """``items`` as a ``HashSet`` of their names has them, or the values of a ``HashMap`` by name."""
+    distinct, slots = list(dict.fromkeys(items)), _SMALLEST_TABLE
+    while len(distinct) > slots * _LOAD_FACTOR:
         slots *= 2
-    return sorted(distinct, key=lambda name: _slot(name, slots))
-
-
-def in_grown_hash_order(items: Sequence[T], name_of: Callable[[T], str]) -> list[T]:
-    """``items`` as the values of a ``HashMap`` that got them one by one under their names."""
-    slots = _SMALLEST_TABLE
-    while len(items) > slots * _LOAD_FACTOR:
-        slots *= 2
-    return sorted(items, key=lambda item: _slot(name_of(item), slots))
+    return sorted(distinct, key=lambda item: _slot(name_of(item), slots))
 
 
 def _slot(name: str, slots: int) -> int:

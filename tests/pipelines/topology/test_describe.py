@@ -174,6 +174,14 @@ def many_children(builder: StreamsBuilder) -> None:
     shops.group_by_key().count("counts")
 
 
+def balanced_children(builder: StreamsBuilder) -> None:
+    """Three children are as many as it takes for the tree to turn."""
+    clicks = stream(builder, "clicks")
+    clicks.to_table("newest").map_values(page="value")
+    clicks.group_by(page="value").count("counts")
+    clicks.for_each(print)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -197,6 +205,7 @@ def many_children(builder: StreamsBuilder) -> None:
         suppressed,
         branches,
         many_children,
+        balanced_children,
     ],
 )
 def test_describe_is_what_kafka_streams_prints(program):

@@ -124,6 +124,12 @@ public class Descriptions {
             shops.to("three");
             shops.groupByKey().count(Materialized.as("counts"));
         });
+        write("balanced_children", builder -> {
+            final KStream<String, String> clicks = stream(builder, "clicks");
+            clicks.toTable(Materialized.as("newest")).mapValues(value -> value);
+            clicks.groupBy((key, value) -> value).count(Materialized.as("counts"));
+            clicks.foreach((key, value) -> { });
+        });
     }
 
     private static KStream<String, String> stream(final StreamsBuilder builder, final String topic) {
