@@ -138,8 +138,12 @@ class Topology:
         raise KeyError(store)
 
     def describe(self) -> str:
-        """Sub-topologies, nodes, stores and sinks as Kafka Streams prints them, byte for byte, but for the sinks: a
-        Delta table stands there as ``(table: ...)``."""
+        """Sub-topologies, nodes, stores and sinks as Kafka Streams prints them, byte for byte.
+
+        Three things differ: a Delta table is a sink ``(table: ...)``; a join by foreign key may use up fewer running
+        numbers; and a stream with a new key that is joined with another has a repartition for each such join, where
+        Kafka Streams has one. Stored names depend on the latter two.
+        """
         return describe(self.nodes, self.sub_topologies, self.global_tables)
 
     @cached_property
