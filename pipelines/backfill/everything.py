@@ -178,7 +178,7 @@ def _changelog_files(
 ) -> Iterator[FileEntry]:
     """Rows that make the changelogs hold what the shadow's hold."""
     for task in made.tasks:
-        for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
+        for spec in topology.sub_topology(topology.task_of(task).sub_topology).stores:
             yield from replaced_rows(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )

@@ -81,7 +81,8 @@ class KafkaStreamsApp:
                 "own hashes; read everything again without a migration"
             )
         for edge in topology.edges:
-            self._require_drained(f"{self.id}-{edge.name}", committed)
+            for topic in dict.fromkeys((edge.name, edge.node.names.topic)):  # named by the program or by Kafka Streams
+                self._require_drained(f"{self.id}-{topic}", committed)
         counts = topology.partition_counts(self.topic_counts)
         stores: list[StoreRows] = []
         outputs: list[tuple[TableSpec, pl.DataFrame]] = []

@@ -132,7 +132,7 @@ class Migration:
 
     def positions_of(self, task: TaskId) -> Positions:
         """Where a task begins in the topics that the migration has positions for."""
-        topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
+        topics = (source.topic for source in self.application.topology.sub_topology(task.sub_topology).sources)
         return {
             topic: {task.partition: self.positions[topic, task.partition]}
             for topic in topics

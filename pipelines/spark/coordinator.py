@@ -118,7 +118,7 @@ class Coordinator:
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
         for task_id in ids:
-            sub_topology = topology.sub_topologies[task_id.sub_topology]
+            sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
                 node.topic for node in sub_topology.sources if task_id.partition < source_counts[node.topic]
             )
@@ -356,7 +356,7 @@ class Coordinator:
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
         """The stores of a task."""
-        return self.application.topology.sub_topologies[task.sub_topology].stores
+        return self.application.topology.sub_topology(task.sub_topology).stores
 
     @property
     def has_uncommitted(self) -> bool:
@@ -482,7 +482,7 @@ class Coordinator:
         return not has_more and (task.id not in self._ended or bool(task.pending))
 
     def _sub_topology(self, task: Task) -> SubTopology:
-        return self.application.topology.sub_topologies[task.id.sub_topology]
+        return self.application.topology.sub_topology(task.id.sub_topology)
 
     def _blocked(self, frontiers: Frontiers, limit: int) -> set[TaskId]:
         """The tasks of whose rows too much waits, except those for which others wait.

@@ -43,7 +43,7 @@ class Frontiers:
         by_sub_topology: dict[int, list[Task]] = {}
         for task in tasks.values():
             by_sub_topology.setdefault(task.id.sub_topology, []).append(task)
-        for index in _upstream_first(topology):
+        for index in (sub_topology.index for sub_topology in topology.sub_topologies):  # writers come first
             self._least[index] = nsmallest(2, self._senders(index, by_sub_topology))
             for task in by_sub_topology.get(index, ()):
                 if (found := self._frontier(task)) is not None:
@@ -98,7 +98,7 @@ class Frontiers:
 
     def _senders(self, index: int, tasks: Mapping[int, list[Task]]) -> Iterator[tuple[Mark, Frontier]]:
         """The marks of the tasks that send to the sub-topology, of those that have more."""
-        sub_topology = self._topology.sub_topologies[index]
+        sub_topology = self._topology.sub_topology(index)
         ranks = {edge.source: sub_topology.ranks[edge.name] for edge in sub_topology.edges_in if not edge.leads_back}
         for source, rank in ranks.items():
             for task in tasks.get(source, ()):
@@ -109,7 +109,7 @@ class Frontiers:
         """The task's topics that have more, with their marks."""
         if task.id in self._given_up:
             return
-        ranks, partition = self._topology.sub_topologies[task.id.sub_topology].ranks, task.id.partition
+        ranks, partition = self._topology.sub_topology(task.id.sub_topology).ranks, task.id.partition
         for topic in task.topics:
             position = task.positions[topic][partition]
             if self._ends.get((topic, partition), position) > position:
@@ -117,16 +117,4 @@ class Frontiers:
                 yield topic, topic_mark(merge_ms, rank, partition, position, ranks[topic])
 
     def _source(self, task: Task, blob: BlobRef) -> tuple[int, int]:
-        return self._topology.sub_topologies[task.id.sub_topology].ranks[blob.edge], partition_of_task(blob.source)
-
-
-def _upstream_first(topology: Topology) -> list[int]:
-    """Sub-topologies, each after those that send to it."""
-    found: list[int] = []
-    senders = {
-        sub_topology.index: {edge.source for edge in sub_topology.edges_in if not edge.leads_back}
-        for sub_topology in topology.sub_topologies
-    }
-    while len(found) < len(senders):
-        found += [index for index, before in senders.items() if index not in found and before <= set(found)]
-    return found
+        return self._topology.sub_topology(task.id.sub_topology).ranks[blob.edge], partition_of_task(blob.source)

@@ -146,9 +146,10 @@ class EpochRunner:
         self._folder = Path(settings.application_folder)
         self._tables = {spec.name: spec for spec in topology.table_specs()}
         self._global_tables = GlobalTables(topology, settings.on_error)
-        self._processors = [
-            TaskProcessor(sub_topology, self._global_tables) for sub_topology in topology.sub_topologies
-        ]
+        self._processors = {
+            sub_topology.index: TaskProcessor(sub_topology, self._global_tables)
+            for sub_topology in topology.sub_topologies
+        }
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
@@ -221,7 +222,7 @@ class EpochRunner:
         return Path(self._settings.state_folder, self._topology.task_name(task), instance)
 
     def _sub_topology(self, task: TaskId) -> SubTopology:
-        return self._topology.sub_topologies[task.sub_topology]
+        return self._topology.sub_topology(task.sub_topology)
 
     def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
         sub_topology = self._sub_topology(plan.task)

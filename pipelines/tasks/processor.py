@@ -134,7 +134,8 @@ class TaskProcessor:
                 epoch.counts["rows_out"] += sinks[node.table].height
                 continue
             elif isinstance(node, RepartitionNode):
-                kept = arrived[0] if node.is_explicit else has_key(arrived[0], list(node.record.key.columns), epoch)
+                key = list(node.record.key.columns)
+                kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
                 if kept.height:
                     edges[node.name] = kept
                 continue

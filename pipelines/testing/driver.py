@@ -130,7 +130,10 @@ class TopologyTestDriver:
         """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
         self._global_tables = GlobalTables(self._topology, application.on_error)
-        self._tasks = [_Task(sub_topology, self._global_tables) for sub_topology in self._topology.sub_topologies]
+        self._tasks = {
+            sub_topology.index: _Task(sub_topology, self._global_tables)
+            for sub_topology in self._topology.sub_topologies
+        }
 
     def __enter__(self) -> TopologyTestDriver:
         return self
@@ -149,7 +152,7 @@ class TopologyTestDriver:
             >>> driver = TopologyTestDriver(Application("shop", builder))
             >>> driver.close()
         """
-        self._tasks = []
+        self._tasks = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -270,7 +273,7 @@ class TopologyTestDriver:
             1
         """
         self._now_ms += not_negative_ms(duration, "duration")
-        for task in self._tasks:
+        for task in self._tasks.values():
             self._run(task, ())
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
@@ -356,7 +359,7 @@ class TopologyTestDriver:
             self._global_tables.take(raw, self._now_ms)
             return
         self._counts["records_in"] += 1
-        task = next(task for task in self._tasks if source in task.sub_topology.sources)
+        task = next(task for task in self._tasks.values() if source in task.sub_topology.sources)
         decoded = decode_source(
             source, raw, now_ms=self._now_ms, partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS)
         )
@@ -379,8 +382,7 @@ class TopologyTestDriver:
         way."""
         waiting = {task.sub_topology.index: list(parts)}
         while waiting:
-            task = self._tasks[min(waiting)]
-            index = task.sub_topology.index
+            index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
             output = task.run(waiting.pop(index), self._now_ms)
             self._counts.update(output.counts)
             self._metrics.epoch(f"{index}_0", output.metrics, {**output.counts, **(dropped or {})})
@@ -396,7 +398,7 @@ class TopologyTestDriver:
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             for node in task.sub_topology.nodes:
                 for store in node.stores:
                     if store.name == name and store.kind is kind:
@@ -406,7 +408,9 @@ class TopologyTestDriver:
                                 "read the join's results instead"
                             )
                         return partial(self._read, task, store), node.record
-        known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
+        known = [
+            store.name for task in self._tasks.values() for store in task.sub_topology.stores if store.kind is kind
+        ]
         raise LookupError(
             f"there is no {kind.replace('_', '-')} store {name!r}; the topology has {', '.join(known) or 'none'}"
         )

@@ -101,9 +101,6 @@ class SubscriptionJoinNode(ChildNode):
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for base in bases(self.others[0]))
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (self.receive_name if parent is self.parent else self.name,)
-
 
 @dataclass(eq=False, kw_only=True)
 class ResponseJoinNode(ChildNode):
@@ -129,6 +126,3 @@ class ResponseJoinNode(ChildNode):
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for base in bases(self.others[0]))
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (self.resolver_name,)

@@ -36,6 +36,8 @@ class Edge:
     source: int
     """Index of the sub-topology that writes."""
     target: int
+    leads_back: bool
+    """Whether the target comes before the source, or is the source, in ``Topology.sub_topologies``."""
     node: RepartitionNode
     met: SourceNode | None
     """The topic whose keys meet its own in the tasks that it leads to; None if it meets no topic."""
@@ -44,11 +46,6 @@ class Edge:
     def schema(self) -> pl.Schema:
         """Key columns, value columns, ``_ts _partition _offset _deleted``."""
         return self.node.schema
-
-    @property
-    def leads_back(self) -> bool:
-        """Whether it closes a circle: its rows are taken in the next epoch, and nobody waits for them."""
-        return self.target <= self.source
 
     def partition_of(self, rows: pl.DataFrame, count: int) -> pl.Series:
         """The target partition of each row, Int32 in ``[0, count)``, by Kafka's default partitioner over the key as it
@@ -61,6 +58,7 @@ class SubTopology:
     """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
 
     index: int
+    """Its number in Kafka Streams."""
     nodes: tuple[Node, ...]
     """Parents before children; a repartition belongs to the sub-topology that writes it."""
     edges_in: tuple[Edge, ...] = ()

@@ -10,7 +10,7 @@ import polars as pl
 from weir.pipelines.operators.changes import CHANGE
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, RepartitionNode
 from weir.state.types import StoreSpec
 
 
@@ -37,9 +37,6 @@ class ChangeSelectNode(UpdatesSelectNode):
 @dataclass(eq=False, kw_only=True)
 class UpdatesRepartitionNode(RepartitionNode):
     """Moves what ``UpdatesSelectNode`` makes of a table's updates."""
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (f"{self.name}-sink",)
 
 
 @dataclass(eq=False, kw_only=True)

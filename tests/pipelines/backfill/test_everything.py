@@ -85,7 +85,7 @@ def assert_stores_are_the_changelogs(place: Place) -> None:
     """Row by row, with positions and stream times."""
     topology = place.application.topology
     for name in newest_commit(place.warehouse, place.application.id).tasks:
-        specs = topology.sub_topologies[topology.task_of(name).sub_topology].stores
+        specs = topology.sub_topology(topology.task_of(name).sub_topology).stores
         verify_task(
             place.warehouse,
             place.application.id,

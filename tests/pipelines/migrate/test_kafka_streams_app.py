@@ -212,6 +212,19 @@ def test_a_table_may_be_read_from_its_source_topic_up_to_the_position(cluster):
     )
 
 
+@pytest.mark.parametrize("topic", ["KSTREAM-TOTABLE-0000000002-repartition", "newest-repartition"])
+def test_records_that_wait_before_a_table_are_found_whether_kafka_streams_made_the_topics_name_up_or_not(
+    topic, cluster
+):
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    visits.select_key("country").to_table("newest")
+    cluster.rows |= {("ks-newest-changelog", partition): [] for partition in (0, 1)}
+    cluster.rows[f"ks-{topic}", 0] = [(b"nz", b"nz", 5)]
+    with pytest.raises(MigrationError, match=f"records in its repartition topic 'ks-{topic}'"):
+        app(cluster, Application("visits", builder)).migration()
+
+
 def test_what_cannot_be_migrated_is_refused_with_the_way_out(cluster):
     def refused(reason, **options):
         with pytest.raises(MigrationError, match=reason):

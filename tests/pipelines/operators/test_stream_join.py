@@ -244,40 +244,6 @@ def test_windows_and_a_store_name_are_required():
         JoinWindows.of_time_difference_with_no_grace(ms(1)).before(ms(-2))
 
 
-def test_describe_shows_the_five_processors_of_kafka_streams():
-    builder = StreamsBuilder()
-    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
-    left.left_join(right, windows=WINDOWS, store="met").to_delta("out")
-    assert (
-        builder.build().describe()
-        == """\
-Topologies:
-   Sub-topology: 0
-    Source: KSTREAM-SOURCE-0000000000 (topics: [left])
-      --> KSTREAM-WINDOWED-0000000002
-    Source: KSTREAM-SOURCE-0000000001 (topics: [right])
-      --> KSTREAM-WINDOWED-0000000003
-    Processor: KSTREAM-WINDOWED-0000000002 (stores: [met-this-join-store])
-      --> KSTREAM-JOINTHIS-0000000004
-      <-- KSTREAM-SOURCE-0000000000
-    Processor: KSTREAM-WINDOWED-0000000003 (stores: [met-outer-other-join-store])
-      --> KSTREAM-OUTEROTHER-0000000005
-      <-- KSTREAM-SOURCE-0000000001
-    Processor: KSTREAM-JOINTHIS-0000000004 (stores: [met-outer-other-join-store, met-left-shared-join-store])
-      --> KSTREAM-MERGE-0000000006
-      <-- KSTREAM-WINDOWED-0000000002
-    Processor: KSTREAM-OUTEROTHER-0000000005 (stores: [met-this-join-store, met-left-shared-join-store])
-      --> KSTREAM-MERGE-0000000006
-      <-- KSTREAM-WINDOWED-0000000003
-    Processor: KSTREAM-MERGE-0000000006 (stores: [])
-      --> KSTREAM-SINK-0000000007
-      <-- KSTREAM-JOINTHIS-0000000004, KSTREAM-OUTEROTHER-0000000005
-    Sink: KSTREAM-SINK-0000000007 (table: out)
-      <-- KSTREAM-MERGE-0000000006
-"""
-    )
-
-
 @dataclass
 class Model:
     """The processor of Kafka Streams, record by record, without its throttling by the wall clock."""
