@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from bench import report
 from bench.apps import repartition_sum_68
 from bench.events import KEYS, LARGE_BYTES, PAGES, SMALL_BYTES, START_MS, event_frame, totals_per
 from bench.memory import tree_memory
@@ -100,3 +102,25 @@ def test_results_that_differ_in_one_total_are_refused(job, key):
     _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [20, 10]}), job, "Kafka Streams")
     with pytest.raises(BenchError, match="Weir has 2 rows, Kafka Streams 2, and 1 of Weir's are not among"):
         _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [21, 10]}), job, "Kafka Streams")
+
+
+@pytest.mark.parametrize(("options", "peers"), [({}, ["the peer"]), ({"weir_alone": True}, [None])])
+def test_weir_can_be_measured_without_kafka_streams(options, peers, tmp_path, monkeypatch):
+    found = []
+
+    class Broker:
+        def __init__(self, folder):
+            self.stop = lambda: None
+
+        def used(self):
+            return contextlib.nullcontext("localhost:9092")
+
+    def workloads(self, jobs, events, runs, peer):
+        found.append(peer)
+        return []
+
+    monkeypatch.setattr(report, "EmbeddedBroker", Broker)
+    monkeypatch.setattr(report, "KafkaStreamsPeer", lambda folder: "the peer")
+    monkeypatch.setattr(report.Bench, "workloads", workloads)
+    report.main(jobs=["repartition_sum"], as_json=True, dir=tmp_path, **options)
+    assert found == peers
