@@ -103,6 +103,7 @@ def run(
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 2 million events.")] = False,
     job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
+    weir_alone: Annotated[bool, typer.Option("--weir-alone", help="Leave Kafka Streams out.")] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -116,4 +117,6 @@ def bench(
     sys.path.insert(0, str(clone))
     import bench as benchmark
 
-    benchmark.main(quick=quick, as_json=as_json, jobs=job or (), dir=load_settings(directory).dir)
+    benchmark.main(
+        quick=quick, as_json=as_json, jobs=job or (), weir_alone=weir_alone, dir=load_settings(directory).dir
+    )
