@@ -320,6 +320,29 @@ def test_a_retention_shorter_than_the_windows_need_is_refused(windows, retention
         pass
 
 
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TimeWindows.of_size_and_grace(TEN, GRACE),
+        SLIDING,
+        SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE),
+    ],
+)
+@pytest.mark.parametrize("is_final", [True, False])
+def test_a_late_record_never_reaches_the_store_so_none_has_expired_there(windows, is_final):
+    """The store keeps windows for 90 ms: the first late record is younger, the second older."""
+
+    def program(clicks):
+        counts = clicks.group_by_key().windowed_by(windows, retention=timedelta(milliseconds=90)).count("c")
+        (counts.suppress(FINAL) if is_final else counts).to_delta("out")
+
+    with driven(program) as (topic, _, driver):
+        pipe(topic, 45, 15, 205, 15)
+        drops = {r.name: r.value for r in driver.metrics() if r.group == "stream-task-metrics"}
+        assert (drops["late-record-drop-total"], drops["dropped-records-total"]) == (2, 2)
+        assert drops["expired-window-record-drop-total"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("windows", "retention"),

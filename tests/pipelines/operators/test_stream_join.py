@@ -351,3 +351,22 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
     with driven(join, windows) as pipe:
         for record in records:
             assert pipe(*record) == model.process(*record)
+
+
+def test_a_record_too_old_for_its_store_is_counted_as_expired_there_by_each_sides_own_time():
+    """Difference 5 ms, grace 2 ms: a side's store keeps a record for 12 ms of that side's stream time."""
+    with driven("join") as pipe:
+        pipe("left", "a", 1, 100)
+        pipe("left", "a", 2, 89)
+        pipe("right", "a", 3, 60)
+        assert pipe.driver.counts["expired_records"] == 0
+        pipe("left", "a", 4, 88)
+        pipe("left", "b", 5, 40)
+        drops = {r.name: r.value for r in pipe.driver.metrics() if r.group == "stream-task-metrics"}
+        assert (drops["expired-window-record-drop-total"], drops["dropped-records-total"]) == (2, 2)
+        assert drops["late-record-drop-total"] == 0
+        assert [
+            (r.tags["processor-node-id"], r.value)
+            for r in pipe.driver.metrics()
+            if r.name == "expired-window-record-drop-total" and r.group == "stream-processor-node-metrics"
+        ] == [("KSTREAM-MERGE-0000000006", 2)]
