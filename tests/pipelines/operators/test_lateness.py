@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars import col
 
-from tests.pipelines.operators.one_topic import FINAL, build, frame, run
+from tests.pipelines.operators.one_topic import FINAL, batches, build, run
 from tests.pipelines.operators.programs import in_ms
 from tests.pipelines.operators.window_models import Sessions, Sliding, Times
 from weir import KStream, SessionWindows, SlidingWindows, Sum, TimeWindows
@@ -55,7 +55,7 @@ KINDS = {
 }
 RECORDS = st.lists(st.tuples(st.sampled_from(["a", "a", "b", "c", None]), st.integers(0, 60)), min_size=1, max_size=24)
 CUTS = st.sets(st.integers(1, 23), max_size=6)
-WAYS = ("every", "newest", "final")
+WAYS = ("every", "newest", "final", "held")
 
 
 def program(windows):
@@ -73,6 +73,8 @@ def program(windows):
                     table.to_delta("newest_out")
                 case "final":
                     table.suppress(FINAL).to_delta("final_out")
+                case "held":  # a suppression with a store of its own
+                    table.filter(col("bits") > 0).suppress(FINAL).to_delta("held_out")
 
     return build_all
 
@@ -92,9 +94,8 @@ def test_each_record_reaches_and_misses_the_windows_that_a_model_says_whatever_t
                 updates[user, start, end].append((bits, at))
             late += [(*bounds, 1 << number, time) for bounds in of_record[1]]
             final += of_record[2]
-    rows = frame([(key, time, (1 << number, "x")) for number, (key, time) in enumerate(records)])
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    found = run(build(program(windows)), [rows[start:end] for start, end in pairwise(bounds)])["facts"]
+    rows = [(key, time, (1 << number, "x")) for number, (key, time) in enumerate(records)]
+    found = run(build(program(windows)), batches(rows, cuts))["facts"]
 
     def read(table: str, column: str) -> list[tuple]:
         return [
@@ -116,4 +117,4 @@ def test_each_record_reaches_and_misses_the_windows_that_a_model_says_whatever_t
     assert every == updates
     newest = {window: each[-1] for window, each in updates.items() if each[-1][0] is not None}
     assert {tuple(row[:3]): tuple(row[3:]) for row in read("newest_out", "bits") if row[3] is not None} == newest
-    assert read("final_out", "bits") == final
+    assert read("final_out", "bits") == read("held_out", "bits") == final
