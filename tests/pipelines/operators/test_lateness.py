@@ -23,11 +23,11 @@ def ms(number: int) -> timedelta:
     return timedelta(milliseconds=number)
 
 
-GRACES = st.sampled_from([0, 1, 5, 12, 100])
+GRACES = st.sampled_from([0, 0, 1, 3, 8, 60])
 KINDS = {
     "tumbling": st.builds(
         lambda size, grace: (TimeWindows.of_size_and_grace(ms(size), ms(grace)), Times(size, size, grace)),
-        st.sampled_from([1, 3, 10]),
+        st.sampled_from([1, 3, 8]),
         GRACES,
     ),
     "hopping": st.builds(
@@ -35,8 +35,8 @@ KINDS = {
             TimeWindows.of_size_and_grace(ms(size), ms(grace)).advance_by(ms(min(size, advance))),
             Times(size, min(size, advance), grace),
         ),
-        st.sampled_from([3, 7, 10]),
-        st.sampled_from([1, 3, 4, 10]),
+        st.sampled_from([3, 5, 8]),
+        st.sampled_from([1, 2, 3, 8]),
         GRACES,
     ),
     "sliding": st.builds(
@@ -44,16 +44,16 @@ KINDS = {
             SlidingWindows.of_time_difference_and_grace(ms(difference), ms(grace)),
             Sliding(difference, grace),
         ),
-        st.sampled_from([1, 2, 3, 7, 10]),
+        st.sampled_from([1, 2, 3, 8]),
         GRACES,
     ),
     "sessions": st.builds(
         lambda gap, grace: (SessionWindows.of_inactivity_gap_and_grace(ms(gap), ms(grace)), Sessions(gap, grace)),
-        st.sampled_from([1, 2, 4, 10]),
+        st.sampled_from([1, 2, 3, 8]),
         GRACES,
     ),
 }
-RECORDS = st.lists(st.tuples(st.sampled_from(["a", "a", "b", "c", None]), st.integers(0, 60)), min_size=1, max_size=24)
+RECORDS = st.lists(st.tuples(st.sampled_from(["a", "a", "a", "b", None]), st.integers(0, 25)), min_size=1, max_size=24)
 CUTS = st.sets(st.integers(1, 23), max_size=6)
 WAYS = ("every", "newest", "final", "held")
 
@@ -81,7 +81,7 @@ def program(windows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_each_record_reaches_and_misses_the_windows_that_a_model_says_whatever_the_epochs(kind, data):
     """Every update, the newest rows of the table, and final results; the late records of each."""
