@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polars import col
 
 from tests.pipelines.memory_session import MemorySession
-from tests.pipelines.operators.one_topic import CUTS, RECORDS, batches, build, run
+from tests.pipelines.operators.one_topic import batches, build, run
 from tests.pipelines.operators.programs import driven, in_ms, pipe, read_windows
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
@@ -320,8 +320,21 @@ def limited(records, limit_ms, most):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(records=RECORDS, cuts=CUTS, limit_ms=st.sampled_from([0, 1, 7, 20]), most=st.sampled_from([1, 2, 99]))
+@settings(max_examples=100, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c", None]),
+            st.integers(0, 20),
+            st.sampled_from([(0, "x"), (0, "x"), (0, "x"), None]),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    cuts=st.sets(st.integers(1, 29), max_size=15),
+    limit_ms=st.sampled_from([0, 1, 4, 9]),
+    most=st.sampled_from([1, 2, 99]),
+)
 def test_under_limits_each_record_releases_what_a_model_says_whatever_the_batches(records, cuts, limit_ms, most):
     suppressed = Suppressed.until_time_limit(timedelta(milliseconds=limit_ms), BufferConfig.max_records(most))
     numbered = [(key, time, value and (number, "x")) for number, (key, time, value) in enumerate(records)]
