@@ -188,7 +188,7 @@ def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: 
     """Start from the source topics' offsets in ``.checkpoint`` and ``.position`` files, or folders with such files."""
     notes = require_empty_stores(where.application, empty_stores)
     files = offset_files(paths)
-    found = read_positions(files)
+    found = read_positions(files, where.topic_counts)
     others = sorted({topic for topic, _ in found} - where.topic_counts.keys())
     notes += [f"topic {topic} is not read by the application and is ignored" for topic in others]
     source = f"{counted(len(files), 'Kafka Streams file')} in {', '.join(map(str, paths))}"

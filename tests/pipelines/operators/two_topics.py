@@ -113,13 +113,18 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     )
 
 
+def batches(order: Sequence[tuple[Row, int]], cuts: set[int]) -> list[Sequence[tuple[Row, int]]]:
+    """``order`` in batches that end at ``cuts``."""
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
+    return [order[start:end] for start, end in pairwise(bounds) if start < end]
+
+
 def assert_cuts_do_not_show(program: Callable[[StreamsBuilder], None], records: Sequence[Row], cuts: set[int]) -> None:
     """Assert that batches that end at ``cuts`` give what the records give one by one."""
     sub_topology = build(program)
     order = picked(records, sub_topology.inputs)
     if not order:
         return
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
-    batched = run(sub_topology, [order[start:end] for start, end in pairwise(bounds)])
+    batched = run(sub_topology, batches(order, cuts))
     single = run(sub_topology, [[record] for record in order])
     assert batched == single
