@@ -25,8 +25,8 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
-            "rows between its sub-topologies wait for tasks that are restoring; try again once "
-            "they have finished, which `weir status` shows",
+            "rows between its tasks are still under way at its newest commit; wait until it has caught up, which "
+            f"`weir status` shows, or stop it with `weir stop {application.id} --drain`, and run the backfill again",
         )
     return newest
 

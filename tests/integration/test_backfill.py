@@ -174,7 +174,10 @@ def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beg
     assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
-    assert "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors`" in refused.stderr
+    assert (
+        "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors --drain`"
+        in refused.stderr
+    )
     produce_more(220, None)
     wait_for(lambda: records_in(settings) == len(readings()), "it has read on")
     end()

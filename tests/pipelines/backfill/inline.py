@@ -176,3 +176,10 @@ def output(place: Place, table: str) -> pl.DataFrame:
     rows = read_table(place.warehouse / place.application.id / table)
     rows = rows.drop("_epoch", "_seq", "_deleted")
     return rows.sort(rows.columns)
+
+
+def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
+    """The rows of these days, or all others."""
+    column = "window_start" if "window_start" in rows.columns else "_ts"
+    is_inside = pl.col(column).dt.timestamp("ms").is_between(days.start_ms, days.end_ms, closed="left")
+    return rows.filter(is_inside if inside else ~is_inside)

@@ -125,7 +125,7 @@ def test_the_application_continues_as_if_the_new_program_had_run_from_the_beginn
 
 def test_a_swap_that_dies_before_its_pivot_leaves_everything_as_it_was(place, shadow, results):
     before = contents(place)
-    for step in ("claimed", "swap files written", "changelogs written"):
+    for step in ("claimed", "differences counted", "swap files written", "changelogs written"):
         with pytest.raises(KilledError):
             swap(place, shadow, dying_at(step))
         assert_same(contents(place), before)
@@ -166,7 +166,7 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
 @pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
 def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
     before = contents(place)
-    for step in ("claimed", "swap files written", "changelogs written"):
+    for step in ("claimed", "differences counted", "swap files written", "changelogs written"):
         swap_killed_at(place, shadow, step)
         assert_same(contents(place), before)
     swap_killed_at(place, shadow, decided_at)
