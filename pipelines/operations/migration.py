@@ -76,6 +76,7 @@ class Place:
         Raises:
             MigrationError: They do not fit the topics.
         """
+        topic_ids = self.admin.topic_ids(self.topic_counts)
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
             self.application,
@@ -89,6 +90,7 @@ class Place:
             application=self.application,
             source=source,
             positions=positions,
+            topic_ids=topic_ids,
             counts=self.application.topology.partition_counts(self.topic_counts),
         )
 

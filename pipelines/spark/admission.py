@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from weir.pipelines.application import Application
 from weir.pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange, compare
-from weir.state.commit.record import CommitRecord
+from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import require_fit
-from weir.state.types import Positions
+from weir.state.engine.instances import new_instance
 
 
 def admit(
@@ -45,12 +45,22 @@ def admit(
     return change
 
 
-def committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
-    """A commit's positions in one partition of ``topics``, whichever task read it."""
+def without_state(record: CommitRecord, topics: Iterable[str], partition: int) -> TaskCommit:
+    """A task that begins with empty stores at a commit's positions in one partition of ``topics``, whichever task read
+    it."""
     wanted = set(topics)
-    return {
-        topic: {partition: offsets[partition]}
-        for task in record.tasks.values()
-        for topic, offsets in task.positions.items()
-        if topic in wanted and partition in offsets
-    }
+
+    def of(kept: Callable[[TaskCommit], Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
+        return {
+            topic: {partition: numbers[partition]}
+            for task in record.tasks.values()
+            for topic, numbers in kept(task).items()
+            if topic in wanted and partition in numbers
+        }
+
+    return TaskCommit(
+        state=None,
+        instance=new_instance(),
+        positions=of(lambda task: task.positions),
+        leader_epochs=of(lambda task: task.leader_epochs),
+    )

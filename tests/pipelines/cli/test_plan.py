@@ -35,6 +35,7 @@ def planned(tmp_path, monkeypatch):
     Place(application(), topics, tmp_path).run()
     counts = {**topics.partition_counts(), "refunds": 2}
     monkeypatch.setattr(operation, "source_counts", lambda *_: counts)
+    monkeypatch.setattr(operation, "KafkaAdmin", lambda *_: topics)
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
 
     def run(name, *flags):
