@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,22 @@ def plan(
     planned = plan_of(load_settings(directory, bootstrap_servers=bootstrap_servers), reference)
     if planned.change is None or planned.committed_epoch is None:
         if as_json:
-            print_json({"application": planned.application, "committed_epoch": None, "refused": False})
+            print_json(
+                {
+                    "application": planned.application,
+                    "committed_epoch": None,
+                    "refused": planned.is_refused,
+                    "obstacles": planned.obstacles,
+                }
+            )
+        elif planned.is_refused:
+            _print_obstacles(planned.obstacles)
         else:
             console.print(
                 f"{planned.application} has committed nothing yet: `weir run` starts from the beginning", markup=False
             )
+        if planned.is_refused:
+            raise typer.Exit(REFUSED)
         return
     if as_json:
         print_json(
@@ -101,8 +112,7 @@ def _print(
     console.print(f"{application}, epoch {epoch}: committed by {other}", markup=False, soft_wrap=True)
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    for sentence in blocked:
-        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)
+    _print_obstacles(blocked)
     if change.loses_state:
         computed = (
             "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
@@ -125,3 +135,8 @@ def _print(
             )
     if not (blocked or lost or change.loses_state):
         console.print("run would start with all its state", markup=False, soft_wrap=True)
+
+
+def _print_obstacles(obstacles: Iterable[str]) -> None:
+    for sentence in obstacles:
+        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)

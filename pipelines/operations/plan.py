@@ -10,7 +10,8 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.errors import LostPosition, PendingRowsError
+from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange, compare
@@ -47,6 +48,10 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         UnknownTopicError: A source topic does not exist.
     """
     application = load_reference(reference)
+    try:
+        require_commit_log(application, settings.warehouse / application.id, settings.state_dir / application.id)
+    except CommitLogLostError as error:
+        return Plan(application=application.id, obstacles=[str(error)])
     committed = newest_commit(settings.warehouse, application.id)
     if committed is None:
         return Plan(application=application.id)

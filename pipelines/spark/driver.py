@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
 from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
 from weir.pipelines.spark.pace import Pace
@@ -46,7 +47,11 @@ DRAIN_S = 2.0
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
-    """The driver of a new generation, which it has claimed; raises what ``Coordinator.start`` raises."""
+    """The driver of a new generation, which it has claimed.
+
+    Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
+    """
+    require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     return Driver(coordinator, spec, executors, listeners)

@@ -19,7 +19,7 @@ from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.admission import admit, require_commit_log
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, Brokers
 from weir.pipelines.spark.control import ControlPanel, lease
@@ -90,10 +90,12 @@ def run(
         )
         if counts is None:
             return _stopped_early(application)
-        # The coordinator checks again under its claim; Spark need not start for what is refused already.
+        # Both are checked again before and under the claim; Spark need not start for what is refused already.
+        app_folder, state_folder = settings.warehouse / application.id, settings.state_dir / application.id
+        require_commit_log(application, app_folder, state_folder)
         admit(
             application,
-            settings.warehouse / application.id,
+            app_folder,
             newest_commit(settings.warehouse, application.id),
             counts,
             accept_state_loss,
@@ -105,7 +107,7 @@ def run(
             source=brokers,
             source_counts=counts,
             warehouse=settings.warehouse,
-            state_folder=settings.state_dir / application.id,
+            state_folder=state_folder,
             limits=limits_of(settings, application, counts),
             snapshot_rows=settings.snapshot_rows,
             accept_state_loss=accept_state_loss,
