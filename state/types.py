@@ -16,6 +16,8 @@ TopicPartition = tuple[str, int]
 """A topic and the number of a partition."""
 Positions = dict[str, dict[int, int]]
 """Topic to partition to the next offset to read."""
+LeaderEpochs = dict[str, dict[int, int]]
+"""Topic to partition to the epoch of its leader."""
 
 
 class IsolationLevel(StrEnum):

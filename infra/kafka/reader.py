@@ -51,7 +51,7 @@ _NOWHERE = -1
 
 
 class OffsetGoneError(Exception):
-    """The topic no longer holds the next offset: retention removed it before it was read."""
+    """The topic no longer holds the next offset: retention removed it unread, or its log was truncated."""
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         super().__init__(topic, partition, offset)
@@ -60,7 +60,8 @@ class OffsetGoneError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is no longer in the log (removed "
-            "by retention, or the topic was re-created); raise the topic's retention, or reset the application"
+            "by retention, lost with a broker, or the topic was made anew); raise the topic's retention, and start "
+            "again to see what is there and how to read on"
         )
 
 
@@ -109,7 +110,7 @@ class PartitionReader:
         (for example if a broker is unreachable), and returns what it has by then.
 
         Raises:
-            OffsetGoneError: The log begins after ``start``.
+            OffsetGoneError: The log begins after ``start``, or was truncated.
             KafkaException: The broker refuses (authorization, unknown topic); connection errors are waited out.
         """
         if self._handed_out != start:

@@ -52,6 +52,21 @@ class BeginningLostError(BackfillError):
         )
 
 
+class TopicReplacedError(BackfillError):
+    """A topic is no longer the one that the application has read (PROTOCOL 28)."""
+
+    def __init__(self, application: str, topic: str) -> None:
+        super().__init__(application, topic)
+        self.application, self.topic = application, topic
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} was deleted and made anew after {self.application!r} had read it, so the records "
+            "that a backfill needs are gone; read them from files with --from PATH, or point --bootstrap-servers at "
+            "the brokers that have them"
+        )
+
+
 class GlobalTablesError(BackfillError):
     """The application joins with a global table, which holds the topic as it is now, not as it was."""
 

@@ -117,6 +117,7 @@ def swap_everything(
                 epoch=state.epoch,
                 at_ms=time.time_ns() // 1_000_000,
                 fingerprint=made.fingerprint,
+                topic_ids=made.topic_ids,
                 reason=reason_of(shadow.id),
                 topology=made.topology,
                 files=changes,
@@ -132,6 +133,14 @@ def swap_everything(
 
 
 def _require_same_place(application: Application, shadow: Shadow, live: CommitRecord, made: CommitRecord) -> None:
+    for topic, topic_id in sorted(made.topic_ids.items()):
+        if live.topic_ids.get(topic, topic_id) != topic_id:
+            raise SwapRefusedError(
+                application.id,
+                shadow.id,
+                f"topic {topic!r} was deleted and made anew, and the application and the backfill have not read the "
+                "same one; discard it",
+            )
     here, there = _offsets(application, live), _offsets(application, made)
     for (topic, partition), offset in sorted(here.items()):
         if there.get((topic, partition)) != offset:
@@ -195,6 +204,12 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
     rows = Counter[str]()
     for file in files:
         rows[file.partition_values["task"]] += file.rows
+    epochs = {  # the offsets are the live ones
+        (topic, partition): epoch
+        for task in live.tasks.values()
+        for topic, of_topic in task.leader_epochs.items()
+        for partition, epoch in of_topic.items()
+    }
     return {
         name: replace(
             task,
@@ -202,6 +217,10 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
             snapshot=None,
             rows_since_snapshot=rows[name],
             instance=live.tasks[name].instance if name in live.tasks else new_instance(),
+            leader_epochs={
+                topic: {partition: epochs[topic, partition] for partition in offsets if (topic, partition) in epochs}
+                for topic, offsets in task.positions.items()
+            },
         )
         for name, task in made.tasks.items()
     }

@@ -65,6 +65,7 @@ class KafkaStreamsApp:
             MigrationError: The application runs, has unread rows in a repartition topic, or does not fit.
         """
         source, committed = f"Kafka Streams application {self.id!r}", self._committed()
+        topic_ids = self.cluster.topic_ids(self.topic_counts)
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
             self.application,
@@ -105,6 +106,7 @@ class KafkaStreamsApp:
             source=source,
             counts=counts,
             positions=positions,
+            topic_ids=topic_ids,
             stores=stores,
             clocks=clocks,
             outputs=outputs,

@@ -18,7 +18,7 @@ from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
-from weir.pipelines.spark.admission import admit, committed_positions
+from weir.pipelines.spark.admission import admit, without_state
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -36,8 +36,7 @@ from weir.state.changelog.forgetting import forget_tasks
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import CommitRecord, SnapshotRef, TableSwap, TaskCommit
-from weir.state.engine.instances import new_instance
+from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, SnapshotRef, TableSwap, TaskCommit
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -81,6 +80,8 @@ class Coordinator:
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
+        self.topic_ids: dict[str, str] = {}
+        """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics()
@@ -117,6 +118,7 @@ class Coordinator:
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
+            self.topic_ids = dict(record.topic_ids)
         for task_id in ids:
             sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
@@ -127,11 +129,7 @@ class Coordinator:
             elif sub_topology.stored_name in change.going_on:
                 known = record.tasks[topology.task_name(task_id)]
             else:
-                known = TaskCommit(
-                    state=None,
-                    instance=new_instance(),
-                    positions=committed_positions(record, topics_read, task_id.partition),
-                )
+                known = without_state(record, topics_read, task_id.partition)
             self.tasks[task_id] = Task.of(task_id, topics_read, known)
         unknown = [
             (topic, task.id.partition)
@@ -256,6 +254,7 @@ class Coordinator:
             epoch=self.epoch,
             at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint,
+            topic_ids=self.topic_ids,
             reason=reason,
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
             files=(*files, *(file for task in self.tasks.values() for file in task.files)),
@@ -285,6 +284,13 @@ class Coordinator:
                 for partition, offset in offsets.items()
             }
         )
+
+    def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""
+        self.epoch += 1
+        for task in self.tasks.values():
+            task.read_on_at(offsets, StateId(self.generation, self.epoch))
+        self.commit(LOST_RECORDS_ACCEPTED)
 
     def swap(self, backfill: str) -> str:
         """Swap a prepared backfill in by a commit, and remove its shadow (docs/backfill.md).

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event
+from typing import TypeVar
 
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
-from weir.pipelines.spark.errors import BadRecordError, OffsetsLostError, RunError, TaskFailedError
+from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
@@ -23,6 +27,7 @@ from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.snapshots import Snapshots
 from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
@@ -31,6 +36,7 @@ from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
+Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
 REPORT_EVERY_S = 0.5
@@ -40,7 +46,11 @@ BROKER_WAIT_S = 1.0
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
-    """The driver of a new generation, which it has claimed; raises what ``Coordinator.start`` raises."""
+    """The driver of a new generation, which it has claimed.
+
+    Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
+    """
+    require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     return Driver(coordinator, spec, executors, listeners)
@@ -62,7 +72,8 @@ class Driver:
     """Runs one generation of an application until it is told to stop or has caught up."""
 
     def __init__(self, coordinator: Coordinator, spec: RunSpec, executors: Executors, listeners: Listeners) -> None:
-        self._coordinator, self._source, self._limits = coordinator, spec.source, spec.limits
+        self._coordinator, self._limits = coordinator, spec.limits
+        self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
         self._control, self._on_progress = listeners.control, listeners.on_progress
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
@@ -83,12 +94,12 @@ class Driver:
 
         Raises:
             BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; everything before is committed.
-            OffsetsLostError: A topic ends before the committed position.
+            OffsetsLostError, GlobalTopicReplacedError: A topic is no longer the one that was read.
             FencedError: A newer driver has taken over; nothing more was written.
         """
         self._is_live = not until_caught_up
+        self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
-        self._check_positions()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
@@ -105,7 +116,9 @@ class Driver:
                 return self._finish("caught_up" if is_ended else "stopped", stop)
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
-                    self._ask_ends(stop)  # only to see whether the brokers answer: where to stop does not change
+                    self._ask(
+                        stop, self._topics.ends
+                    )  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
         return self._finish("stopped", stop)
 
@@ -166,6 +179,7 @@ class Driver:
 
     def _commit(self, reason: str) -> None:
         started = time.monotonic()
+        self._topics.require_same()
         self._coordinator.commit(reason)
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
         self._coordinator.metrics.commit(self._clock.commit - started)
@@ -214,6 +228,7 @@ class Driver:
                 self._report("running", now=True)
                 return answer
             case "swap":
+                self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
@@ -221,18 +236,16 @@ class Driver:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
     def _refresh_ends(self, stop: Event) -> None:
-        self._ends = self._ask_ends(stop)
+        self._ends = self._ask(stop, self._topics.ends) or self._ends
         self._clock.ends = time.monotonic()
 
-    def _ask_ends(self, stop: Event) -> dict[TopicPartition, int]:
-        """Where the topics end. While the brokers are away, report that, answer requests and try again."""
-        wanted = [(topic, task.id.partition) for task in self._coordinator.tasks.values() for topic in task.topics]
-        wanted += self._coordinator.global_beginnings
+    def _ask(self, stop: Event, question: Callable[[], Answer]) -> Answer | None:
+        """The brokers' answer; None when told to stop. While they are away, report that and answer requests."""
         while not (stop.is_set() or self._stop_request):
             try:
-                ends = dict(self._source.end_offsets(wanted))
+                answer = question()
                 self._message = ""
-                return ends
+                return answer
             except BrokerUnreachableError as error:
                 if str(error) != self._message:
                     log.warning("%s; trying again until stopped", error)
@@ -242,16 +255,7 @@ class Driver:
                 self._commit_if_due()
                 self._report("waiting", now=True)
                 stop.wait(BROKER_WAIT_S)
-        return self._ends
-
-    def _check_positions(self) -> None:
-        """Refuse topics that end before their position: they were recreated, and records up to it would be skipped."""
-        for task in self._coordinator.tasks.values():
-            for topic in task.topics:
-                position = task.positions[topic][task.id.partition]
-                end = self._ends.get((topic, task.id.partition), position)
-                if position > end:
-                    raise OffsetsLostError(self._coordinator.application.id, topic, task.id.partition, position, end)
+        return None
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
@@ -313,6 +317,7 @@ class Driver:
                 stop.wait(IDLE_WAIT_S)
                 continue
             self._react(result, stop)
+            self._commit_if_due(wants_commit=result.wants_commit)
             for topic, partition in result.stopped_early:
                 (task,) = (
                     task

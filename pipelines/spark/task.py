@@ -14,7 +14,7 @@ from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.record import SnapshotRef, TaskCommit
-from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateId, TaskId, TopicPartition
 
 BEFORE_ALL_MS = -(1 << 62)
 """Earlier than any record."""
@@ -49,6 +49,8 @@ class Task:
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
+    """Of each topic partition, the epoch of the leader whose log was last seen to reach the position."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     gauges: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class Task:
             current=committed.state,
             committed=committed.state,
             positions={topic: dict(offsets) for topic, offsets in committed.positions.items()},
+            leader_epochs={topic: dict(epochs) for topic, epochs in committed.leader_epochs.items()},
             clocks=committed.clocks,
             totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
             gauges={OPEN_WINDOWS: committed.totals.get(OPEN_WINDOWS, 0)},
@@ -123,6 +126,15 @@ class Task:
         if is_snapshot_gone and self.snapshot is not None:
             self.rows_since_snapshot += self.snapshot.rows
             self.snapshot = None
+
+    def read_on_at(self, offsets: Mapping[TopicPartition, int], state: StateId) -> None:
+        """It continues with the same state at other positions, which its store does not have: it is restored."""
+        moved = {(topic, self.id.partition) for topic in self.topics} & offsets.keys()
+        for topic, partition in moved:
+            self.positions[topic][partition] = offsets[topic, partition]
+            self.leader_epochs.get(topic, {}).pop(partition, None)
+        if moved and self.current is not None:
+            self.current = state
 
     def distrust_snapshot(self) -> None:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
@@ -171,6 +183,7 @@ class Task:
             state=self.current,
             instance=self.instance,
             positions=self.positions,
+            leader_epochs=self.leader_epochs,
             clocks=self.clocks,
             totals={**self.totals, OPEN_WINDOWS: self.gauges.get(OPEN_WINDOWS, 0)},
             next_punctuation_ms=self.next_punctuation_ms,

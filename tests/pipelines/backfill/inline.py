@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -28,6 +28,9 @@ class Cluster:
 
     topics: Topics
     oldest: int = 0
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return self.topics.topic_ids(topics)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, self.oldest)
@@ -69,7 +72,7 @@ class RangedTopics(Topics):
         return FixedRanges(self.ranges).beginning_offsets(partitions)
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return FixedRanges(self.ranges).end_offsets(partitions)
+        return {place: end.offset for place, end in FixedRanges(self.ranges).log_ends(partitions).items()}
 
 
 @dataclass

@@ -35,6 +35,9 @@ class Cluster:
         counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
         return {topic: count for topic, count in counts.items() if count}
 
+    def topic_ids(self, topics):
+        return {topic: f"id of {topic}" for topic in topics}
+
     def beginning_offsets(self, partitions):
         return dict.fromkeys(partitions, 0)
 
@@ -146,6 +149,7 @@ def test_the_newest_row_of_each_key_is_taken_and_deleted_keys_are_not(cluster, m
     monkeypatch.setattr(module, "HELD_ROWS", 2)
     migration = app(cluster).migration()
     assert migration.positions == {("visits", 0): 3, ("visits", 1): 0}
+    assert migration.topic_ids == {"visits": "id of visits"}
     assert sorted(rows_of(migration, "by_user")[TaskId(0, 0)]) == [("ann", 3, 6), ("bob", 1, 7)]
 
 
