@@ -190,7 +190,11 @@ def _aggregated(step: Aggregate, name: str, grouped: Any) -> Any:
         table = grouped.aggregate(name, nothing, chain, *mergers)
     else:
         table = grouped.agg(name, **FOLDS[step.fold])
-    return table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())) if step.emits == "suppressed" else table
+    return (
+        table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        if step.emits == "suppressed"
+        else table
+    )
 
 
 def _windows(windows: Windows) -> TimeWindows | SessionWindows:

@@ -1,4 +1,4 @@
-"""Programs and topics as plain data, from which both the Weir program (``building``) and the model (``model``) are made.
+"""Programs and topics as plain data, of which both the Weir program (``building``) and the model (``model``) are made.
 
 A program is a list of steps, each of which refers to earlier ones by their place in the list. Every record has one text
 as its key and a ``Value``; the functions of steps have names, so that each side has its own rendering of them.

@@ -207,9 +207,7 @@ class Machine:
         self.counts = self._task_counts()
         self._inputs = [self._sources_of(group) for group in range(len(self.groups))]
         self.tasks = {
-            (group, partition): Task(partition)
-            for group, count in enumerate(self.counts)
-            for partition in range(count)
+            (group, partition): Task(partition) for group, count in enumerate(self.counts) for partition in range(count)
         }
         self._out: list[tuple[Node, Sent]] = []
         self.facts: dict[int, list[tuple[Key, Value, int]]] = {place: [] for place in program.facts()}
@@ -288,13 +286,13 @@ class Machine:
                 near = entered.setdefault(parent, node) if parent.kind == "edge" else parent
                 chosen[find(node)] = find(near)
         waiting: list[list[Node]] = []
-        heads = [node for node in self.nodes if isinstance(node.step, Source)]
-        for head in heads:
+        entrances = [node for node in self.nodes if isinstance(node.step, Source)]
+        for head in entrances:
             at = head if head.kind != "edge" else entered.get(head)
             if at is None or any(at in group for group in waiting):
                 continue
             waiting.append([node for node in self.nodes if find(node) is find(at) and node.kind != "foreign join"])
-            heads += [node for node in waiting[-1] if node.kind == "edge"]
+            entrances += [node for node in waiting[-1] if node.kind == "edge"]
         ordered: list[list[Node]] = []
         while waiting:
             ready = [
@@ -344,7 +342,7 @@ class Machine:
                 if isinstance(head.step, Source)
                 else head.step.partitions or self.counts[node.group]
                 for parent in node.parents
-                for head in _heads(parent)
+                for head in heads(parent)
             }
             if len(widths) > 1:
                 return False
@@ -353,7 +351,7 @@ class Machine:
     def _looked_up(self, group: int) -> set[Node]:
         """Topics and edges that feed tables which joins only look up."""
         return {
-            head for node in self.groups[group] if node.kind == "stream-table join" for head in _heads(node.parents[1])
+            head for node in self.groups[group] if node.kind == "stream-table join" for head in heads(node.parents[1])
         }
 
     def _sources_of(self, group: int) -> dict[Any, int]:
@@ -381,7 +379,7 @@ class Machine:
                 if len(self._inputs[group]) > 1:
                     meetings += [name in self._looked_up(group) for name in mine]
                 reached |= {
-                    edge for edge in self.groups[group] if edge.kind == "edge" and mine & set(_heads(edge.parents[0]))
+                    edge for edge in self.groups[group] if edge.kind == "edge" and mine & set(heads(edge.parents[0]))
                 }
             return bool(meetings) and all(meetings)
 
@@ -643,9 +641,7 @@ class Machine:
         is_outer = {True: kind in ("left", "outer"), False: kind == "outer"}
         state["time"] = max(state["time"], item.ts)
         if item.ts == state["time"]:
-            over = [
-                held for held in state["held"] if held[0] + on[not held[1]] + windows.grace < state["time"]
-            ]
+            over = [held for held in state["held"] if held[0] + on[not held[1]] + windows.grace < state["time"]]
             for held in sorted(over, key=lambda held: (held[0], not held[1], held[2].encode(), held[3])):
                 state["held"].remove(held)
                 ts, is_right, key, _, value = held
@@ -709,11 +705,11 @@ class Machine:
         return {key: row for key, row in found.items() if row is not None}
 
 
-def _heads(node: Node) -> list[Node]:
+def heads(node: Node) -> list[Node]:
     """The topics and edges that lead to a node in memory, the node included."""
     if node.kind == "edge" or not node.parents:
         return [node]
-    return [head for parent in node.parents for head in _heads(parent)]
+    return [head for parent in node.parents for head in heads(parent)]
 
 
 def bases(table: Node) -> list[Node]:
@@ -737,7 +733,9 @@ def _windows_of(windows: Windows, ts: int) -> list[tuple[int, int]]:
         case Tumbling(size=size):
             return [(ts - ts % size, ts - ts % size + size)]
         case Hopping(size=size, advance=advance):
-            return [(start, start + size) for start in range(ts - ts % advance, -1, -advance) if start + size > ts][::-1]
+            return [(start, start + size) for start in range(ts - ts % advance, -1, -advance) if start + size > ts][
+                ::-1
+            ]
     raise NotImplementedError(windows)
 
 

@@ -33,7 +33,9 @@ class Result:
 
 def of_model(program: Program, data: Data) -> Result:
     outcome: Outcome = Machine(program).run(data)
-    return Result({place: Counter(rows) for place, rows in outcome.facts.items()}, outcome.standing, outcome.late_records)
+    return Result(
+        {place: Counter(rows) for place, rows in outcome.facts.items()}, outcome.standing, outcome.late_records
+    )
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,7 @@ def of_test_driver(program: Program, data: Data) -> Result:
                 facts[sink] = Counter((key, value, ts) for key, value, ts, _ in rows)
             else:
                 newest = {key: (value, ts, is_deleted) for key, value, ts, is_deleted in rows}
-                standing[sink] = {
-                    key: (value, ts) for key, (value, ts, is_deleted) in newest.items() if not is_deleted
-                }
+                standing[sink] = {key: (value, ts) for key, (value, ts, is_deleted) in newest.items() if not is_deleted}
         return Result(facts, standing, driver.counts["late_records"])
 
 
