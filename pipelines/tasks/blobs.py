@@ -12,19 +12,21 @@ from pathlib import Path
 
 import polars as pl
 
-from weir.pipelines.tasks.order import BEFORE_ALL, MERGE, ORIGIN, Key
+from weir.pipelines.tasks.order import BEFORE_ALL, MERGE, OFFSETS, ORIGIN, Key
 from weir.state.types import BlobRef, StateId
 
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
-    """Write rows with the columns of their keys under a unique name. They are synced only if a commit has to list them
-    as pending.
+    """Write rows with the columns of their keys under a unique name; origins that their places imply are left out. They
+    are synced only if a commit has to list them as pending.
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
-    frame.write_ipc(path, compression="lz4")
+    first, last = key_at(frame, 0), key_at(frame, -1)
+    is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
+    (frame.drop(ORIGIN) if is_plain else frame).write_ipc(path, compression="uncompressed")
     return BlobRef(
         source=source,
         target=target,
@@ -33,9 +35,14 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
         path=path.name,
         rows=frame.height,
         size_bytes=path.stat().st_size,
-        first=key_at(frame, 0),
-        last=key_at(frame, -1),
+        first=first,
+        last=last,
     )
+
+
+def origins_of_offsets(rows: pl.DataFrame, one: int) -> pl.Series:
+    """The origins of rows whose places are the offsets of records of one topic partition, given the origin of one."""
+    return (rows.get_column("_offset") | (one & ~OFFSETS)).alias(ORIGIN)
 
 
 def key_at(frame: pl.DataFrame, row: int) -> Key:
@@ -46,7 +53,9 @@ def key_at(frame: pl.DataFrame, row: int) -> Key:
 def read_blob(folder: Path, blob: BlobRef) -> pl.DataFrame:
     """The rows that its target has not taken, with the columns of their keys; rows without keys come before all."""
     rows = pl.read_ipc(folder / blob.path)[blob.taken :]
-    return rows if MERGE in rows.columns else rows.with_columns(_merge=BEFORE_ALL[0], _origin=BEFORE_ALL[1])
+    if blob.first is None:
+        return rows.with_columns(_merge=BEFORE_ALL[0], _origin=BEFORE_ALL[1])
+    return rows if ORIGIN in rows.columns else rows.with_columns(origins_of_offsets(rows, blob.first[1]))
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:

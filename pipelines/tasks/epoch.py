@@ -266,9 +266,10 @@ class EpochRunner:
                     **output.counts,
                     "dead_letters": len(read.dead),
                     "invalid_timestamps": len(read.skipped),
-                    "records_in": sum(
-                        frame.height
-                        for frame in (read.frames if sub_topology.sources else read.arrivals.turns.frames).values()
+                    "records_in": (
+                        sum(frame.height for frame in read.frames.values())
+                        if sub_topology.sources
+                        else sum(read.arrivals.taken_of())
                     )
                     + len(read.dead)
                     + len(read.skipped),

@@ -20,6 +20,7 @@ import polars as pl
 MERGE, ORIGIN = "_merge", "_origin"
 """The columns of a row's key: ms, and a number that ``origin`` gives."""
 RANK_BITS, PARTITION_BITS, OFFSET_BITS = 8, 12, 43
+OFFSETS = (1 << OFFSET_BITS) - 1
 """Of an origin. Where a program has more topics or partitions, or a topic more records, numbers repeat: the order is
 still one order, but no longer that of topics and partitions."""
 Key = tuple[int, int]
@@ -30,7 +31,7 @@ BEFORE_ALL: Key = (-(1 << 62), 0)
 def origin(rank: int, partition: int, offset: int) -> int:
     """The origin of a record of a topic with this rank (``Topology.topic_ranks``)."""
     rank, partition = rank & (1 << RANK_BITS) - 1, partition & (1 << PARTITION_BITS) - 1
-    return (rank << PARTITION_BITS | partition) << OFFSET_BITS | offset & (1 << OFFSET_BITS) - 1
+    return (rank << PARTITION_BITS | partition) << OFFSET_BITS | offset & OFFSETS
 
 
 def merge_clock(topic: str) -> str:
@@ -117,7 +118,7 @@ class Arrivals:
             frames[part.input].append(part.frame.drop(MERGE, ORIGIN))
             begins.append(heights[part.input])
             heights[part.input] += part.frame.height
-        self._frames = {name: pl.concat(found) for name, found in frames.items()}
+        self._frames = {name: pl.concat(found, rechunk=True) for name, found in frames.items()}
         numbered = sorted(enumerate(self.parts), key=lambda numbered: numbered[1].source)
         self._sources = {
             source: _Source.of(
@@ -240,7 +241,7 @@ def with_keys(frame: pl.DataFrame, rank: int, partition: int, merge_ms: int | No
     times = frame.get_column("_ts").cum_max()
     if merge_ms is not None:
         times = times.clip(lower_bound=merge_ms)
-    offsets = frame.get_column("_offset").to_numpy() & ((1 << OFFSET_BITS) - 1)
+    offsets = frame.get_column("_offset").to_numpy() & OFFSETS
     return frame.with_columns(times.alias(MERGE), pl.Series(ORIGIN, offsets | origin(rank, partition, 0)))
 
 
@@ -285,4 +286,4 @@ def _gathered(frame: pl.DataFrame, rows: np.ndarray) -> pl.DataFrame:
     """The rows at ``rows``; a slice where they follow one another."""
     if len(rows) == rows[-1] - rows[0] + 1 and bool(np.all(rows[1:] > rows[:-1])):
         return frame[int(rows[0]) : int(rows[-1]) + 1]
-    return frame[rows]
+    return frame[pl.Series(rows.astype(np.uint32))]
