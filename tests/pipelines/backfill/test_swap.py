@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun, made, of_days, output, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
-from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, readings, sensors, sessions, visits
 from weir.pipelines.backfill.shadow import Completion, Days, shadows
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.state.changelog.compaction import Compaction
@@ -339,8 +339,16 @@ def test_days_without_records_are_empty_afterwards(place):
 def test_what_a_dead_driver_owes_the_tables_is_counted_too(tmp_path):
     """The cut is a commit whose rows are not in the tables yet."""
     place = sensors(tmp_path)
+
+    def die_when_all_is_read(step: str) -> None:
+        newest = newest_commit(place.warehouse, "sensors")
+        if step == "pivot appended" and not newest.pending_blobs:
+            read = sum(sum(task.positions.get("readings", {}).values()) for task in newest.tasks.values())
+            if read == len(readings()):
+                raise KilledError(step)
+
     with pytest.raises(KilledError):
-        place.run(dying_at("pivot appended", 4))
+        place.run(die_when_all_is_read)
     promised = newest_commit(place.warehouse, "sensors").table_versions
     folder = place.warehouse / "sensors"
     assert any(AppendTable(folder / table, table, "sensors").version < promised[table] for table in OUTPUTS)
