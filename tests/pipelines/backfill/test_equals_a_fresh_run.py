@@ -32,14 +32,7 @@ from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.state.commit.protocol import newest_commit
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xfail(
-        strict=True,
-        reason="After a repartition, which rows meet first still depends on where epochs end. Remove this mark as soon "
-        "as rows are taken in one total order: then these tests pass.",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 DAYS = Days(first=date(2024, 4, 30), end=date(2024, 5, 5))
 FIRST = datetime(2024, 5, 1, tzinfo=UTC)
