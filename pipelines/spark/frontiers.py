@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import groupby
 
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, topic_mark
@@ -79,12 +80,15 @@ class Frontiers:
     def _bounds(self, task: Task, marks: Collection[Mark]) -> Iterator[tuple[BlobRef, Mark | None]]:
         """The task's blobs, each with the mark that keeps back its first row, or None."""
         highest = dict[tuple[int, int], Key]()
-        for blob in sorted(task.pending, key=lambda blob: blob.state.version):
-            source = self._source(task, blob)
-            first = max(blob.first or BEFORE_ALL, highest.get(source, BEFORE_ALL))
-            bound = min((mark for mark in marks if mark.source != source), default=None)
-            yield blob, bound if bound is not None and bound <= Mark(*first, *source) else None
-            highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
+        """By source, the greatest key of an earlier epoch: nothing overtakes what was sent before."""
+        for _, sent in groupby(sorted(task.pending, key=_epoch), key=_epoch):
+            together = [(blob, self._source(task, blob)) for blob in sent]
+            for blob, source in together:
+                first = max(blob.first or BEFORE_ALL, highest.get(source, BEFORE_ALL))
+                bound = min((mark for mark in marks if mark.source != source), default=None)
+                yield blob, bound if bound is not None and bound <= Mark(*first, *source) else None
+            for blob, source in together:
+                highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
 
     def _frontier(self, task: Task) -> Frontier | None:
         found = [frontier for _, frontier in self._least[task.id.sub_topology][:1]]
@@ -118,3 +122,7 @@ class Frontiers:
 
     def _source(self, task: Task, blob: BlobRef) -> tuple[int, int]:
         return self._topology.sub_topology(task.id.sub_topology).ranks[blob.edge], partition_of_task(blob.source)
+
+
+def _epoch(blob: BlobRef) -> int:
+    return blob.state.version

@@ -9,11 +9,12 @@ from datetime import timedelta
 from random import Random
 from threading import Event
 
+import polars as pl
 import pytest
 from polars import col
 
 from tests.pipelines.spark.inline import Place, Topics
-from weir import Application, BufferConfig, Count, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import Application, BufferConfig, Count, JoinWindows, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.spark.errors import PendingRowsError
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.planner import Limits
@@ -311,3 +312,19 @@ def test_the_frontier_of_a_topic_is_its_next_record(tmp_path, topics):
     (mark,) = Frontiers(application.topology, tasks, {("clicks", 1): 9}).marks(target, reads=())
     assert (mark.merge_ms, mark.origin & (1 << 43) - 1, mark.partition) == (70, 7, 1)
     assert Frontiers(application.topology, tasks, {("clicks", 1): 7}).marks(target, reads=()) == ()
+
+
+def test_rows_sent_in_one_epoch_on_two_edges_become_takeable_together(tmp_path):
+    """A stream that joins itself sends each record on two edges; neither row of a record is taken without the other."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click)).map(key="page", value={"user": "user"})
+    windows = JoinWindows.of_time_difference_with_no_grace(timedelta(0))
+    stream.left_join(stream, windows=windows, store="pairs").to_delta("pairs")
+    application = Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+    times = range(0, 400, 10)
+    topics = Topics({("clicks", 0): clicks(times), ("clicks", 1): clicks(times, page="b")})
+    place = Place(application, topics, tmp_path, max_records=7)
+    place.run()
+    pairs = read_table(place.warehouse / "clicks" / "pairs")
+    assert pairs.height == 80
+    assert not pairs.select(pl.any_horizontal(pl.col("^.*user.*$").is_null())).to_series().any()
