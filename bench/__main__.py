@@ -1,4 +1,4 @@
-"""``python -m bench [--quick] [--json] [--job JOB]... [--dir DIR]``."""
+"""``python -m bench [--quick] [--json] [--job JOB]... [--weir-alone] [--dir DIR]``."""
 
 import argparse
 from pathlib import Path
@@ -9,6 +9,13 @@ parser = argparse.ArgumentParser(prog="python -m bench", description="Measure We
 parser.add_argument("--quick", action="store_true", help="one run of each on 2 million events")
 parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 parser.add_argument("--job", action="append", default=[], help="run only this job; may be repeated")
+parser.add_argument("--weir-alone", action="store_true", help="leave Kafka Streams out")
 parser.add_argument("--dir", type=Path, help="the folder for the bench's files while it runs; .weir by default")
 arguments = parser.parse_args()
-main(quick=arguments.quick, as_json=arguments.json, jobs=arguments.job, dir=arguments.dir)
+main(
+    quick=arguments.quick,
+    as_json=arguments.json,
+    jobs=arguments.job,
+    weir_alone=arguments.weir_alone,
+    dir=arguments.dir,
+)

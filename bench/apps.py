@@ -27,8 +27,16 @@ CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Event:
-    """The only field of the events that the jobs need."""
+    """The only field of the events that most jobs need."""
 
+    amount: int
+
+
+@dataclass(frozen=True)
+class PageEvent:
+    """The fields of the events that are regrouped by page."""
+
+    page: str
     amount: int
 
 
@@ -50,6 +58,20 @@ def sum_per_key(topic: str) -> Application:
     )
     return Application(
         f"sum_per_key_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
+    )
+
+
+def repartition_sum(topic: str) -> Application:
+    """The running sum of ``amount`` per page: every event moves to the task that owns its page."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic, key=String("user"), value=Json(PageEvent))
+        .group_by("page")
+        .agg("sums", total=Sum("amount"))
+        .to_delta("totals")
+    )
+    return Application(
+        f"repartition_sum_{topic}", builder, commit_interval=COMMIT_INTERVAL, uncommitted_max_bytes=CACHE_BYTES
     )
 
 
@@ -120,6 +142,8 @@ def table_join_sum(topic: str) -> Application:
 
 sum_per_key_68 = sum_per_key(f"events_{SMALL_BYTES}")
 sum_per_key_400 = sum_per_key(f"events_{LARGE_BYTES}")
+repartition_sum_68 = repartition_sum(f"events_{SMALL_BYTES}")
+repartition_sum_400 = repartition_sum(f"events_{LARGE_BYTES}")
 window_final_68 = window_final(f"events_{SMALL_BYTES}")
 window_final_400 = window_final(f"events_{LARGE_BYTES}")
 hopping_final_few = hopping_final("events_few")

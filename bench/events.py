@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from confluent_kafka import Producer
 
@@ -18,6 +19,7 @@ from weir.infra.kafka.admin import KafkaAdmin
 
 START_MS = 1_790_000_000_000
 KEYS = 50_000
+PAGES = 877
 PARTITIONS = 4
 SMALL_BYTES, LARGE_BYTES = 68, 400
 BATCH = 50_000
@@ -26,18 +28,8 @@ AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
     """Events ``[start, stop)`` as ``key``, ``value`` (JSON of exactly ``event_bytes``) and ``timestamp``."""
-    at = np.arange(start, stop)
-    lot = at.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # a multiplicative hash; it wraps
-    lot ^= lot >> np.uint64(32)
-    session = pl.Series(lot).cast(pl.String).str.zfill(20)
-    events = pl.DataFrame(
-        {
-            "user": pl.Series(lot % KEYS).cast(pl.String).str.zfill(6),
-            "amount": 10 + at % 90,
-            "page": 100 + at % 877,
-            "ts": START_MS + at // 10,
-        }
-    ).with_columns(user="u" + pl.col("user"), page="/item/" + pl.col("page").cast(pl.String))
+    events = _fields(start, stop)
+    session = pl.Series(_lots(start, stop)).cast(pl.String).str.zfill(20)
     wide = events.with_columns(
         session=session,
         agent=pl.lit(AGENT),
@@ -53,6 +45,34 @@ def event_frame(start: int, stop: int, event_bytes: int) -> pl.DataFrame:
         value=pl.struct(pl.all()).struct.json_encode(),
         timestamp="ts",
     )
+
+
+def totals_per(field: str, events: int) -> pl.DataFrame:
+    """The exact sums of ``amount`` over the first ``events`` events, as ``key: String, total: Int64``, unordered."""
+    parts = [
+        _fields(start, min(start + BATCH, events)).group_by(key=field).agg(total=pl.sum("amount"))
+        for start in range(0, events, BATCH)
+    ]
+    return pl.concat(parts).group_by("key").agg(pl.sum("total"))
+
+
+def _fields(start: int, stop: int) -> pl.DataFrame:
+    """The fields that events of every size have: ``user``, ``amount``, ``page`` and ``ts``."""
+    at = np.arange(start, stop)
+    return pl.DataFrame(
+        {
+            "user": pl.Series(_lots(start, stop) % KEYS).cast(pl.String).str.zfill(6),
+            "amount": 10 + at % 90,
+            "page": 100 + at % PAGES,
+            "ts": START_MS + at // 10,
+        }
+    ).with_columns(user="u" + pl.col("user"), page="/item/" + pl.col("page").cast(pl.String))
+
+
+def _lots(start: int, stop: int) -> npt.NDArray[np.uint64]:
+    """A multiplicative hash of each event's number; it wraps."""
+    lots = np.arange(start, stop).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return lots ^ (lots >> np.uint64(32))
 
 
 def users_of(topic: str) -> str:

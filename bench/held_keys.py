@@ -17,6 +17,7 @@ import polars as pl
 
 from bench.memory import peak_memory
 from weir import BufferConfig, StreamsBuilder, String, Suppressed
+from weir.pipelines.tasks.order import Arrivals, Part, Turns, with_keys
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import MapFullError
@@ -46,7 +47,7 @@ def main(keys: int) -> None:
                 try:
                     with store.session() as session:
                         output = processor.run(
-                            {"in": _records(first, min(EPOCH_RECORDS, keys - first))}, session, clocks, 0
+                            _turns(_records(first, min(EPOCH_RECORDS, keys - first))), session, clocks, 0
                         )
                         store.apply(
                             session,
@@ -65,6 +66,10 @@ def main(keys: int) -> None:
     print(
         json.dumps({"held": held, "seconds": round(time.monotonic() - started, 1), "peak_bytes": peak.rss_anon_bytes})
     )
+
+
+def _turns(records: pl.DataFrame) -> Turns:
+    return Arrivals([Part(input="in", rank=0, partition=0, frame=with_keys(records, 0, 0))]).turns
 
 
 def _records(first: int, count: int) -> pl.DataFrame:

@@ -25,13 +25,21 @@ RUNS, QUICK_RUNS = 3, 1
 MEMORY_EVENTS, QUICK_MEMORY_EVENTS = 2_000_000, 500_000
 
 
-def main(*, quick: bool = False, as_json: bool = False, jobs: Collection[str] = (), dir: Path | None = None) -> None:
+def main(
+    *,
+    quick: bool = False,
+    as_json: bool = False,
+    jobs: Collection[str] = (),
+    weir_alone: bool = False,
+    dir: Path | None = None,
+) -> None:
     """Run the bench and print its results; leaves nothing behind.
 
     Args:
         quick: One run of each on two million events, instead of three on four million.
         as_json: Print one object with ``workloads``, ``memory``, ``idle_epoch_ms`` and ``restores`` instead of tables.
         jobs: Run only these, without memory, idle epochs and restores; everything by default.
+        weir_alone: Leave Kafka Streams out, for example to compare two versions of Weir.
         dir: The folder whose subfolder ``bench`` holds broker data and state during the run; ``.weir`` by default.
 
     Raises:
@@ -48,11 +56,12 @@ def main(*, quick: bool = False, as_json: bool = False, jobs: Collection[str] = 
     classes = folder / "classes"
     classes.mkdir(parents=True)
     try:
-        try:
-            peer = KafkaStreamsPeer(classes)
-        except BenchError as error:
-            progress.print(f"{error}; measuring Weir alone", markup=False, soft_wrap=True)
-            peer = None
+        peer = None
+        if not weir_alone:
+            try:
+                peer = KafkaStreamsPeer(classes)
+            except BenchError as error:
+                progress.print(f"{error}; measuring Weir alone", markup=False, soft_wrap=True)
         with EmbeddedBroker(folder / "kafka").used() as bootstrap_servers:
             bench = Bench(folder, bootstrap_servers, lambda text: progress.print(text, markup=False))
             workloads = list(bench.workloads(jobs or (*JOBS, *OTHER_JOBS), events, runs, peer))

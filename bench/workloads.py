@@ -1,7 +1,7 @@
 """The runs: each job at each event size on both sides in turn, and Weir over ten times the data.
 
 Every run starts in its own processes, from empty state, over the same topic; the results of the two sides must be
-equal. Printing them belongs to ``bench.report``.
+equal, and those of running sums must also be the exact sums of the events. Printing them belongs to ``bench.report``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pathlib import Path
 
 import polars as pl
 
-from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, make_events, user_frame, users_of
+from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, make_events, totals_per, user_frame, users_of
 from bench.kafka_streams import KafkaStreamsPeer, read_output
 from bench.processes import BenchError, Measured, measure, run_json
 from weir.state.commit.tables import read_table
 
-JOBS = ("sum_per_key", "window_final")
+JOBS = ("sum_per_key", "window_final", "repartition_sum")
 OTHER_JOBS = ("hopping_final", "session_sum", "table_join_sum")
 """Measured with an eighth of the events, at the smaller size."""
+MEMORY_JOBS = ("sum_per_key", "window_final")
 JOIN_JOB = "table_join_sum"
+SUMMED_BY = {"sum_per_key": "user", "repartition_sum": "page"}
+"""The jobs that are also compared with exact sums, each with the field of the events that it sums by."""
 FEW = "events_few"
 SIZES = (SMALL_BYTES, LARGE_BYTES)
 Say = Callable[[str], None]
@@ -90,10 +93,10 @@ class Bench:
                 yield self._workload(job, SMALL_BYTES, FEW, events // 8, runs, peer)
 
     def memory_growth(self, events: int) -> Iterator[MemoryGrowth]:
-        """Each of Weir's jobs with ``events`` events, and with ten times as many."""
+        """Each of ``MEMORY_JOBS`` with ``events`` events, and with ten times as many."""
         self._make_events("events_base", events, SMALL_BYTES)
         self._make_events("events_tenfold", 10 * events, SMALL_BYTES)
-        for job in JOBS:
+        for job in MEMORY_JOBS:
             base = self._weir(f"{job}_base", events)[0]
             tenfold = self._weir(f"{job}_tenfold", 10 * events)[0]
             yield MemoryGrowth(name=job, base=base, tenfold=tenfold)
@@ -121,16 +124,19 @@ class Bench:
     ) -> Workload:
         weir, kafka_streams = [], []
         over = topic.removeprefix("events_")
+        exact = totals_per(SUMMED_BY[job], events) if job in SUMMED_BY else None
         events += KEYS if job == JOIN_JOB else 0
         for run in range(1, runs + 1):
             self._say(f"{job}, {event_bytes} bytes, run {run} of {runs}")
             measured, result = self._weir(f"{job}_{over}", events)
             weir.append(measured)
+            if exact is not None:
+                _require_equal(result, exact, job, "the exact result")
             if peer is not None:
                 output = f"{job}_{over}_{run}"
                 measured = peer.run(job, self._bootstrap_servers, topic, output)
                 kafka_streams.append(self._complete(measured, events, "Kafka Streams"))
-                _require_equal(result, read_output(self._bootstrap_servers, output), job)
+                _require_equal(result, read_output(self._bootstrap_servers, output), job, "Kafka Streams")
         return Workload(name=job, event_bytes=event_bytes, weir=weir, kafka_streams=kafka_streams)
 
     def _weir(self, application: str, events: int) -> tuple[Measured, pl.DataFrame]:
@@ -148,18 +154,18 @@ class Bench:
         return measured
 
 
-def _require_equal(weir: pl.DataFrame, kafka_streams: pl.DataFrame, job: str) -> None:
-    """Compare the final tables: one row per key, or per key and window, with its total."""
-    key = pl.col("user")
+def _require_equal(weir: pl.DataFrame, other: pl.DataFrame, job: str, source: str) -> None:
+    """Compare the final table with one from ``source``: one row per key, or per key and window, with its total."""
+    key = pl.col(SUMMED_BY.get(job, "user"))
     if job in ("window_final", "hopping_final"):
         key = pl.concat_str("user", pl.lit("@"), pl.col("window_start").dt.epoch("ms"))
     if job == "session_sum":
         bounds = (pl.col(name).dt.epoch("ms") for name in ("window_start", "window_end"))
         key = pl.concat_str("user", *(part for bound in bounds for part in (pl.lit("@"), bound)))
     mine = weir.select(key=key, total=pl.col("total").cast(pl.Int64)).sort("key")
-    if mine.is_empty() or not mine.equals(kafka_streams.sort("key")):
-        different = mine.join(kafka_streams, on=["key", "total"], how="anti").height
+    if mine.is_empty() or not mine.equals(other.sort("key")):
+        different = mine.join(other, on=["key", "total"], how="anti").height
         raise BenchError(
-            f"{job}: the results differ: Weir has {mine.height:,} rows, Kafka Streams {kafka_streams.height:,}, "
-            f"and {different:,} of Weir's are not among Kafka Streams'"
+            f"{job}: the results differ: Weir has {mine.height:,} rows, {source} {other.height:,}, "
+            f"and {different:,} of Weir's are not among the latter"
         )

@@ -36,6 +36,7 @@ class Application:
         start: Literal["earliest", "latest"] = "earliest",
         max_skew: timedelta | None = None,
         max_task_idle: timedelta | None = timedelta(0),
+        max_source_wait: timedelta | None = None,
         uncommitted_max_bytes: int = 64 << 20,
         state_isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         own_stores: Mapping[str, Callable[[Path], FollowingStore]] | None = None,
@@ -47,9 +48,14 @@ class Application:
             commit_interval: The longest that results wait for their commit.
             on_error: What to do with a record that cannot be read: stop the run, or put it into the dead letters.
             start: Where to begin in a topic without a committed offset.
-            max_skew: How far one partition may run ahead of another in event time while a run catches up.
+            max_skew: How far one partition may run ahead of another in event time while a run catches up. By default,
+                partitions whose rows meet downstream keep about the same pace, and others any.
             max_task_idle: How long a task that reads several topics waits for one that has no records while others
-                have some; it always waits for records that are on the brokers. With None it waits for neither.
+                have some. A task always waits for records that are on the brokers, and for rows on their way from
+                other tasks, that come before what it has: so results do not depend on what was read first. With None
+                it waits for nothing, and they do.
+            max_source_wait: How long rows wait for a partition that has unread records but does not move, because it
+                is being restored or its broker is away; after that the others go on without it. None: for ever.
             uncommitted_max_bytes: Commit early once the uncommitted state reaches this; an epoch that would exceed it
                 by more than one batch of records stops reading. -1 means no limit.
             state_isolation: What queries of the stores see by default: only committed epochs, or the newest too.
@@ -74,6 +80,8 @@ class Application:
             not_negative_ms(max_skew, "max_skew")
         if max_task_idle is not None:
             not_negative_ms(max_task_idle, "max_task_idle (None waits for nothing)")
+        if max_source_wait is not None:
+            positive_ms(max_source_wait, "max_source_wait")
         if on_error not in ("fail", "dead_letter"):
             raise TopologyError(f'on_error is {on_error!r}; it must be "fail" or "dead_letter"')
         if start not in ("earliest", "latest"):
@@ -91,7 +99,7 @@ class Application:
             )
         self.id = id
         self.commit_interval, self.max_skew = commit_interval, max_skew
-        self.max_task_idle = max_task_idle
+        self.max_task_idle, self.max_source_wait = max_task_idle, max_source_wait
         self.on_error, self.start = on_error, start
         self.uncommitted_max_bytes = uncommitted_max_bytes
         self.state_isolation = IsolationLevel(state_isolation)

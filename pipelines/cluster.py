@@ -15,6 +15,10 @@ class Cluster(Protocol):
         """The number of partitions of each topic that exists."""
         ...
 
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id that each topic got when it was created; brokers may have none."""
+        ...
+
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
     def end_offsets(

@@ -64,6 +64,22 @@ class TableLostError(StateError):
         )
 
 
+class TableAheadError(StateError):
+    """A table has commits that the commit log does not have: a start would repeat them, and their rows would double."""
+
+    def __init__(self, application: str, table: str, version: str, newest: str) -> None:
+        super().__init__(application, table, version, newest)
+        self.application, self.table, self.version, self.newest = application, table, version, newest
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table!r} of application {self.application!r} has commit {self.version}, but the newest one "
+            f"in the commit log is {self.newest}: the log was lost or restored from an older copy; put the "
+            "application's whole warehouse folder back as it was at one moment, or start over with "
+            f"`weir reset {self.application}`"
+        )
+
+
 class SwapRefusedError(StateError):
     """A backfill cannot be swapped in; nothing was changed."""
 

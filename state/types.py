@@ -16,6 +16,8 @@ TopicPartition = tuple[str, int]
 """A topic and the number of a partition."""
 Positions = dict[str, dict[int, int]]
 """Topic to partition to the next offset to read."""
+LeaderEpochs = dict[str, dict[int, int]]
+"""Topic to partition to the epoch of its leader."""
 
 
 class IsolationLevel(StrEnum):
@@ -96,6 +98,11 @@ class BlobRef:
     """Relative to the application's ``_blobs`` folder."""
     rows: int
     size_bytes: int
+    taken: int = 0
+    """How many of its rows the target has taken; they are its first."""
+    first: tuple[int, int] | None = None
+    """The key of the next row (``weir.pipelines.tasks.order``); None in rows written before rows had keys."""
+    last: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,9 @@ public final class KafkaStreamsPeer {
   public record Event(long amount) {}
 
   @JsonIgnoreProperties(ignoreUnknown = true)
+  public record PageEvent(String page, long amount) {}
+
+  @JsonIgnoreProperties(ignoreUnknown = true)
   public record User(long factor) {}
 
   public static void main(String[] args) throws Exception {
@@ -80,18 +83,28 @@ public final class KafkaStreamsPeer {
     LongAdder seen = new LongAdder();
     AtomicLong firstNanos = new AtomicLong();
     StreamsBuilder builder = new StreamsBuilder();
-    KStream<String, Long> values =
-        builder.stream(in, Consumed.with(Serdes.String(), json(Event.class)))
+    Runnable count = () -> {
+      if (firstNanos.get() == 0) {
+        firstNanos.compareAndSet(0, System.nanoTime());
+      }
+      seen.increment();
+    };
+    boolean isRepartitioned = job.equals("repartition_sum");
+    KStream<String, Long> values = isRepartitioned
+        ? builder.stream(in, Consumed.with(Serdes.String(), json(PageEvent.class)))
+            .map((user, event) -> {
+              count.run();
+              return KeyValue.pair(event.page(), event.amount());
+            })
+        : builder.stream(in, Consumed.with(Serdes.String(), json(Event.class)))
             .mapValues(event -> {
-              if (firstNanos.get() == 0) {
-                firstNanos.compareAndSet(0, System.nanoTime());
-              }
-              seen.increment();
+              count.run();
               return event.amount();
             });
-    KGroupedStream<String, Long> amounts = values.groupByKey(Grouped.with(Serdes.String(), Serdes.Long()));
+    KGroupedStream<String, Long> amounts =
+        values.groupByKey(Grouped.with("amounts", Serdes.String(), Serdes.Long()));
     switch (job) {
-      case "sum_per_key", "restore" -> amounts
+      case "sum_per_key", "repartition_sum", "restore" -> amounts
           .reduce(Long::sum, Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("sums"))
           .toStream()
           .to(out, Produced.with(Serdes.String(), Serdes.Long()));
@@ -121,8 +134,7 @@ public final class KafkaStreamsPeer {
         KTable<String, Long> factors = builder
             .stream(in + "_users", Consumed.with(Serdes.String(), json(User.class)))
             .mapValues(user -> {
-              firstNanos.compareAndSet(0, System.nanoTime());
-              seen.increment();
+              count.run();
               return user.factor();
             })
             .toTable(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("users")
@@ -157,8 +169,9 @@ public final class KafkaStreamsPeer {
         System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", restores.rows.sum(), seconds);
         return;
       }
-      while (!isCommitted(admin, id, ends)) {
-        Thread.sleep(20);
+      awaitCommit(admin, id, ends);
+      if (isRepartitioned) {  // complete, now that the input is committed
+        awaitCommit(admin, id, endOffsets(admin, id + "-amounts-repartition"));
       }
       double seconds = (System.nanoTime() - firstNanos.get()) / 1e9;
       System.out.printf("{\"records\": %d, \"seconds\": %.3f}%n", seen.sum(), seconds);
@@ -205,6 +218,12 @@ public final class KafkaStreamsPeer {
     Map<TopicPartition, Long> ends = new HashMap<>();
     admin.listOffsets(latest).all().get().forEach((partition, info) -> ends.put(partition, info.offset()));
     return ends;
+  }
+
+  private static void awaitCommit(Admin admin, String group, Map<TopicPartition, Long> ends) throws Exception {
+    while (!isCommitted(admin, group, ends)) {
+      Thread.sleep(20);
+    }
   }
 
   private static boolean isCommitted(Admin admin, String group, Map<TopicPartition, Long> ends) throws Exception {

@@ -10,10 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, NewTopic, OffsetSpec
+
+from weir.infra.kafka.log_ends import LogEnd, truncations
 
 TIME_LIMIT_S = 10.0
+_NO_ID = "A" * 22
+"""The topic id of all zeros."""
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _STALE_LEADER = frozenset(
     {
@@ -102,6 +114,7 @@ class KafkaAdmin:
             KafkaAdminError: A client property is unknown or has an invalid value.
         """
         self.bootstrap_servers, self.time_limit_s = bootstrap_servers, time_limit_s
+        self._properties = {**(properties or {}), "bootstrap.servers": bootstrap_servers}
         self._refused_login = ""
         try:
             self._client = AdminClient(
@@ -109,8 +122,7 @@ class KafkaAdmin:
                     "log_level": 2,
                     "reconnect.backoff.ms": 50,
                     "reconnect.backoff.max.ms": 1000,
-                    **(properties or {}),
-                    "bootstrap.servers": bootstrap_servers,
+                    **self._properties,
                 },
                 error_cb=self._hear,
             )
@@ -156,6 +168,27 @@ class KafkaAdmin:
             raise UnknownTopicError(topic, self.bootstrap_servers)
         return count
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id that each topic got when it was created (KIP-516), as Kafka's tools print it.
+
+        Left out are topics that do not exist, and all of them with brokers that have no ids (before Kafka 2.8).
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        if not (wanted := sorted(set(topics))):
+            return {}
+        futures = self._client.describe_topics(TopicCollection(wanted), request_timeout=self.time_limit_s)
+        found = {}
+        for topic, future in futures.items():
+            try:
+                found[topic] = _printed(future.result(self.time_limit_s + 1).topic_id)
+            except (KafkaException, FutureTimeoutError) as error:
+                failure = self._translated(error, topic)
+                if not isinstance(failure, UnknownTopicError):
+                    raise failure from None
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
+
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
         """Create a topic with the cluster's default replication and wait until its partitions can be read; False if it
         exists already.
@@ -188,17 +221,41 @@ class KafkaAdmin:
             UnknownTopicError: A topic or partition does not exist.
             BrokerUnreachableError: No broker answered in time.
         """
-        return self._offsets(partitions, OffsetSpec.latest(), is_committed)
+        found = self._listed(partitions, OffsetSpec.latest(), is_committed)
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    def log_ends(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], LogEnd]:
+        """The last stable offset of each (topic, partition) with the leader epoch that answered; errors as for
+        ``end_offsets``."""
+        return {
+            partition: LogEnd(listed.offset, listed.leader_epoch)
+            for partition, listed in self._listed(partitions, OffsetSpec.latest(), True).items()
+        }
+
+    def truncations(self, positions: Mapping[tuple[str, int], LogEnd]) -> dict[tuple[str, int], int]:
+        """Of logs that reached ``positions``, those that were truncated below, with the offset where that was.
+
+        Raises:
+            BrokerUnreachableError: A partition's leader did not answer in time.
+        """
+        try:
+            return truncations(self._properties, positions, self.time_limit_s)
+        except KafkaException as error:
+            raise self._translated(error) from None
+        except TimeoutError:
+            self.check_reachable()
+            raise BrokerUnreachableError(self.bootstrap_servers, "a partition's leader did not answer") from None
 
     def beginning_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The oldest offset still kept of each (topic, partition); errors as for ``end_offsets``."""
-        return self._offsets(partitions, OffsetSpec.earliest(), False)
+        found = self._listed(partitions, OffsetSpec.earliest(), False)
+        return {partition: listed.offset for partition, listed in found.items()}
 
     def offsets_at(self, partitions: Sequence[tuple[str, int]], time_ms: int) -> dict[tuple[str, int], int | None]:
         """The first offset of each (topic, partition) whose record has a timestamp of ``time_ms`` or later, None if
         there is none; errors as for ``end_offsets``."""
-        found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms), False)
-        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+        found = self._listed(partitions, OffsetSpec.for_timestamp(time_ms), False)
+        return {partition: listed.offset if listed.offset >= 0 else None for partition, listed in found.items()}
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """The next offset to read of each (topic, partition) that a consumer group has committed; empty if none.
@@ -270,9 +327,9 @@ class KafkaAdmin:
                     raise
             time.sleep(0.02)
 
-    def _offsets(
+    def _listed(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec, is_committed: bool
-    ) -> dict[tuple[str, int], int]:
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         if not partitions:
             return {}
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
@@ -284,7 +341,7 @@ class KafkaAdmin:
         found = {}
         for partition, future in futures.items():
             try:
-                found[partition.topic, partition.partition] = future.result(self.time_limit_s + 1).offset
+                found[partition.topic, partition.partition] = future.result(self.time_limit_s + 1)
             except (KafkaException, FutureTimeoutError) as error:
                 if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
                     raise self._leaderless(partitions) from None
@@ -325,6 +382,12 @@ class KafkaAdmin:
         return KafkaAdminError(
             f"Kafka at {self.bootstrap_servers} refused{f' (topic {topic!r})' if topic else ''}: {_reason(error)}"
         )
+
+
+def _printed(topic_id: Uuid) -> str:
+    """A topic id in Kafka's own form; "" for the one that stands for none."""
+    text = str(topic_id).replace("+", "-").replace("/", "_")
+    return "" if text == _NO_ID else text
 
 
 def _reason(error: KafkaException) -> str:

@@ -51,7 +51,7 @@ _NOWHERE = -1
 
 
 class OffsetGoneError(Exception):
-    """The topic no longer holds the next offset: retention removed it before it was read."""
+    """The topic no longer holds the next offset: retention removed it unread, or its log was truncated."""
 
     def __init__(self, topic: str, partition: int, offset: int) -> None:
         super().__init__(topic, partition, offset)
@@ -60,7 +60,8 @@ class OffsetGoneError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}: offset {self.offset} is no longer in the log (removed "
-            "by retention, or the topic was re-created); raise the topic's retention, or reset the application"
+            "by retention, lost with a broker, or the topic was made anew); raise the topic's retention, and start "
+            "again to see what is there and how to read on"
         )
 
 
@@ -74,6 +75,8 @@ class RawRecords:
     """As ``RECORD_SCHEMA``."""
     next_offset: int
     """Where the next read starts: after the records here and after offsets that hold none."""
+    next_time_ms: int | None = None
+    """The timestamp of the record there, if it has been fetched."""
 
 
 class PartitionReader:
@@ -97,15 +100,17 @@ class PartitionReader:
         *,
         until_time_ms: int | None = None,
         max_bytes: int = 64 << 20,
+        is_strict: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> RawRecords:
-        """Records of ``[start, end)``, cut at the first one later than ``until_time_ms`` (but at least one record).
+        """Records of ``[start, end)``, cut at the first one later than ``until_time_ms``; at least one record, unless
+        ``is_strict``.
 
         Reading stops early once keys and values exceed ``max_bytes``, and after ``patience_s`` without any progress
         (for example if a broker is unreachable), and returns what it has by then.
 
         Raises:
-            OffsetGoneError: The log begins after ``start``.
+            OffsetGoneError: The log begins after ``start``, or was truncated.
             KafkaException: The broker refuses (authorization, unknown topic); connection errors are waited out.
         """
         if self._handed_out != start:
@@ -119,15 +124,16 @@ class PartitionReader:
         if until_time_ms is not None:
             beyond = (fetched["timestamp_ms"][:count] > until_time_ms).arg_true()
             if len(beyond):
-                count = min(count, max(beyond[0], 1))
+                count = min(count, max(beyond[0], not is_strict))
+        next_time_ms = None
         if count < fetched.height:
-            next_offset = fetched["offset"][count]
+            next_offset, next_time_ms = fetched["offset"][count], fetched["timestamp_ms"][count]
         next_offset = max(start, min(next_offset, end))
         kept = fetched[count:]
         if 0 < kept.height < fetched.height // KEPT_SHARE:
             kept = pl.DataFrame(kept.rows(), schema=RECORD_SCHEMA, orient="row")  # releases the buffers of all records
         self._fetched, self._handed_out = kept, next_offset
-        return RawRecords(self.topic, self.partition, fetched[:count], next_offset)
+        return RawRecords(self.topic, self.partition, fetched[:count], next_offset, next_time_ms)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """Keep the last read's records from ``offset`` on for the next read, which starts there."""

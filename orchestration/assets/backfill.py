@@ -14,6 +14,7 @@ from pydantic import Field
 from weir.infra.settings import Settings
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.backfill.differences import MAX_CHANGE
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
@@ -23,10 +24,20 @@ from weir.pipelines.operations.errors import OperationError
 DRIVER = "weir.orchestration.drivers.backfill"
 
 
+MAX_CHANGE_FIELD = Field(
+    default=MAX_CHANGE,
+    ge=0,
+    le=1,
+    description="Refuse to swap if more than this share of a table's rows would be removed or changed; 1 swaps however "
+    "much changes. A backfill that is refused stays complete.",
+)
+
+
 class BackfillConfig(dg.Config):
     """How the days of the run's partitions are recomputed."""
 
     swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap`.")
+    max_change: float = MAX_CHANGE_FIELD
     margin_hours: float | None = Field(
         default=None,
         ge=0,
@@ -86,6 +97,7 @@ def _backfill_asset(
                     "first": days.first.isoformat(),
                     "end": days.end.isoformat(),
                     "swap": config.swap,
+                    "max_change": config.max_change,
                     "margin_hours": config.margin_hours,
                     "paths": config.paths,
                     "time_column": config.time_column,

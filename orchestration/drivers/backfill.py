@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 from weir.infra.process import end_with
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
+from weir.pipelines.backfill.differences import TableDifference
 from weir.pipelines.backfill.shadow import EVERYTHING, Days
 from weir.pipelines.operations.backfill import BackfillInput, make_backfill, swap_in
 from weir.pipelines.operations.signals import stop_on_signals
@@ -29,7 +32,7 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
     settings, reference = Settings.load(Path(pipes.get_extra("dir"))), pipes.get_extra("reference")
     margin_hours, owner = pipes.get_extra("margin_hours"), owner_of(pipes.run_id)
     if (known := pipes.extras.get("backfill")) is not None:
-        return {"backfill": known, "swap": _swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}
+        return {"backfill": known, **_swapped_in(pipes, settings, reference, known, owner, f"backfill {known}")}
     first, end = pipes.get_extra("first"), pipes.get_extra("end")
     days = EVERYTHING if first is None else Days(first=date.fromisoformat(first), end=date.fromisoformat(end))
     source = BackfillInput(
@@ -58,23 +61,35 @@ def _backfill(pipes: PipesContext) -> dict[str, Any] | None:
         "left_out": {"raw_value": dict(shadow.backfill.left_out), "type": "json"},
     }
     if pipes.get_extra("swap"):
-        metadata["swap"] = _swapped_in(pipes, settings, reference, shadow.id, owner, f"backfill of {days}")
+        metadata |= _swapped_in(pipes, settings, reference, shadow.id, owner, f"backfill of {days}")
     return metadata
 
 
-def _swapped_in(pipes: PipesContext, settings: Settings, reference: str, backfill: str, owner: str, reason: str) -> str:
+def _swapped_in(
+    pipes: PipesContext, settings: Settings, reference: str, backfill: str, owner: str, reason: str
+) -> dict[str, Any]:
+    """Swap it in; returns what to report of it."""
+    metadata: dict[str, Any] = {}
+
+    def counted(differences: Sequence[TableDifference]) -> None:
+        for each in differences:
+            pipes.log.info(str(each))
+        metadata["differences"] = {"raw_value": [asdict(each) for each in differences], "type": "json"}
+
     with stop_on_signals():  # a signal comes too late now
-        done = swap_in(
+        metadata["swap"] = swap_in(
             settings,
             reference,
             backfill,
             by=owner,
             reason=reason,
+            max_change=pipes.get_extra("max_change"),
+            on_count=counted,
             on_progress=progress_logger(pipes.log.info),
             console=logging.StreamHandler(),
         )
-    pipes.log.info(done)
-    return done
+    pipes.log.info(metadata["swap"])
+    return metadata
 
 
 def main() -> int:

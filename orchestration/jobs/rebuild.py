@@ -5,7 +5,7 @@ while the ingest is stopped (docs/backfill.md). Days are recomputed by the backf
 import dagster as dg
 from pydantic import Field
 
-from weir.orchestration.assets.backfill import run_backfill
+from weir.orchestration.assets.backfill import MAX_CHANGE_FIELD, run_backfill
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.backfill.files import TIME_COLUMN
@@ -17,6 +17,7 @@ class RebuildConfig(dg.Config):
     swap: bool = Field(
         default=False, description="Swap it in when it is complete; the ingest must have stopped by then."
     )
+    max_change: float = MAX_CHANGE_FIELD
     backfill: str | None = Field(
         default=None,
         description="The id of a backfill that is already computed: it catches up to where the ingest stopped and "
@@ -44,6 +45,7 @@ def rebuild_job(supervised: Supervised) -> dg.JobDefinition:
                 "first": None,
                 "end": None,
                 "swap": config.swap,
+                "max_change": config.max_change,
                 "backfill": config.backfill,
                 "margin_hours": None,
                 "paths": {},

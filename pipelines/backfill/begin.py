@@ -41,6 +41,7 @@ def begin_from_kafka(
         GlobalTablesError: The application has global tables.
         NoDayOutputsError: No output has rows that belong to days.
         NoCutError: The application's newest commit cannot be the cut.
+        TopicReplacedError: A topic is no longer the one that the application has read.
         HistoryLostError: The topics may have lost some of the days' records.
     """
     outputs, cut = _outputs(application), cut_of(application, newest_commit(warehouse, application.id))
@@ -54,6 +55,7 @@ def begin_from_kafka(
             days=days,
             source="Kafka",
             ranges=ranges,
+            topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
             outputs=outputs.swapped,
             left_out=outputs.left_out,
@@ -113,6 +115,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
     Raises:
         GlobalTablesError: The application has global tables.
         NoCutError: The application has committed nothing, or a topic does not exist.
+        TopicReplacedError: A topic is no longer the one that the application has read.
         BeginningLostError: A topic has lost its first records.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
@@ -131,6 +134,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
             days=EVERYTHING,
             source="Kafka",
             ranges=ranges,
+            topic_ids=cut.topic_ids,
             cut_epoch=cut.epoch,
         ),
     )

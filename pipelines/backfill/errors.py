@@ -52,6 +52,21 @@ class BeginningLostError(BackfillError):
         )
 
 
+class TopicReplacedError(BackfillError):
+    """A topic is no longer the one that the application has read (PROTOCOL 28)."""
+
+    def __init__(self, application: str, topic: str) -> None:
+        super().__init__(application, topic)
+        self.application, self.topic = application, topic
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} was deleted and made anew after {self.application!r} had read it, so the records "
+            "that a backfill needs are gone; read them from files with --from PATH, or point --bootstrap-servers at "
+            "the brokers that have them"
+        )
+
+
 class GlobalTablesError(BackfillError):
     """The application joins with a global table, which holds the topic as it is now, not as it was."""
 
@@ -115,3 +130,23 @@ class UnknownBackfillError(BackfillError):
 
     def __str__(self) -> str:
         return f"backfill {self.backfill!r} of {self.application!r}: {self.reason}; `weir backfill list` shows all"
+
+
+class LargeChangeError(BackfillError):
+    """A swap would remove or change more of a table than is done unasked; the backfill stays complete."""
+
+    def __init__(
+        self, application: str, backfill: str, program: str, max_change: float, tables: tuple[str, ...], folder: str
+    ) -> None:
+        super().__init__(application, backfill, program, max_change, tables, folder)
+        self.application, self.backfill, self.program = application, backfill, program
+        self.max_change, self.tables, self.folder = max_change, tables, folder
+
+    def __str__(self) -> str:
+        return (
+            f"backfill {self.backfill!r} of {self.application!r} was not swapped in, since it would remove or change "
+            f"more than {100 * self.max_change:g} % of a table's rows: {'; '.join(self.tables)}. Its own tables are in "
+            f"{self.folder}, for `weir.read_table` or any reader of Delta. Swap it in all the same with "
+            f"`weir backfill swap {self.program} {self.backfill} --yes`, allow more with --max-change, or discard it "
+            f"with `weir backfill discard {self.application} {self.backfill}`"
+        )

@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
-
 from weir.pipelines.application import Application
+from weir.pipelines.backfill.differences import Review, accept, difference
 from weir.pipelines.backfill.errors import UnknownBackfillError
 from weir.pipelines.backfill.shadow import EVERYTHING, Shadow, remove_swapped
-from weir.pipelines.backfill.swap import reason_of, standing_parts
+from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.state.changelog.forgetting import forget_tasks
 from weir.state.changelog.replacing import replaced_rows
-from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
@@ -60,7 +58,12 @@ def is_behind(application: Application, live: CommitRecord, made: CommitRecord) 
 
 
 def swap_everything(
-    warehouse: Path, application: Application, shadow: Shadow, on_step: Callable[[str], None] = lambda step: None
+    warehouse: Path,
+    application: Application,
+    shadow: Shadow,
+    on_step: Callable[[str], None] = lambda step: None,
+    *,
+    review: Review = accept,
 ) -> int:
     """Swap in a complete backfill of everything in a separate commit; returns the commit's epoch.
 
@@ -70,6 +73,7 @@ def swap_everything(
         UnknownBackfillError, SwapRefusedError: As for ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
         TableSchemaError: A table's columns differ from those that the program writes.
+        Exception: What ``review`` raises; nothing was changed.
     """
     topology, app_folder = application.topology, warehouse / application.id
     known, tables = newest_commit(warehouse, application.id), application_tables(topology)
@@ -96,8 +100,12 @@ def swap_everything(
         assert made is not None
         _require_same_place(application, shadow, live, made)
         on_step("claimed")
+        planned = list(_planned(topology, shadow, live.epoch))
+        differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)
+        on_step("differences counted")
+        review(differences)
         state = StateId(claim.generation, live.epoch + 2)  # deletions have the epoch before it
-        swaps = tuple(_table_swaps(topology, app_folder, shadow, live.epoch))
+        swaps = tuple(with_files(shadow, swap) for swap in planned)
         on_step("swap files written")
         changes = tuple(_changelog_files(topology, app_folder, shadow, live, made, state.epoch))
         on_step("changelogs written")
@@ -109,6 +117,7 @@ def swap_everything(
                 epoch=state.epoch,
                 at_ms=time.time_ns() // 1_000_000,
                 fingerprint=made.fingerprint,
+                topic_ids=made.topic_ids,
                 reason=reason_of(shadow.id),
                 topology=made.topology,
                 files=changes,
@@ -124,6 +133,14 @@ def swap_everything(
 
 
 def _require_same_place(application: Application, shadow: Shadow, live: CommitRecord, made: CommitRecord) -> None:
+    for topic, topic_id in sorted(made.topic_ids.items()):
+        if live.topic_ids.get(topic, topic_id) != topic_id:
+            raise SwapRefusedError(
+                application.id,
+                shadow.id,
+                f"topic {topic!r} was deleted and made anew, and the application and the backfill have not read the "
+                "same one; discard it",
+            )
     here, there = _offsets(application, live), _offsets(application, made)
     for (topic, partition), offset in sorted(here.items()):
         if there.get((topic, partition)) != offset:
@@ -156,12 +173,9 @@ def _offsets(application: Application, record: CommitRecord) -> dict[TopicPartit
     }
 
 
-def _table_swaps(topology: Topology, app_folder: Path, shadow: Shadow, cut_epoch: int) -> Iterator[TableSwap]:
-    epoch = pl.lit(cut_epoch, pl.Int64()).alias("_epoch")
+def _planned(topology: Topology, shadow: Shadow, cut_epoch: int) -> Iterator[TableSwap]:
+    """The swaps of all tables that people read, without their files."""
     for spec in (*topology.table_specs(), DEAD_LETTERS):
-        files = tuple(
-            write_file(app_folder, spec, rows.with_columns(epoch)) for rows in standing_parts(shadow.folder / spec.name)
-        )
         yield TableSwap(
             backfill=shadow.id,
             table=spec.name,
@@ -169,7 +183,7 @@ def _table_swaps(topology: Topology, app_folder: Path, shadow: Shadow, cut_epoch
             start_ms=EVERYTHING.start_ms,
             end_ms=EVERYTHING.end_ms,
             cut_epoch=cut_epoch,
-            files=files,
+            files=(),
         )
 
 
@@ -178,7 +192,7 @@ def _changelog_files(
 ) -> Iterator[FileEntry]:
     """Rows that make the changelogs hold what the shadow's hold."""
     for task in made.tasks:
-        for spec in topology.sub_topologies[topology.task_of(task).sub_topology].stores:
+        for spec in topology.sub_topology(topology.task_of(task).sub_topology).stores:
             yield from replaced_rows(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
@@ -190,6 +204,12 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
     rows = Counter[str]()
     for file in files:
         rows[file.partition_values["task"]] += file.rows
+    epochs = {  # the offsets are the live ones
+        (topic, partition): epoch
+        for task in live.tasks.values()
+        for topic, of_topic in task.leader_epochs.items()
+        for partition, epoch in of_topic.items()
+    }
     return {
         name: replace(
             task,
@@ -197,6 +217,10 @@ def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterab
             snapshot=None,
             rows_since_snapshot=rows[name],
             instance=live.tasks[name].instance if name in live.tasks else new_instance(),
+            leader_epochs={
+                topic: {partition: epochs[topic, partition] for partition in offsets if (topic, partition) in epochs}
+                for topic, offsets in task.positions.items()
+            },
         )
         for name, task in made.tasks.items()
     }

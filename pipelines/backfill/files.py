@@ -100,6 +100,7 @@ class SliceRecords:
     frame: pl.DataFrame
     """The records, with the columns of ``RAW_SCHEMA``."""
     next_offset: int
+    next_time_ms: int | None
 
 
 class SliceReader:
@@ -110,8 +111,10 @@ class SliceReader:
         records = pl.read_ipc(_slice(folder, topic, partition))
         self._records = records.with_columns(offset=pl.int_range(pl.len(), dtype=pl.Int64))
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> SliceRecords:
-        """Records of ``[start, end)``, at least one.
+    def read(
+        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
+    ) -> SliceRecords:
+        """Records of ``[start, end)``, at least one unless ``is_strict``.
 
         They end before the first one later than ``until_time_ms``, or with the one that exceeds ``max_bytes``.
         """
@@ -121,8 +124,10 @@ class SliceReader:
             count = min(count, rows["timestamp_ms"].search_sorted(until_time_ms, side="right"))
         sizes = (rows["key"].bin.size().fill_null(0) + rows["value"].bin.size().fill_null(0)).cum_sum()
         count = min(count, sizes.search_sorted(max_bytes) + 1)
-        rows = rows[: max(1, count)]
-        return SliceRecords(self.topic, self.partition, rows, start + rows.height)
+        rows = rows[: max(not is_strict, count)]
+        position = start + rows.height
+        next_time_ms = self._records["timestamp_ms"][position] if position < self._records.height else None
+        return SliceRecords(self.topic, self.partition, rows, position, next_time_ms)
 
     def take_back(self, records: object, offset: int) -> None:
         """Reading takes nothing out of a slice."""

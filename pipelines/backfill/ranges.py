@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weir.pipelines.application import Application
-from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError
+from weir.pipelines.backfill.errors import BeginningLostError, HistoryLostError, NoCutError, TopicReplacedError
 from weir.pipelines.cluster import Cluster, History
 from weir.state.commit.record import CommitRecord
 
@@ -25,8 +27,8 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
-            "rows between its sub-topologies wait for tasks that are restoring; try again once "
-            "they have finished, which `weir status` shows",
+            "rows between its tasks are still under way at its newest commit; wait until it has caught up, which "
+            f"`weir status` shows, or stop it with `weir stop {application.id} --drain`, and run the backfill again",
         )
     return newest
 
@@ -56,8 +58,10 @@ def kafka_ranges(application: Application, cluster: History, cut: CommitRecord, 
     its beginning.
 
     Raises:
+        TopicReplacedError: A topic is no longer the one that ``cut`` has offsets of.
         HistoryLostError: A partition may have lost records at or after ``from_ms``.
     """
+    require_same_topics(application, cluster, cut.topic_ids)
     ends = {
         (topic, partition): end
         for topic, partitions in partitions_of(application, cut).items()
@@ -81,8 +85,10 @@ def whole_ranges(application: Application, cluster: Cluster, cut: CommitRecord) 
     """The offsets of each topic partition from 0 to the cut, or to the end for topics that the cut does not know.
 
     Raises:
+        TopicReplacedError: A topic is no longer the one that ``cut`` has offsets of.
         NoCutError: A topic does not exist.
     """
+    require_same_topics(application, cluster, cut.topic_ids)
     ranges = partitions_of(application, cut)
     new = sorted(set(application.topology.topics()) - ranges.keys())
     counts = cluster.partition_counts(new) if new else {}
@@ -92,6 +98,13 @@ def whole_ranges(application: Application, cluster: Cluster, cut: CommitRecord) 
     for (topic, partition), end in ends.items():
         ranges.setdefault(topic, {})[partition] = (0, end)
     return ranges
+
+
+def require_same_topics(application: Application, cluster: Cluster, known: Mapping[str, str]) -> None:
+    """Raise ``TopicReplacedError`` when a topic that the program reads has another id than the ``known`` one."""
+    for topic, topic_id in cluster.topic_ids(known.keys() & set(application.topology.topics())).items():
+        if topic_id != known[topic]:
+            raise TopicReplacedError(application.id, topic)
 
 
 def require_beginnings(application: Application, cluster: Cluster, ranges: Ranges) -> None:

@@ -77,6 +77,8 @@ class Backfill:
     """Where its records come from, for people."""
     ranges: Ranges
     """What is read of the topics' partitions; for files this is known once their slices are written."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By topic, the id that the ranges belong to, if the live application's newest commit knew it."""
     files: SourceFiles | None = None
     """What is read instead of topics."""
     end_time_ms: int | None = None

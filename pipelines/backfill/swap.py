@@ -7,7 +7,7 @@ The live driver makes the commit if one runs; otherwise it is made here. What it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,21 +16,23 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.pipelines.application import Application
+from weir.pipelines.backfill.differences import Review, accept, difference
 from weir.pipelines.backfill.errors import UnknownBackfillError
 from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
 from weir.state.commit.files import write_file
-from weir.state.commit.protocol import Committer
+from weir.state.commit.log import COMMITS, newest_of
+from weir.state.commit.protocol import Committer, redo_appends
 from weir.state.commit.record import TableSwap
-from weir.state.commit.tables import file_actions, key_columns
+from weir.state.commit.swap import of_days
+from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.engine.environment import replace_file
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, TableSpec
+from weir.state.types import TableSpec
 
 HELD_ROWS = 1_000_000
-ALL = pl.lit(True)
 _PREPARED = "swap.json"
 
 
@@ -41,9 +43,11 @@ class Prepared:
     swaps: tuple[TableSwap, ...]
     at_s: float
     """When the first one was about to be written."""
+    changes: str = ""
+    """What they change, for people; empty in what an older version has prepared."""
 
     def __str__(self) -> str:
-        return ", ".join(f"{swap.table} {sum(entry.rows for entry in swap.files):,} rows" for swap in self.swaps)
+        return self.changes
 
 
 def reason_of(backfill: str) -> str:
@@ -51,36 +55,44 @@ def reason_of(backfill: str) -> str:
     return f"swap of backfill {backfill}"
 
 
-def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None) -> Prepared:
-    """Write the days' rows of each output into new files in the live table's folder, and record their names.
+def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, *, review: Review = accept) -> Prepared:
+    """Count what the swap would change; then write the days' rows of each output into new files in the live table's
+    folder, and record their names.
 
     Raises:
         UnknownBackfillError: No backfill has that id, or it is not complete.
         SwapRefusedError: A live table is missing or has other columns.
+        TableBehindError, TableLostError: A live table cannot be brought up to what the commit log promises.
+        Exception: What ``review`` raises; nothing was written.
     """
     # 1. Rows prepared
-    backfill, at_s = shadow.backfill, time.time()
+    backfill, app_folder = shadow.backfill, shadow.warehouse.parent
     if shadow.completion is None:
         raise UnknownBackfillError(shadow.application, shadow.id, "it is not complete")
-    swaps = []
-    for output in backfill.outputs:
-        files = tuple(_files(shadow, backfill, output))
-        swaps.append(
-            TableSwap(
-                backfill=backfill.id,
-                table=output.table,
-                column=output.column,
-                start_ms=backfill.days.start_ms,
-                end_ms=backfill.days.end_ms,
-                cut_epoch=backfill.cut_epoch,
-                files=files,
-            )
-        )
+    planned = [_planned(backfill, output) for output in backfill.outputs]
+    for swap in planned:
+        _require_fit(shadow, swap.table)
+    _redo_appends(app_folder, shadow.application, [swap.table for swap in planned])
+    differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)
+    on_step("differences counted")
+    review(differences)
+    at_s, swaps = time.time(), []
+    for swap in planned:
+        swaps.append(with_files(shadow, swap))
         on_step("swap files written")
-    prepared = Prepared(swaps=tuple(swaps), at_s=at_s)
+    prepared = Prepared(swaps=tuple(swaps), at_s=at_s, changes="; ".join(map(str, differences)))
     replace_file(shadow.folder / _PREPARED, msgspec.json.encode(prepared))
     on_step("swap prepared")
     return prepared
+
+
+def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
+    """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
+    app_folder = shadow.warehouse.parent
+    spec = TableSpec(name=swap.table, schema=pl.scan_delta(app_folder / swap.table).collect_schema())
+    epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
+    parts = standing_parts(shadow.folder / swap.table, of_days(swap))
+    return replace(swap, files=tuple(write_file(app_folder, spec, rows.with_columns(epoch)) for rows in parts))
 
 
 def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared:
@@ -144,30 +156,46 @@ def swap_at_rest(
     return record.epoch
 
 
-def _files(shadow: Shadow, backfill: Backfill, output: DayOutput) -> Iterator[FileEntry]:
+def _planned(backfill: Backfill, output: DayOutput) -> TableSwap:
+    """The swap of an output, without its files."""
+    return TableSwap(
+        backfill=backfill.id,
+        table=output.table,
+        column=output.column,
+        start_ms=backfill.days.start_ms,
+        end_ms=backfill.days.end_ms,
+        cut_epoch=backfill.cut_epoch,
+        files=(),
+    )
+
+
+def _require_fit(shadow: Shadow, table: str) -> None:
     app_folder = shadow.warehouse.parent
-    if not DeltaTable.is_deltatable(str(app_folder / output.table)):
+    if not DeltaTable.is_deltatable(str(app_folder / table)):
         raise SwapRefusedError(
-            shadow.application, shadow.id, f"the live application has no table {output.table!r}; run this program first"
+            shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
-    live, made = DeltaTable(app_folder / output.table), DeltaTable(shadow.folder / output.table)
+    live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
     if live.schema() != made.schema() or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
             shadow.application,
             shadow.id,
-            f"the live table {output.table!r} has other columns; run this program first, "
-            "with another name for the output",
+            f"the live table {table!r} has other columns; run this program first, with another name for the output",
         )
-    spec = TableSpec(name=output.table, schema=pl.scan_delta(live).collect_schema())
-    is_of_days = (
-        pl.col(output.column).dt.timestamp("ms").is_between(backfill.days.start_ms, backfill.days.end_ms, closed="left")
-    )
-    epoch = pl.lit(backfill.cut_epoch, pl.Int64()).alias("_epoch")
-    for rows in standing_parts(shadow.folder / output.table, is_of_days):
-        yield write_file(app_folder, spec, rows.with_columns(epoch))
 
 
-def standing_parts(folder: Path, condition: pl.Expr = ALL) -> Iterator[pl.DataFrame]:
+def _redo_appends(app_folder: Path, application: str, tables: Sequence[str]) -> None:
+    """Bring live tables up to the commit log, as the claim before a swap would: a dead driver may have left one
+    behind."""
+    log = app_folder / COMMITS.name
+    log_files = file_actions(DeltaTable(log))
+    newest = newest_of(log, log_files)
+    versions = newest.table_versions if newest else {}
+    for name in tables:
+        redo_appends(AppendTable(app_folder / name, name, application), versions.get(name, 0), log, log_files)
+
+
+def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     """The current rows of a table that meet ``condition``, which uses only key columns in a table of updates.
 
     They come in non-empty frames, small enough to bound the memory needed.

@@ -3,6 +3,7 @@ swaps the result in or discards it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -34,6 +35,18 @@ ProgramArgument = Annotated[
         metavar="APP", help="The id of an application that has run in DIR, or MODULE:APP to use another program for it."
     ),
 ]
+MaxChangeOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-change",
+        min=0,
+        max=1,
+        metavar="SHARE",
+        show_default="0.01",
+        help="Refuse to swap if more than this share of a table's rows would be removed or changed.",
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Swap it in however much changes.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list` shows it.")]
 
 
@@ -56,6 +69,8 @@ def run(
         ),
     ] = False,
     swap: Annotated[bool, typer.Option("--swap", help="Swap it in once it is complete.")] = False,
+    max_change: MaxChangeOption = None,
+    yes: YesOption = False,
     margin_hours: Annotated[
         float | None,
         typer.Option(
@@ -128,7 +143,7 @@ def run(
     for table, reason in shadow.backfill.left_out.items():
         console.print(f"{table} is not included: {reason}", markup=False, soft_wrap=True)
     if swap:
-        _swap_in(settings, application, shadow.id)
+        _swap_in(settings, application, shadow.id, max_change=max_change, yes=yes)
     else:
         notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
 
@@ -136,6 +151,8 @@ def run(
 def swap(
     application: ProgramArgument,
     backfill: IdArgument,
+    max_change: MaxChangeOption = None,
+    yes: YesOption = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -143,11 +160,14 @@ def swap(
 ) -> None:
     """Replace what the outputs hold for a backfill's days with the complete backfill, in one commit.
 
+    First it shows how many rows of each table are removed, changed and added; --max-change 0 shows it without swapping,
+    unless nothing is removed or changed.
+
     If the application is running, its driver does it, otherwise this command. A backfill of everything needs the
     application stopped, and first reads what has arrived since it was made.
     """
     settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
-    _swap_in(settings, application, backfill)
+    _swap_in(settings, application, backfill, max_change=max_change, yes=yes)
 
 
 def _reference(settings: Settings, application: str) -> str:
@@ -198,9 +218,14 @@ def _paths(reference: str, sources: list[str]) -> dict[str, str]:
     return found
 
 
-def _swap_in(settings: Settings, application: str, backfill: str) -> None:
+def _swap_in(settings: Settings, application: str, backfill: str, *, max_change: float | None, yes: bool) -> None:
+    from weir.pipelines.backfill.differences import MAX_CHANGE, TableDifference
     from weir.pipelines.cli.progress import TerminalWarnings, following
     from weir.pipelines.operations.backfill import swap_in
+
+    def show(differences: Sequence[TableDifference]) -> None:
+        for each in differences:
+            notices.print(str(each), markup=False, soft_wrap=True)
 
     with following(f"swap of {backfill}") as on_progress:
         done = swap_in(
@@ -208,6 +233,8 @@ def _swap_in(settings: Settings, application: str, backfill: str) -> None:
             _reference(settings, application),
             backfill,
             reason="command line",
+            max_change=None if yes else MAX_CHANGE if max_change is None else max_change,
+            on_count=show,
             on_progress=on_progress,
             console=TerminalWarnings(),
         )

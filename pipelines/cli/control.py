@@ -57,14 +57,29 @@ def restore(
     console.print(f"{application}: {_ask(load_settings(directory), application, 'restore', arguments)}", markup=False)
 
 
-def stop(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Make a running application finish its epoch, commit and exit; returns once it has ended."""
+def stop(
+    application: AppArgument,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="First read on until no rows wait between tasks, before the program changes."),
+    ] = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Make a running application finish its epoch, commit and exit; returns once it has ended.
+
+    Rows that wait between tasks for records of other partitions are committed too, and the next run takes them. With
+    --drain, those partitions are first read up to the time of the rows, so that none wait.
+    """
     from weir.pipelines.operations.control import wait_for_end
 
     settings = load_settings(directory)
-    answer = _ask(settings, application, "stop")
+    answer = _ask(settings, application, "stop", {"drain": "yes"} if drain else None)
     with notices.status(f"stop: {answer}"):
-        wait_for_end(settings, application)
+        if drain:
+            wait_for_end(settings, application, limit_s=None)
+        else:
+            wait_for_end(settings, application)
     console.print(f"{application}: stopped", markup=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
+    from weir.pipelines.spark.errors import LostPosition
     from weir.pipelines.topology.changes import TopologyChange
 
 REFUSED = 3
@@ -34,7 +36,8 @@ def plan(
     """Compare a program with what its application has committed; changes nothing.
 
     Shows which stores keep their state, and which of those get another grace period, retention or foreign key; which
-    stores would start empty or be abandoned; outputs and topics added or removed; and partition counts that changed.
+    stores would start empty or be abandoned; outputs and topics added or removed; partition counts that changed; and
+    topics that no longer hold what the committed positions belong to.
     The exit code is 0 if `weir run` would start with all its state, and 3 if it would refuse.
     """
     from weir.pipelines.operations.plan import plan_of
@@ -42,11 +45,22 @@ def plan(
     planned = plan_of(load_settings(directory, bootstrap_servers=bootstrap_servers), reference)
     if planned.change is None or planned.committed_epoch is None:
         if as_json:
-            print_json({"application": planned.application, "committed_epoch": None, "refused": False})
+            print_json(
+                {
+                    "application": planned.application,
+                    "committed_epoch": None,
+                    "refused": planned.is_refused,
+                    "obstacles": planned.obstacles,
+                }
+            )
+        elif planned.is_refused:
+            _print_obstacles(planned.obstacles)
         else:
             console.print(
                 f"{planned.application} has committed nothing yet: `weir run` starts from the beginning", markup=False
             )
+        if planned.is_refused:
+            raise typer.Exit(REFUSED)
         return
     if as_json:
         print_json(
@@ -55,11 +69,12 @@ def plan(
                 "committed_epoch": planned.committed_epoch,
                 "refused": planned.is_refused,
                 "obstacles": planned.obstacles,
+                "lost_positions": [asdict(each) for each in planned.lost],
                 **_plain(planned.change),
             }
         )
     else:
-        _print(planned.application, planned.committed_epoch, planned.change, planned.obstacles)
+        _print(planned.application, planned.committed_epoch, planned.change, planned.obstacles, planned.lost)
     if planned.is_refused:
         raise typer.Exit(REFUSED)
 
@@ -68,7 +83,9 @@ def _plain(change: TopologyChange) -> dict[str, Any]:
     return {**asdict(change), "going_on": sorted(change.going_on)}
 
 
-def _print(application: str, epoch: int, change: TopologyChange, blocked: list[str]) -> None:
+def _print(
+    application: str, epoch: int, change: TopologyChange, blocked: list[str], lost: Sequence[LostPosition]
+) -> None:
     lines = [
         *(f"store {name}: keeps its state" for name in change.kept),
         *(
@@ -95,8 +112,7 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
     console.print(f"{application}, epoch {epoch}: committed by {other}", markup=False, soft_wrap=True)
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    for sentence in blocked:
-        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)
+    _print_obstacles(blocked)
     if change.loses_state:
         computed = (
             "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
@@ -109,5 +125,18 @@ def _print(application: str, epoch: int, change: TopologyChange, blocked: list[s
             markup=False,
             soft_wrap=True,
         )
-    elif not blocked:
+    for each in lost:
+        console.print(f"run would refuse: it continues from {each}", markup=False, soft_wrap=True)
+        if each.resume is not None:
+            console.print(
+                f"  --accept-lost-records keeps all state and reads it on at offset {each.resume}",
+                markup=False,
+                soft_wrap=True,
+            )
+    if not (blocked or lost or change.loses_state):
         console.print("run would start with all its state", markup=False, soft_wrap=True)
+
+
+def _print_obstacles(obstacles: Iterable[str]) -> None:
+    for sentence in obstacles:
+        console.print(f"run would refuse: {sentence}", markup=False, soft_wrap=True)

@@ -3,15 +3,14 @@ not."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.cli.keys import parse_key, parse_prefix, utc
 from weir.pipelines.cli.options import (
     AppArgument,
     DebugOption,
@@ -33,55 +32,6 @@ if TYPE_CHECKING:
     from weir.pipelines.state_reader import Answer, Query, StateReader
 
 
-def _parsed(text: Any, dtype: pl.DataType, column: str) -> Any:
-    import polars as pl
-
-    try:
-        if dtype == pl.Boolean:
-            return {"true": True, "false": False}[str(text).lower()]
-        if dtype.is_integer():
-            return int(text)
-        if dtype.is_float():
-            return float(text)
-        if dtype == pl.Datetime:
-            return _utc(datetime.fromisoformat(text))
-        if dtype == pl.Date:
-            return date.fromisoformat(text)
-    except (KeyError, ValueError, TypeError):
-        raise OperationError(f"KEY: {text!r} is not a value of the key column {column} ({dtype}); correct it") from None
-    return str(text).encode() if dtype == pl.Binary else str(text)
-
-
-def parse_key(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, Any]:
-    """``text`` as one value per key column.
-
-    For one column it is the text itself; for several, a JSON object, or the values in order with ``-`` between them
-    (the last gets the rest), such as ``UA-EWR``.
-
-    Raises:
-        OperationError: Too few values, unknown columns, or a value that its column cannot have.
-    """
-    columns = list(schema)
-    if len(columns) > 1 and text.startswith("{"):
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise OperationError(f"KEY: {text!r} is not JSON: {error}") from None
-        if set(values) != set(columns):
-            raise OperationError(
-                f"KEY: the key columns are {', '.join(columns)}, but got {', '.join(values) or 'none'}"
-            )
-    else:
-        parts = text.split("-", len(columns) - 1)
-        if len(parts) != len(columns):
-            raise OperationError(
-                f"KEY: the key columns are {', '.join(columns)}; give one value for each with - between "
-                f"them, or a JSON object, instead of {text!r}"
-            )
-        values = dict(zip(columns, parts, strict=True))
-    return {column: _parsed(values[column], dtype, column) for column, dtype in schema.items()}
-
-
 def _key_schema(spec: StoreSpec) -> dict[str, pl.DataType]:
     """The key columns of a store without those of windows and versions."""
     return {
@@ -99,12 +49,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OperationError(f"{option}: {text!r} is not a time; write it like 2013-01-01T10:00:00Z") from None
-    return _utc(moment)
-
-
-def _utc(moment: datetime) -> datetime:
-    """``moment``, taken as UTC if it names no zone."""
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return utc(moment)
 
 
 def _position(text: str | None) -> Positions:
@@ -144,8 +89,10 @@ class Question:
         self._refuse(
             store, spec.kind, *(("lower", "upper", "prefix", "as_of") if is_timed else ("from_time", "to_time"))
         )
+        columns = _key_schema(spec)
         key, lower, upper = (
-            None if text is None else parse_key(text, _key_schema(spec)) for text in (self.key, self.lower, self.upper)
+            None if text is None else parse_key(text, columns, option)
+            for text, option in ((self.key, "KEY"), (self.lower, "--from"), (self.upper, "--to"))
         )
         if is_timed:
             since, until = _moment(self.from_time, "--from-time"), _moment(self.to_time, "--to-time")
@@ -154,10 +101,15 @@ class Question:
             if key is None:
                 raise OperationError(f"{store} is a session store; give a KEY")
             return reader.sessions(store, key, since, until, query=query)
+        is_range = lower is not None or upper is not None
+        if (key is not None) + is_range + (self.prefix is not None) > 1:
+            raise OperationError("KEY, --from with --to, and --prefix do not go together; give one of them")
+        if self.as_of is not None and key is None:
+            raise OperationError("--as-of looks up one key; give a KEY, too")
         if key is not None:
             return reader.get(store, key, as_of=_moment(self.as_of, "--as-of"), query=query)
         if self.prefix is not None:
-            return reader.prefix(store, self.prefix, query=query)
+            return reader.prefix(store, parse_prefix(self.prefix, columns), query=query)
         return reader.range(store, lower, upper, query=query)
 
     def _refuse(self, store: str, kind: StoreKind, *options: str) -> None:
@@ -172,11 +124,15 @@ def query(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows it.")],
     key: Annotated[
         str | None,
-        typer.Argument(metavar="KEY", help="The key, for example UA-EWR, or a JSON object; all rows if left out."),
+        typer.Argument(
+            metavar="KEY", help="The key, for example UA-EWR, or a JSON object of its columns; all rows if left out."
+        ),
     ] = None,
     lower: Annotated[str | None, typer.Option("--from", help="The first key of a range.")] = None,
     upper: Annotated[str | None, typer.Option("--to", help="The last key of a range.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="What the first key column starts with.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="How the first key column begins, or a JSON object of the first columns.")
+    ] = None,
     from_time: Annotated[
         str | None, typer.Option(help="The earliest start of a window, or the earliest end of a session.")
     ] = None,

@@ -71,6 +71,14 @@ def run(
             help="Start even if a new topology or partition count leaves stores empty; `weir plan` shows which.",
         ),
     ] = False,
+    accept_lost_records: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-records",
+            help="Start even if a topic was made anew, or has lost records before they were read: keep all state and "
+            "read the topic from its start, or on from where it can be read; `weir plan` shows where.",
+        ),
+    ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -93,6 +101,7 @@ def run(
             until_caught_up=until_caught_up,
             take_over=take_over,
             accept_state_loss=accept_state_loss,
+            accept_lost_records=accept_lost_records,
             owner="weir run",
             on_progress=on_progress,
             console=TerminalWarnings(),
@@ -103,6 +112,7 @@ def run(
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="One run of each, on 2 million events.")] = False,
     job: Annotated[list[str] | None, typer.Option(help="Run only this job; can be repeated.")] = None,
+    weir_alone: Annotated[bool, typer.Option("--weir-alone", help="Leave Kafka Streams out.")] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -116,4 +126,6 @@ def bench(
     sys.path.insert(0, str(clone))
     import bench as benchmark
 
-    benchmark.main(quick=quick, as_json=as_json, jobs=job or (), dir=load_settings(directory).dir)
+    benchmark.main(
+        quick=quick, as_json=as_json, jobs=job or (), weir_alone=weir_alone, dir=load_settings(directory).dir
+    )

@@ -24,7 +24,7 @@ from weir.pipelines.topology.foreign_key import (
     SubscriptionSendNode,
 )
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNames
 
 ForeignKey = str | pl.Expr | Callable[..., Any] | Mapping[str, str | pl.Expr]
 
@@ -45,21 +45,21 @@ def add_foreign_key_join(
     def named(suffix: str, prefix: str) -> str:
         return graph.new_name(prefix) if store is None else f"{store}-{suffix}"
 
+    def names(topic: str, what: str) -> RepartitionNames:
+        sink, source = (named(f"{what}-{end}", f"KTABLE-{end.upper()}-") for end in ("sink", "source"))
+        return RepartitionNames(topic=topic, sink=sink, source=source)
+
     subscriptions = named("subscription-registration", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-") + "-topic"
     send_name = named("subscription-registration-processor", "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-")
-    for end in ("sink", "source"):
-        named(f"subscription-registration-{end}", f"KTABLE-{end.upper()}-")
+    asking = names(subscriptions, "subscription-registration")
     store_name = named("subscription-store", "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-")
     receive_name, subscription_name, join_name = (
         named(suffix, "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-")
         for suffix in ("subscription-receive", "subscription-join-foreign", "foreign-join-subscription")
     )
     responses = named("subscription-response", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-") + "-topic"
-    for end in ("sink", "source"):
-        named(f"subscription-response-{end}", f"KTABLE-{end.upper()}-")
-    resolver_name = named(
-        "subscription-response-resolver-processor", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"
-    )
+    answering = names(responses, "subscription-response")
+    resolver_name = named("subscription-response-resolver", "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-")
     name = named("result", "KTABLE-FK-JOIN-OUTPUT-")
 
     for table in (left, right):
@@ -90,7 +90,7 @@ def add_foreign_key_join(
             name=send_name, parent=left, record=asked, selector=selector, selected=selected, key=key, kind=kind
         )
     )
-    sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked))
+    sent = graph.add(SubscriptionRepartitionNode(name=subscriptions, parent=send, record=asked, names=asking))
     join = graph.add(
         SubscriptionJoinNode(
             name=join_name,
@@ -105,7 +105,7 @@ def add_foreign_key_join(
             subscription_name=subscription_name,
         )
     )
-    back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered))
+    back = graph.add(ResponseRepartitionNode(name=responses, parent=join, record=answered, names=answering))
     standing = None if kind == "left" else store_spec(name, f"{name}-store", record, pl.Schema())
     return graph.add(
         ResponseJoinNode(

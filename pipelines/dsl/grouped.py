@@ -5,6 +5,7 @@ How streams are grouped and windowed is in ``streams``, cogrouped streams are in
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
@@ -18,9 +19,12 @@ from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate, 
 from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from weir.pipelines.operators.functions import KeyType, UserFunction
 from weir.pipelines.serdes.row_type import RowType
-from weir.pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, LateRecordsNode, Node, RepartitionNames, RepartitionNode
 
 TableT = TypeVar("TableT")
+
+_RUNNING_NAME = re.compile(r"KSTREAM.*-[0-9]{10}")
+"""Names that Kafka Streams takes for made up, so that the nodes around a repartition get running numbers too."""
 
 
 class Aggregating(ABC, Generic[TableT]):
@@ -293,16 +297,32 @@ def add_aggregation(
 
 
 def repartition(
-    graph: Graph, parent: Node, name: str, *, is_explicit: bool = False, partitions: int | None = None
+    graph: Graph,
+    parent: Node,
+    name: str,
+    *,
+    after: str = "",
+    is_explicit: bool = False,
+    partitions: int | None = None,
 ) -> RepartitionNode:
-    """An edge that moves records to the task that owns their key; it uses up three numbers, as in Kafka Streams."""
-    for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
-        graph.new_name(prefix)
+    """An edge that moves records to the task that owns their key; one that ``parent`` already has under this name and
+    with as many partitions is shared. Either way it uses up three numbers, as in Kafka Streams, which may name it
+    ``after`` something else."""
+    topic, edge = f"{after or name}-repartition", f"{name}-repartition"
+    sink, first, source = (graph.new_name(f"KSTREAM-{end}-") for end in ("SINK", "FILTER", "SOURCE"))
+    for child in parent.children:
+        if isinstance(child, RepartitionNode) and (child.name, child.partitions) == (edge, partitions):
+            child.is_explicit |= is_explicit
+            return child
+    names = RepartitionNames.of(topic)
+    if _RUNNING_NAME.fullmatch(after or name):
+        names = RepartitionNames(topic=topic, sink=sink, source=source, filter=first)
     return graph.add(
         RepartitionNode(
-            name=f"{name}-repartition",
+            name=edge,
             parent=parent,
             record=parent.record,
+            names=names,
             is_explicit=is_explicit,
             partitions=partitions,
         )

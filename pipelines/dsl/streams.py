@@ -488,7 +488,9 @@ class KStream(StreamOperations):
             return self._then(add_global_join(graph, self._node, other._node, joiner, key, is_left=kind == "left"))
         if isinstance(other, KStream) and given <= {"windows", "store"}:
             left, right = (
-                repartition(graph, stream._node, f"{store}-{side}") if stream._has_new_key else stream._node
+                repartition(graph, stream._node, f"{store}-{side}", after=stream._node.name)
+                if stream._has_new_key
+                else stream._node
                 for stream, side in ((self, "left"), (other, "right"))
             )
             node = add_stream_join(graph, left, right, joiner, windows, store, kind)
@@ -558,7 +560,7 @@ class KStream(StreamOperations):
         """
         check_name("store", store)
         node_name = self._graph.new_name("KSTREAM-TOTABLE-")
-        parent = repartition(self._graph, self._node, store) if self._has_new_key else self._node
+        parent = repartition(self._graph, self._node, store, after=node_name) if self._has_new_key else self._node
         return KTable(
             self._graph,
             add_table(

@@ -17,7 +17,7 @@ from weir.pipelines.operators.fold import ColumnFold, Fold, FunctionFold
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import Node
+from weir.pipelines.topology.nodes import Node, RepartitionNames
 from weir.pipelines.topology.table_groups import ChangeAggregateNode, ChangeRepartitionNode, ChangeSelectNode
 
 
@@ -170,12 +170,17 @@ class GroupedTable(Aggregating[TableT]):
 
     def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
         check_name("store", store)
-        for moved in ("KSTREAM-SINK-", "KSTREAM-SOURCE-"):
-            self._graph.new_name(moved)
+        sink, source = (self._graph.new_name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-SOURCE-"))
+        topic = f"{store}-repartition"
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
         moved_rows = self._graph.add(
-            ChangeRepartitionNode(name=f"{store}-repartition", parent=self._node, record=self._node.record)
+            ChangeRepartitionNode(
+                name=topic,
+                parent=self._node,
+                record=self._node.record,
+                names=RepartitionNames(topic=topic, sink=sink, source=source),
+            )
         )
         record = self._graph.record(name, self._node.record.key, output, is_grouped=True)
         spec = store_spec(name, store, record, fold.state)

@@ -65,6 +65,7 @@ class KafkaStreamsApp:
             MigrationError: The application runs, has unread rows in a repartition topic, or does not fit.
         """
         source, committed = f"Kafka Streams application {self.id!r}", self._committed()
+        topic_ids = self.cluster.topic_ids(self.topic_counts)
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
             self.application,
@@ -81,7 +82,8 @@ class KafkaStreamsApp:
                 "own hashes; read everything again without a migration"
             )
         for edge in topology.edges:
-            self._require_drained(f"{self.id}-{edge.name}", committed)
+            for topic in dict.fromkeys((edge.name, edge.node.names.topic)):  # named by the program or by Kafka Streams
+                self._require_drained(f"{self.id}-{topic}", committed)
         counts = topology.partition_counts(self.topic_counts)
         stores: list[StoreRows] = []
         outputs: list[tuple[TableSpec, pl.DataFrame]] = []
@@ -104,6 +106,7 @@ class KafkaStreamsApp:
             source=source,
             counts=counts,
             positions=positions,
+            topic_ids=topic_ids,
             stores=stores,
             clocks=clocks,
             outputs=outputs,

@@ -6,7 +6,7 @@ the next offset to read, is one more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from weir.pipelines.migrate.errors import MigrationError, OffsetFileError
@@ -38,31 +38,41 @@ def offset_files(paths: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-def read_positions(files: Iterable[Path]) -> dict[TopicPartition, int]:
-    """The next offset to read of every topic partition that the files name.
+def read_positions(files: Iterable[Path], topics: Collection[str]) -> dict[TopicPartition, int]:
+    """The next offset to read of every topic partition for which the files have one.
 
     Raises:
         OffsetFileError: A file is not in the format.
-        MigrationError: Two files disagree.
+        MigrationError: Two files disagree, or no offset is known for a partition of ``topics`` that a file names.
     """
     positions: dict[TopicPartition, int] = {}
     origins: dict[TopicPartition, Path] = {}
+    unknown: dict[TopicPartition, Path] = {}
     for file in files:
         for partition, offset in read_offsets(file).items():
+            if offset is None:
+                unknown.setdefault(partition, file)
+                continue
             if positions.setdefault(partition, offset + 1) != offset + 1:
                 raise MigrationError(
                     f"{file} has offset {offset} for partition {partition[1]} of {partition[0]!r}, but "
                     f"{origins[partition]} has {positions[partition] - 1}; nothing was changed: name the files of one"
                 )
             origins[partition] = file
+    for (topic, number), file in sorted(unknown.items()):
+        if topic in topics and (topic, number) not in positions:
+            raise MigrationError(
+                f"{file} has no known offset for partition {number} of {topic!r}, since the one that it has is "
+                "negative; nothing was changed: name a file that has it, too"
+            )
     return positions
 
 
-def read_offsets(file: Path) -> dict[TopicPartition, int]:
-    """The entries of one file, unchanged.
+def read_offsets(file: Path) -> dict[TopicPartition, int | None]:
+    """The entries of one file; None where no offset is known.
 
     Raises:
-        OffsetFileError: Another version, a wrong count, a line that is not an entry, or a negative offset.
+        OffsetFileError: Another version, a wrong count, or a line that is not an entry.
     """
     try:
         return positions_file.read_offsets(file)
@@ -71,29 +81,30 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
 
 
 def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
-    """Whether a task's folder already has ``positions`` in its ``.checkpoint`` file; False if there is no file.
+    """Whether the ``.checkpoint`` file of a task's folder has ``positions`` already; it may be missing if none was ever
+    read.
 
     Raises:
         MigrationError: The file exists with other offsets.
     """
     file = folder / CHECKPOINT
-    if not file.exists():
-        return False
-    if read_offsets(file) != _entries(positions):
+    held = read_offsets(file) if file.exists() else {}
+    if held == _entries(positions):
+        return True
+    if file.exists():
         raise MigrationError(f"{file} exists with other offsets; nothing was changed: choose an empty folder")
-    return True
+    return False
 
 
 def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
-    """Write ``positions`` as the ``.checkpoint`` file of a task's folder; False when it exists already.
+    """Write ``positions`` as the ``.checkpoint`` file of a task's folder; False when there is nothing to write.
 
     A partition that was never read has no entry. Raises what ``check_checkpoint`` raises.
     """
     if check_checkpoint(folder, positions):
         return False
-    entries = _entries(positions)
     folder.mkdir(parents=True, exist_ok=True)
-    positions_file.write_offsets(folder / CHECKPOINT, entries)
+    positions_file.write_offsets(folder / CHECKPOINT, _entries(positions))
     return True
 
 

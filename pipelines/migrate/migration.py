@@ -53,6 +53,8 @@ class Migration:
     """Tasks by sub-topology."""
     positions: Mapping[TopicPartition, int]
     """Next offsets to read of source topics; partitions without one begin where the application's ``start`` says."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By topic, the id that ``positions`` belong to, as far as the brokers have ids."""
     stores: Sequence[StoreRows] = ()
     clocks: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
     """Stream time in ms by operator, for tasks with state."""
@@ -116,6 +118,7 @@ class Migration:
                     epoch=state.epoch,
                     at_ms=time.time_ns() // 1_000_000,
                     fingerprint=topology.fingerprint,
+                    topic_ids=self.topic_ids,
                     reason=self.reason,
                     topology=topology.committed_form,
                     tasks={topology.task_name(task): self._task_commit(task, state) for task in self.tasks()},
@@ -132,7 +135,7 @@ class Migration:
 
     def positions_of(self, task: TaskId) -> Positions:
         """Where a task begins in the topics that the migration has positions for."""
-        topics = (source.topic for source in self.application.topology.sub_topologies[task.sub_topology].sources)
+        topics = (source.topic for source in self.application.topology.sub_topology(task.sub_topology).sources)
         return {
             topic: {task.partition: self.positions[topic, task.partition]}
             for topic in topics

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -20,6 +20,7 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.backfill.begin import begin_everything, begin_from_files, begin_from_kafka
+from weir.pipelines.backfill.differences import MAX_CHANGE, Review, TableDifference, accept, require_small
 from weir.pipelines.backfill.everything import commit_of, is_behind, swap_everything
 from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.ranges import committed, whole_ranges
@@ -29,7 +30,7 @@ from weir.pipelines.operations.backfills import backfills
 from weir.pipelines.operations.control import ask
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.log_files import log_file, logging_to
-from weir.pipelines.operations.registry import load_reference
+from weir.pipelines.operations.registry import load_reference, registered_reference
 from weir.pipelines.operations.signals import stop_on_signals
 from weir.pipelines.spark.backfill import run_shadow
 from weir.pipelines.spark.errors import PartitionCountError
@@ -121,15 +122,19 @@ def swap_in(
     *,
     by: str | None = None,
     reason: str,
+    max_change: float | None = MAX_CHANGE,
+    on_count: Review = accept,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     console: logging.Handler | None = None,
 ) -> str:
     """Swap in a complete backfill of the application at ``module:attribute``; returns what was done, as a sentence.
 
     Days are swapped in by the application's driver if one runs. A backfill of everything needs the application at rest,
-    and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``.
+    and first catches up with it: in this process, main thread only, with ``on_progress`` and ``console``. ``on_count``
+    gets what the swap will change before it is made, or refused.
 
     Raises:
+        LargeChangeError: It would remove or change more than ``max_change`` of a table's rows; with None it may.
         OperationError: The driver did not answer, could not do it, or is running when it must not.
         UnknownBackfillError, SwapRefusedError: It cannot be swapped in.
         LeaseHeldError: A driver has just started; try again.
@@ -141,6 +146,12 @@ def swap_in(
         return f"swapped in already, by the commit of epoch {done[0].epoch}"
     shadow = Shadow.of(settings.warehouse, settings.state_dir, application, backfill)
     database = ControlDatabase(settings.control_database_url)
+
+    def review(differences: Sequence[TableDifference]) -> None:
+        on_count(differences)
+        if max_change is not None:
+            require_small(shadow, differences, max_change, _as_given(settings, application, reference))
+
     if shadow.backfill.days == EVERYTHING:
         status = database.application_status(application)
         if status is not None and status.is_running:
@@ -150,21 +161,29 @@ def swap_in(
                     "again when it has ended"
                 )
             raise OperationError(
-                f"{application} is running, but stores are swapped while it is stopped; run `weir stop {application}`, "
-                f"swap {backfill} in again, then start the application again"
+                f"{application} is running, but stores are swapped while it is stopped; run `weir stop {application} "
+                f"--drain`, swap {backfill} in again, then start the application again"
             )
         _catch_up(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
         with _at_rest(database, application):
-            epoch = swap_everything(settings.warehouse, program, shadow)
+            epoch = swap_everything(settings.warehouse, program, shadow, review=review)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
-    prepared = prepare(shadow)
+    prepared = prepare(shadow, review=review)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
     with _at_rest(database, application):
         epoch = swap_at_rest(settings.warehouse, program, backfill)
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
+
+
+def _as_given(settings: Settings, application: str, reference: str) -> str:
+    """What names this program on the command line: the application's id if it is the program that ran last."""
+    with suppress(OperationError):
+        if registered_reference(settings, application) == reference:
+            return application
+    return reference
 
 
 def _catch_up(

@@ -77,17 +77,17 @@ def _require_task(settings: Settings, database: ControlDatabase, application: st
         raise OperationError(f"{application} has no task {task!r}; its tasks are {', '.join(ids)}")
 
 
-def wait_for_end(settings: Settings, application: str) -> None:
+def wait_for_end(settings: Settings, application: str, *, limit_s: float | None = END_LIMIT_S) -> None:
     """Return once the driver, which has been asked to stop, has ended.
 
     Raises:
-        OperationError: It is still running after half a minute.
+        OperationError: It is still running after ``limit_s``.
     """
-    database, until = ControlDatabase(settings.control_database_url), time.monotonic() + END_LIMIT_S
+    database, began = ControlDatabase(settings.control_database_url), time.monotonic()
     while database.is_running(application):
-        if time.monotonic() > until:
+        if limit_s is not None and time.monotonic() - began > limit_s:
             raise OperationError(
-                f"{application} is still stopping after {END_LIMIT_S:.0f} s; "
+                f"{application} is still stopping after {limit_s:.0f} s; "
                 f"`weir logs {application}` shows what it is doing"
             )
         time.sleep(END_LOOK_EVERY_S)

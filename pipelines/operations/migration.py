@@ -36,6 +36,7 @@ from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.operations.registry import load_reference, register, registered_application, require
 from weir.pipelines.operations.text import counted
+from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.commit.protocol import newest_commit
@@ -76,6 +77,7 @@ class Place:
         Raises:
             MigrationError: They do not fit the topics.
         """
+        topic_ids = self.admin.topic_ids(self.topic_counts)
         partitions = [(topic, number) for topic, count in self.topic_counts.items() for number in range(count)]
         positions = source_positions(
             self.application,
@@ -89,11 +91,18 @@ class Place:
             application=self.application,
             source=source,
             positions=positions,
+            topic_ids=topic_ids,
             counts=self.application.topology.partition_counts(self.topic_counts),
         )
 
     def carry_out(self, migration: Migration, *, dry_run: bool, notes: Sequence[str] = ()) -> Moved:
-        """Write the migration unless ``dry_run``, and say what it changes."""
+        """Write the migration unless ``dry_run``, and say what it changes.
+
+        Raises:
+            CommitLogLostError: The application has local state or tables without a commit log.
+        """
+        settings, application = self.settings, self.application.id
+        require_commit_log(self.application, settings.warehouse / application, settings.state_dir / application)
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
             database = ControlDatabase(self.settings.control_database_url)
@@ -188,7 +197,7 @@ def move_from_checkpoints(where: Place, paths: Sequence[Path], *, empty_stores: 
     """Start from the source topics' offsets in ``.checkpoint`` and ``.position`` files, or folders with such files."""
     notes = require_empty_stores(where.application, empty_stores)
     files = offset_files(paths)
-    found = read_positions(files)
+    found = read_positions(files, where.topic_counts)
     others = sorted({topic for topic, _ in found} - where.topic_counts.keys())
     notes += [f"topic {topic} is not read by the application and is ignored" for topic in others]
     source = f"{counted(len(files), 'Kafka Streams file')} in {', '.join(map(str, paths))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weir.infra.kafka.admin import KafkaAdmin
@@ -9,10 +10,13 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.errors import PendingRowsError
+from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
+from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange, compare
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import require_fit
 from weir.state.errors import TableSchemaError
 
@@ -28,11 +32,13 @@ class Plan:
     """None when nothing is committed."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
+    lost: Sequence[LostPosition] = ()
+    """Positions at which topics cannot be read on."""
 
     @property
     def is_refused(self) -> bool:
         """Whether a run would refuse to start without a flag, or at all."""
-        return bool(self.obstacles) or (self.change is not None and self.change.loses_state)
+        return bool(self.obstacles or self.lost) or (self.change is not None and self.change.loses_state)
 
 
 def plan_of(settings: Settings, reference: str) -> Plan:
@@ -42,17 +48,23 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         UnknownTopicError: A source topic does not exist.
     """
     application = load_reference(reference)
+    try:
+        require_commit_log(application, settings.warehouse / application.id, settings.state_dir / application.id)
+    except CommitLogLostError as error:
+        return Plan(application=application.id, obstacles=[str(error)])
     committed = newest_commit(settings.warehouse, application.id)
     if committed is None:
         return Plan(application=application.id)
     with broker_for(settings) as servers:
         counts = application.topology.partition_counts(source_counts(settings, application, servers))
+        lost = lost_by_topics(settings, application, committed, servers)
     change = compare(committed, application.topology, counts)
     return Plan(
         application=application.id,
         committed_epoch=committed.epoch,
         change=change,
         obstacles=_obstacles(settings, application, change),
+        lost=lost,
     )
 
 
@@ -64,6 +76,14 @@ def source_counts(settings: Settings, application: Application, bootstrap_server
     """
     admin = KafkaAdmin(bootstrap_servers, settings.kafka)
     return {topic: admin.partition_count(topic) for topic in application.topology.topics()}
+
+
+def lost_by_topics(
+    settings: Settings, application: Application, committed: CommitRecord, bootstrap_servers: str
+) -> list[LostPosition]:
+    """Committed positions at which the topics can no longer be read on."""
+    positions = committed_ends(committed, application.topology.topics())
+    return lost_positions(positions, committed.topic_ids, KafkaAdmin(bootstrap_servers, settings.kafka))
 
 
 def _obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:

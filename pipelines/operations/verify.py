@@ -50,7 +50,7 @@ def verify_application(
 
 
 def _compare(settings: Settings, application: Application, task: str) -> Agreement:
-    stores = application.topology.sub_topologies[application.topology.task_of(task).sub_topology].stores
+    stores = application.topology.sub_topology(application.topology.task_of(task).sub_topology).stores
     return verify_task(
         settings.warehouse,
         application.id,

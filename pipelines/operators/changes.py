@@ -36,8 +36,8 @@ SIGN = "_sign"
 class SelectChanges:
     """The rows that a table's updates remove and add, under their new keys, with the updates' times.
 
-    A row whose new key is null is dropped. The others keep this order on their way to the groups (``Epoch.sent``), so
-    that no row is removed before it was added, even if the removing update has an older timestamp.
+    A row whose new key is null is dropped. The others keep this order on their way to the groups, so that no row is
+    removed before it was added, even if the removing update has an older timestamp.
     """
 
     table: TableView
@@ -45,7 +45,6 @@ class SelectChanges:
     selector: SelectKey
     newest: NewestRows | None
     """For a versioned table: drops out-of-order updates, which change no group."""
-    clock: str
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         if self.newest is not None:
@@ -68,7 +67,7 @@ class SelectChanges:
             removed.with_columns(change.cast(pl.Int8).alias(CHANGE)),
             added.with_columns(pl.lit(ADDED, pl.Int8).alias(CHANGE)),
         ]
-        return epoch.sent(pl.concat(parts).sort("_update", maintain_order=True).drop("_update"), self.clock)
+        return pl.concat(parts).sort("_update", maintain_order=True).drop("_update")
 
     def _selected(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         rows = self.selector.process(rows.filter(~pl.col("_deleted")), epoch)

@@ -35,7 +35,8 @@ class Batch:
     stream_time: pl.Series
     """Stream time at each record's own turn."""
     found: pl.DataFrame
-    """All columns of the store and ``_key``; windows from the store of unseen ones come last."""
+    """All columns of the store, ``_key`` and ``_seen``: false for windows from the store of unseen ones, which come
+    last."""
 
 
 @dataclass
@@ -181,9 +182,9 @@ class DataWindowedAggregation:
             (times.min() - before).alias("earliest_end_ms"), (times.max() + after).alias("latest_start_ms")
         )
         numbers = keys.select(by).with_row_index("_key")
-        found = store.find_rows(keys)
+        found = store.find_rows(keys).with_columns(_seen=True)
         if unseen and ExpiryIndex(unseen.spec, epoch.session).oldest_ms() is not None:
-            found = pl.concat([found, unseen.find_rows(keys)])
+            found = pl.concat([found, unseen.find_rows(keys).with_columns(_seen=False)])
         found = found.rename({"_asked": "_key"})
         return Batch(
             rows=rows.join(numbers, on=by, how="left", nulls_equal=True, maintain_order="left"),

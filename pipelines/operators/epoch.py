@@ -22,8 +22,6 @@ class Epoch:
     """Stream time in ms by operator."""
     now_ms: int
     """The wall clock; used only by what the program puts on wall-clock time."""
-    partition: int = 0
-    """The task's."""
     counts: Counter[str] = field(default_factory=Counter)
     clocks_before: Mapping[str, int] = field(default_factory=dict)
     """The clocks when the batch began."""
@@ -52,16 +50,6 @@ class Epoch:
             stream_time = stream_time.clip(lower_bound=self.clocks[clock])
         self.clocks[clock] = int(stream_time[-1])
         return stream_time
-
-    def sent(self, rows: pl.DataFrame, clock: str) -> pl.DataFrame:
-        """``rows`` with a place that keeps their order on the way to other tasks, whatever their times: this task's
-        partition, and how many rows it sent before, counted in ``clock``."""
-        first = self.clocks.get(clock, 0)
-        self.clocks[clock] = first + rows.height
-        return rows.with_columns(
-            pl.lit(self.partition, pl.Int32).alias("_partition"),
-            pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("_offset"),
-        )
 
 
 class Operator(Protocol):

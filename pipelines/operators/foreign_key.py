@@ -1,8 +1,8 @@
 """Foreign-key joins of tables (KIP-213): rows of the left table subscribe to rows of the right one and get answers.
 
 ``SubscriptionSend`` and ``ResponseJoin`` run where the left table is, ``SubscriptionJoin`` where the right one is.
-Messages between them keep the order in which they were sent (``Epoch.sent``). A batch of updates counts as one: only
-the rows that remain after it are sent and joined (docs/adr/0006). How messages find their task belongs to
+Messages between them keep the order in which they were sent. A batch of updates counts as one: only the rows that
+remain after it are sent and joined (docs/adr/0006). How messages find their task belongs to
 ``weir.pipelines.topology.foreign_key``.
 """
 
@@ -75,7 +75,6 @@ class SubscriptionSend:
     key: Mapping[str, str]
     """The left table's key columns and their names in messages."""
     naming: Naming
-    clock: str
 
     def process(self, rows: pl.DataFrame, epoch: Epoch) -> pl.DataFrame:
         own = list(self.key)
@@ -93,7 +92,7 @@ class SubscriptionSend:
             [
                 *(newest.get_column(name).alias(known) for name, known in self.key.items()),
                 self.naming.hashes(newest, now if self.naming.is_left else has),
-                newest.get_column("_ts"),
+                *newest.select("_ts", "_partition", "_offset").get_columns(),
                 pl.int_range(newest.height, eager=True).alias("_update"),
             ]
         )
@@ -102,7 +101,7 @@ class SubscriptionSend:
         )
         requests = new.hstack(rest).with_columns(has.alias(KEEPS), pl.lit(True).alias(ASKS))
         messages = pl.concat([cancels.filter(leaves), requests.filter(asks)]).sort("_update", maintain_order=True)
-        return epoch.sent(messages.drop("_update").with_columns(_deleted=pl.lit(False)), self.clock)
+        return messages.drop("_update").with_columns(_deleted=pl.lit(False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,6 @@ class SubscriptionJoin:
     store: StoreSpec
     key: Mapping[str, str]
     right_names: Mapping[str, str]
-    clock: str
 
     def process_all(self, inputs: Sequence[pl.DataFrame], epoch: Epoch) -> pl.DataFrame:
         messages, updates = inputs[0], self.right.in_order(inputs[1], epoch)
@@ -127,9 +125,11 @@ class SubscriptionJoin:
         messages = messages.rename({"_partition": SENDER})
         store.put_rows(messages.filter(_is_key(messages.select(foreign))).with_columns(_deleted=~pl.col(KEEPS)))
         newest = messages.unique(primary, keep="last", maintain_order=True)
-        names = [*foreign, *primary, HASH, SENDER, "_ts", KEEPS]
-        subscribed = store.get_prefixed(updates.select(foreign).unique(maintain_order=True))
+        names = [*foreign, *primary, HASH, SENDER, "_ts", "_offset", KEEPS]
+        changed = updates.group_by(foreign, maintain_order=True).agg(pl.col("_offset").last())
+        subscribed = store.get_prefixed(changed.select(foreign))
         subscribed = subscribed.join(newest, on=primary, how="anti", nulls_equal=True)
+        subscribed = subscribed.join(changed, on=foreign, how="left", maintain_order="left")
         asked = pl.concat(
             [
                 newest.filter(ASKS).select(names).with_columns(_is_update=pl.lit(False)),
@@ -141,17 +141,18 @@ class SubscriptionJoin:
         gone = met.get_column("_deleted") | ~asked.get_column(KEEPS)
         times = pl.DataFrame([asked.get_column("_ts"), met.get_column("_ts").alias("_other")])
         is_told = ~met.get_column("_deleted") | asked.get_column("_is_update")
-        answers = pl.DataFrame(
+        return pl.DataFrame(
             [
                 *(asked.get_column(known).alias(name) for name, known in self.key.items()),
                 *renamed(met, keys, self.right_names),
                 asked.get_column(HASH),
                 asked.get_column(SENDER),
                 times.select(pl.max_horizontal("_ts", pl.when(is_told).then(pl.col("_other")))).to_series(),
+                asked.get_column(SENDER).alias("_partition"),
+                asked.get_column("_offset"),
                 gone.alias("_deleted"),
             ]
         )
-        return epoch.sent(answers, self.clock)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,11 @@ def merged_sessions(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The sessions that ``rows`` end up in, and the stored sessions that those replace under other bounds.
 
-    ``rows`` have ``_key``, the number of their key, and so have the stored sessions ``found``. Both results have the
+    ``rows`` and the stored sessions ``found`` are those of a ``data_windows.Batch``. Both results have the
     store's key columns, state columns (null for replaced sessions), ``_ts`` (the session's end), the place of the
     session's last record, ``_deleted``.
     """
-    key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key")]
+    key_columns = [name for name in found.columns if name not in (*fold.state, "_ts", "_key", "_seen")]
     columns = [*key_columns, *fold.state, "_ts", *PLACE, "_deleted"]
     start, end = pl.col("window_start").dt.timestamp("ms"), pl.col("window_end").dt.timestamp("ms")
     points = pl.concat(

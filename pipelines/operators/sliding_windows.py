@@ -26,15 +26,20 @@ class _KeyWindows:
 
     starts: list[int] = field(default_factory=list)
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    """Those that a record reached while they were open."""
 
-    def put(self, start: int, state: int, newest: int) -> None:
+    def put(self, start: int, state: int, newest: int, is_seen: bool) -> None:
         if start not in self.held:
             insort(self.starts, start)
         self.held[start] = state, newest
+        if is_seen:
+            self.seen.add(start)
 
     def remove(self, start: int) -> None:
         if self.held.pop(start, None) is not None:
             self.starts.remove(start)
+            self.seen.discard(start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +119,16 @@ class SlidingWindows:
     def trace(self, batch: Batch, states: States) -> Trace:
         walk = _Walk(self.difference_ms, states)
         windows: dict[int, _KeyWindows] = {}
-        for row, (key, start, newest) in enumerate(
+        for row, (key, start, newest, is_seen) in enumerate(
             zip(
                 batch.found.get_column("_key").to_list(),
                 batch.found.get_column("window_start").dt.timestamp("ms").to_list(),
                 batch.found.get_column("_ts").to_list(),
+                batch.found.get_column("_seen").to_list(),
                 strict=True,
             )
         ):
-            windows.setdefault(key, _KeyWindows()).put(start, states.stored(row), newest)
+            windows.setdefault(key, _KeyWindows()).put(start, states.stored(row), newest, is_seen)
         for record, (key, time, stream_time) in enumerate(
             zip(
                 batch.rows.get_column("_key").to_list(),
@@ -154,7 +160,7 @@ class _Walk:
     def step(self, record: int, key: int, time: int, kept_from: int, windows: _KeyWindows) -> None:
         """Put one record into its windows if one of them is open; windows that start before ``kept_from`` are ignored.
 
-        It is late for each closed window that covers it, including the one that ends with it.
+        It is late for the window that ends with it if that is closed, and for each closed one that was open once.
         """
         difference, is_early = self.difference_ms, time < self.difference_ms
         own_start = max(0, time - difference)
@@ -177,7 +183,7 @@ class _Walk:
             self.trace.late += [
                 (record, start, start + difference)
                 for start in (over if has_own else [own_start, *over])
-                if start < self.open_from
+                if start < self.open_from and (start == own_start or start in windows.seen)
             ]
             if max([after, *over[-1:]]) < self.open_from:
                 return
@@ -199,7 +205,7 @@ class _Walk:
     ) -> None:
         """Open the window of the records after this one, if there are any and it does not exist yet."""
         if right is not None and right[1] > time and time + 1 not in windows.held:
-            windows.put(time + 1, *right)
+            windows.put(time + 1, *right, True)
             self.trace.put(record, (key, time + 1, time + 1 + self.difference_ms), right[0])
 
     def _fold(
@@ -212,6 +218,6 @@ class _Walk:
         elif not self.states.is_gone(folded):
             self.trace.unseen[window] = record, folded
         if not self.states.is_gone(folded):
-            windows.put(start, folded, max(newest, time))
+            windows.put(start, folded, max(newest, time), start >= self.open_from)
         elif start >= self.open_from:
             windows.remove(start)

@@ -37,6 +37,11 @@ class FetchedRecords(RawRecords, Protocol):
         """The offset after these records and after offsets without a record."""
         ...
 
+    @property
+    def next_time_ms(self) -> int | None:
+        """The timestamp of the record there, if it is known."""
+        ...
+
 
 class DecodableSource(Protocol):
     """What decoding needs to know about a source; ``weir.pipelines.topology.nodes.SourceNode`` is one."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from weir.pipelines.application import Application
-from weir.pipelines.spark.errors import PartitionCountError, PendingRowsError, TopologyChangedError
+from weir.pipelines.spark.errors import CommitLogLostError, PartitionCountError, PendingRowsError, TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange, compare
-from weir.state.commit.record import CommitRecord
+from weir.state.commit.log import COMMITS
+from weir.state.commit.record import CommitRecord, TaskCommit
 from weir.state.commit.tables import require_fit
-from weir.state.types import Positions
+from weir.state.engine.instances import instances, new_instance
 
 
 def admit(
@@ -45,12 +48,37 @@ def admit(
     return change
 
 
-def committed_positions(record: CommitRecord, topics: Iterable[str], partition: int) -> Positions:
-    """A commit's positions in one partition of ``topics``, whichever task read it."""
+def require_commit_log(application: Application, app_folder: Path, state_folder: Path) -> None:
+    """Raise ``CommitLogLostError`` when something was committed but the log of it is gone, and with it every position.
+
+    A first start writes to the log before anything else, so without one there is neither local state nor a table.
+    """
+    log = app_folder / COMMITS.name
+    if DeltaTable.is_deltatable(str(log)):
+        return
+    tables = [spec.name for spec in application_tables(application.topology) if (app_folder / spec.name).exists()]
+    if next(instances(state_folder), None) is not None:
+        raise CommitLogLostError(application.id, str(log), f"local state in {state_folder}")
+    if tables:
+        raise CommitLogLostError(application.id, str(log), f"a table {tables[0]!r} beside it")
+
+
+def without_state(record: CommitRecord, topics: Iterable[str], partition: int) -> TaskCommit:
+    """A task that begins with empty stores at a commit's positions in one partition of ``topics``, whichever task read
+    it."""
     wanted = set(topics)
-    return {
-        topic: {partition: offsets[partition]}
-        for task in record.tasks.values()
-        for topic, offsets in task.positions.items()
-        if topic in wanted and partition in offsets
-    }
+
+    def of(kept: Callable[[TaskCommit], Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
+        return {
+            topic: {partition: numbers[partition]}
+            for task in record.tasks.values()
+            for topic, numbers in kept(task).items()
+            if topic in wanted and partition in numbers
+        }
+
+    return TaskCommit(
+        state=None,
+        instance=new_instance(),
+        positions=of(lambda task: task.positions),
+        leader_epochs=of(lambda task: task.leader_epochs),
+    )

@@ -17,13 +17,19 @@ from threading import Event
 from pyspark import SparkContext
 
 from weir.infra.control.guard import DriverControl
+from weir.infra.kafka.admin import KafkaAdmin
+from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.settings import Settings
 from weir.pipelines.application import load_application
+from weir.pipelines.backfill.errors import TopicReplacedError
 from weir.pipelines.backfill.files import SourceFiles, write_slice
-from weir.pipelines.backfill.ranges import Ranges
+from weir.pipelines.backfill.ranges import Ranges, require_same_topics
 from weir.pipelines.backfill.shadow import Completion, Shadow, shadow_application
+from weir.pipelines.cluster import Cluster
 from weir.pipelines.serdes.registry import connect_serdes
+from weir.pipelines.spark.brokers import ANSWER_LIMIT_S
 from weir.pipelines.spark.control import ControlPanel, lease
+from weir.pipelines.spark.errors import OffsetsLostError
 from weir.pipelines.spark.parts import Listeners, RunSpec
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
@@ -38,14 +44,22 @@ class FixedRanges:
     """A source whose topic partitions begin and end where a backfill says."""
 
     ranges: Ranges
+    cluster: Cluster | None = None
+    """Where the topics are; None if files are read instead."""
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return {} if self.cluster is None else self.cluster.topic_ids(topics)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {(topic, partition): self.ranges[topic][partition][0] for topic, partition in partitions}
 
     start_offsets = beginning_offsets
 
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {(topic, partition): self.ranges[topic][partition][1] for topic, partition in partitions}
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        return {(topic, partition): LogEnd(self.ranges[topic][partition][1], None) for topic, partition in partitions}
+
+    def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
+        return {}
 
 
 def write_slices(
@@ -107,6 +121,7 @@ def run_shadow(
     Raises:
         SchemaRegistryError: The program needs a schema registry, and none is configured.
         LeaseHeldError: Another process runs this very backfill.
+        TopicReplacedError: A topic is no longer the one that the ranges belong to.
         BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
     application = shadow_application(load_application(reference), shadow.id)
@@ -115,13 +130,18 @@ def run_shadow(
     ranges = ranges or backfill.ranges
     counts = {topic: len(partitions) for topic, partitions in ranges.items()}
     control = DriverControl(settings.control_database_url, shadow.lease_name, owner=owner)
+    cluster = None
+    if backfill.files is None:
+        cluster = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
     with lease(control), ExitStack() as stack:
+        if cluster is not None:
+            require_same_topics(application, cluster, backfill.topic_ids)
         context = spark or stack.enter_context(spark_context(settings, application))
         if backfill.files is not None:
             ranges = write_slices(context, reference, shadow.slices, counts, backfill.files, settings.schema_registry)
         spec = RunSpec(
             application=application,
-            source=FixedRanges(ranges),
+            source=FixedRanges(ranges, cluster),
             source_counts=counts,
             warehouse=shadow.warehouse,
             state_folder=shadow.state_folder,
@@ -137,7 +157,10 @@ def run_shadow(
         )
         listeners = Listeners(control=ControlPanel(control, settings.slots), on_progress=on_progress)
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver:
-            summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
+            try:
+                summary = driver.run(stop, until_caught_up=True, end_time_ms=backfill.end_time_ms)
+            except OffsetsLostError as error:  # what the program is told of a live run does not help here
+                raise TopicReplacedError(shadow.application, error.lost[0].topic) from None
     if summary.reason != "caught_up":
         return None
     before = shadow.completion or Completion(records_in=0, seconds=0.0)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Event
+from typing import TypeVar
 
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, UnknownTopicError
 from weir.infra.kafka.broker import EmbeddedBroker
+from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
+Answer = TypeVar("Answer")
 RETRY_S = 1.0
 ANSWER_LIMIT_S = 4.0
 """How long one question to the brokers may take: a stop waits for it."""
@@ -65,15 +68,25 @@ class Brokers:
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with what was never read: the oldest record kept, or the end for ``start="latest"``."""
         if self._application.start == "latest":
-            return self._admin.end_offsets(partitions)
-        return self._admin.beginning_offsets(partitions)
+            return self._asked(lambda: self._admin.end_offsets(partitions))
+        return self.beginning_offsets(partitions)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self._admin.beginning_offsets(partitions)
+        return self._asked(lambda: self._admin.beginning_offsets(partitions))
 
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        return self._asked(lambda: self._admin.log_ends(partitions))
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return self._asked(lambda: self._admin.topic_ids(topics))
+
+    def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
+        return self._asked(lambda: self._admin.truncations(positions))
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """The brokers' answer; an embedded broker that gives none is started again for the next question."""
         try:
-            return self._admin.end_offsets(partitions)
+            return question()
         except BrokerUnreachableError:
             self._revive()
             raise

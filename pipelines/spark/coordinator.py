@@ -18,23 +18,25 @@ from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
-from weir.pipelines.spark.admission import admit, committed_positions
+from weir.pipelines.spark.admission import admit, without_state
+from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
-from weir.pipelines.spark.planner import Limits, aligned_until, plan_task, reads_all
+from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
 from weir.pipelines.spark.restore_jobs import Restored
 from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
+from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.topology import SubTopology
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.state.changelog.forgetting import forget_tasks
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import CommitRecord, SnapshotRef, TableSwap, TaskCommit
-from weir.state.engine.instances import new_instance
+from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, SnapshotRef, TableSwap, TaskCommit
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -55,6 +57,8 @@ class EpochResult:
     moved: bool = False
     """Whether there is something new to commit."""
     bad_record: BadRecord | None = None
+    stopped_early: set[TopicPartition] = field(default_factory=set)
+    """Topic partitions whose next record is after the time to stop at."""
     failures: list[Receipt] = field(default_factory=list)
     """Receipts with the status ``FAILED`` or ``DISK_FULL``."""
     to_restore: list[Receipt] = field(default_factory=list)
@@ -76,13 +80,18 @@ class Coordinator:
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
         self._blobs = warehouse / application.id / "_blobs"
         self.tasks: dict[TaskId, Task] = {}
+        self.topic_ids: dict[str, str] = {}
+        """By topic, the id under which its positions were read; the next commit keeps them."""
         self.global_beginnings: dict[TopicPartition, int] = {}
         """Where the topic partitions of global tables begin."""
         self.metrics = RunMetrics()
         self.generation = self.epoch = self.commits = 0
         self.committed_id = StateId(0, 0)
         self._has_uncommitted = False
-        self._stages = _stages(application)
+        self._stages, self._meetings = _stages(application), _meetings(application)
+        self._stalls = Stalls(application.max_source_wait)
+        self._ended: set[TaskId] = set()
+        """Tasks whose stream time has moved to the end of the input."""
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
@@ -109,8 +118,9 @@ class Coordinator:
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
+            self.topic_ids = dict(record.topic_ids)
         for task_id in ids:
-            sub_topology = topology.sub_topologies[task_id.sub_topology]
+            sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
                 node.topic for node in sub_topology.sources if task_id.partition < source_counts[node.topic]
             )
@@ -119,11 +129,7 @@ class Coordinator:
             elif sub_topology.stored_name in change.going_on:
                 known = record.tasks[topology.task_name(task_id)]
             else:
-                known = TaskCommit(
-                    state=None,
-                    instance=new_instance(),
-                    positions=committed_positions(record, topics_read, task_id.partition),
-                )
+                known = without_state(record, topics_read, task_id.partition)
             self.tasks[task_id] = Task.of(task_id, topics_read, known)
         unknown = [
             (topic, task.id.partition)
@@ -169,47 +175,68 @@ class Coordinator:
         now_ms: int,
         is_live: bool = False,
         end_time_ms: int | None = None,
+        upto_ms: int | None = None,
     ) -> EpochResult | None:
         """One step of every task that has something to do, stage by stage; None when none has.
 
         ``is_live``: whether topics without further records count as idle, for operators to which that matters.
-        ``end_time_ms``: the input has ended, and stream time moves to this.
+        ``end_time_ms``: the input has ended, and stream time moves to this. ``upto_ms``: no record after this time is
+        read, not even one.
         """
         running = [task for task in self.tasks.values() if task.state is TaskState.RUNNING]
-        until_ms = aligned_until(running, ends, limits.max_skew_ms)
-        is_all_read = until_ms is None and reads_all(self.tasks.values(), ends, limits)
+        until_ms = self._until(running, ends, limits) if upto_ms is None else dict.fromkeys(self.tasks, upto_ms)
+        is_all_read = not until_ms and reads_all(self.tasks.values(), ends, limits)
         state = StateId(self.generation, self.epoch + 1)
+        given_up = self._stalls.given_up(self.tasks, now_ms)
         result = None
         for stage in self._stages:
-            blocked = {index for index in stage if self._is_backed_up(index, limits.max_pending_bytes)}
-            ready = [task for task in running if task.id.sub_topology in stage - blocked]
+            frontiers = Frontiers(self.application.topology, self.tasks, ends, given_up)
+            blocked = self._blocked(frontiers, limits.max_pending_bytes)
+            ready = [
+                task
+                for task in running
+                if task.id.sub_topology in stage
+                and task.id not in blocked
+                and (end_time_ms is None or self._may_end(task))
+            ]
             plan = partial(
                 plan_task,
                 state=state,
                 ends=ends,
+                frontiers=frontiers,
                 limits=limits,
                 now_ms=now_ms,
-                until_time_ms=until_ms,
+                is_strict=upto_ms is not None,
                 is_live=is_live,
                 is_all_read=is_all_read,
                 end_time_ms=end_time_ms,
             )
-            plans = [planned for task in ready if (planned := plan(task))]
+            plans = [planned for task in ready if (planned := plan(task, until_time_ms=until_ms.get(task.id)))]
             if plans:
                 busy = {planned.task for planned in plans}
                 plans += [
                     planned
                     for task in ready
-                    if task.id not in busy and task.owes_settling and (planned := plan(task, is_visit=True))
+                    if task.id not in busy
+                    and task.owes_settling
+                    and (planned := plan(task, until_time_ms=None, is_visit=True))
                 ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
                 plans = self._with_global_tables(self._bounded(plans), ends)
                 for receipt in self._job(self.slots.run, plans):
                     self._accept(receipt, result)
+                    if receipt.status is ReceiptStatus.DONE and end_time_ms is not None:
+                        self._ended.add(receipt.task)
+        self._stalls.note(Frontiers(self.application.topology, self.tasks, ends, given_up), self.tasks, now_ms)
         if result is not None:
             self._has_uncommitted |= result.moved
         return result
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the stream time of every task has moved to the end of the input, and no row is on its way."""
+        return self._ended == self.tasks.keys() and not any(task.pending for task in self.tasks.values())
 
     def commit(self, reason: str, files: Sequence[FileEntry] = (), swaps: Sequence[TableSwap] = ()) -> None:
         """Make every accepted epoch durable, and record which instances hold the tasks' state.
@@ -227,6 +254,7 @@ class Coordinator:
             epoch=self.epoch,
             at_ms=time.time_ns() // 1_000_000,
             fingerprint=self.application.topology.fingerprint,
+            topic_ids=self.topic_ids,
             reason=reason,
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
             files=(*files, *(file for task in self.tasks.values() for file in task.files)),
@@ -256,6 +284,13 @@ class Coordinator:
                 for partition, offset in offsets.items()
             }
         )
+
+    def read_on_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit that these topic partitions are read from elsewhere, by tasks that keep their state (PROTOCOL 28)."""
+        self.epoch += 1
+        for task in self.tasks.values():
+            task.read_on_at(offsets, StateId(self.generation, self.epoch))
+        self.commit(LOST_RECORDS_ACCEPTED)
 
     def swap(self, backfill: str) -> str:
         """Swap a prepared backfill in by a commit, and remove its shadow (docs/backfill.md).
@@ -327,7 +362,7 @@ class Coordinator:
 
     def stores(self, task: TaskId) -> Sequence[StoreSpec]:
         """The stores of a task."""
-        return self.application.topology.sub_topologies[task.sub_topology].stores
+        return self.application.topology.sub_topology(task.sub_topology).stores
 
     @property
     def has_uncommitted(self) -> bool:
@@ -422,6 +457,7 @@ class Coordinator:
                 result.wants_commit |= receipt.wants_commit
                 result.records_in += receipt.counts.get("records_in", 0) if task.topics else 0
                 result.bad_record = result.bad_record or receipt.bad_record
+                result.stopped_early |= {(topic, task.id.partition) for topic in receipt.stopped_early}
                 for blob in receipt.blobs:
                     self.tasks[self.application.topology.task_of(blob.target)].pending.append(blob)
             case ReceiptStatus.MAP_FULL:
@@ -431,18 +467,43 @@ class Coordinator:
             case _:
                 result.failures.append(receipt)
 
-    def _is_backed_up(self, index: int, limit: int) -> bool:
-        """Whether a target of the sub-topology has too much waiting for it.
+    def _until(self, running: Sequence[Task], ends: Mapping[TopicPartition, int], limits: Limits) -> dict[TaskId, int]:
+        """By task, the time that its topics should not pass in this epoch; empty for no such time."""
+        if limits.max_skew_ms is not None:
+            until_ms = aligned_until(running, ends, limits.max_skew_ms)
+            return {} if until_ms is None else {task.id: until_ms for task in running}
+        if limits.max_task_idle_ms is None:
+            return {}
+        found: dict[TaskId, int] = {}
+        for together in self._meetings:
+            tasks = [task for task in running if task.id.sub_topology in together]
+            if (until_ms := paced_until(tasks, ends, limits.max_records)) is not None:
+                found |= {task.id: until_ms for task in tasks}
+        return found
 
-        A target that an edge leads back to does not count: it may be waiting for this sub-topology.
+    def _may_end(self, task: Task) -> bool:
+        """Whether everything that sends to the task has ended, and it has not, or rows have come back to it."""
+        senders = {edge.source for edge in self._sub_topology(task).edges_in if not edge.leads_back}
+        has_more = any(other.sub_topology in senders and other not in self._ended for other in self.tasks)
+        return not has_more and (task.id not in self._ended or bool(task.pending))
+
+    def _sub_topology(self, task: Task) -> SubTopology:
+        return self.application.topology.sub_topology(task.id.sub_topology)
+
+    def _blocked(self, frontiers: Frontiers, limit: int) -> set[TaskId]:
+        """The tasks of whose rows too much waits, except those for which others wait.
+
+        Rows on edges that lead back do not count: their sender may be waiting for their target.
         """
-        edges = self.application.topology.sub_topologies[index].edges_out
-        targets = {edge.target for edge in edges if edge.target > index}
-        return any(
-            sum(blob.size_bytes for blob in task.pending) > limit
-            for task in self.tasks.values()
-            if task.id.sub_topology in targets
-        )
+        topology, waiting = self.application.topology, dict[str, int]()
+        leads_back = {edge.name for edge in topology.edges if edge.leads_back}
+        for task in self.tasks.values():
+            for blob in task.pending:
+                if blob.edge not in leads_back:
+                    size = blob.size_bytes * (blob.rows - blob.taken) // blob.rows
+                    waiting[blob.source] = waiting.get(blob.source, 0) + size
+        awaited = {each for task in self.tasks.values() for each in frontiers.waited_for(task)}
+        return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
 
 
 def _stages(application: Application) -> list[set[int]]:
@@ -454,6 +515,16 @@ def _stages(application: Application) -> list[set[int]]:
     for sub_topology in application.topology.sub_topologies:
         depth.setdefault(sub_topology.index, 0)
         for edge in sub_topology.edges_out:
-            if edge.target > sub_topology.index:
+            if not edge.leads_back:
                 depth[edge.target] = max(depth.get(edge.target, 0), depth[sub_topology.index] + 1)
     return [{index for index, found in depth.items() if found == stage} for stage in range(max(depth.values()) + 1)]
+
+
+def _meetings(application: Application) -> list[set[int]]:
+    """Sub-topologies that rows connect, in groups."""
+    groups: list[set[int]] = []
+    for edge in application.topology.edges:
+        joined = [group for group in groups if group & {edge.source, edge.target}]
+        groups = [group for group in groups if group not in joined]
+        groups.append({edge.source, edge.target}.union(*joined))
+    return groups

@@ -9,39 +9,48 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event
+from typing import TypeVar
 
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.admin import BrokerUnreachableError
+from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.coordinator import Coordinator, EpochResult
-from weir.pipelines.spark.errors import BadRecordError, OffsetsLostError, RunError, TaskFailedError
+from weir.pipelines.spark.errors import BadRecordError, RunError, TaskFailedError
 from weir.pipelines.spark.pace import Pace
 from weir.pipelines.spark.parts import Executors, Listeners, RunSpec
 from weir.pipelines.spark.planner import total_lag
 from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restores import Restores
 from weir.pipelines.spark.snapshots import Snapshots
-from weir.pipelines.spark.task import TaskState
+from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
+from weir.pipelines.spark.topic_watch import TopicWatch
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.commit.protocol import Committer
 from weir.state.errors import SwapRefusedError
-from weir.state.types import StateId, TopicPartition
+from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
 
+Answer = TypeVar("Answer")
 IDLE_WAIT_S = 0.02
 ENDS_MAX_AGE_S = 0.2
 REPORT_EVERY_S = 0.5
 REQUESTS_EVERY_S = 0.1
 DISK_FULL_WAIT_S = 5.0
 BROKER_WAIT_S = 1.0
-DRAIN_S = 2.0
-"""How long a stop keeps running epochs for rows between tasks: it has ten seconds for everything it does."""
 
 
 def started_driver(spec: RunSpec, committer: Committer, executors: Executors, listeners: Listeners) -> Driver:
-    """The driver of a new generation, which it has claimed; raises what ``Coordinator.start`` raises."""
+    """The driver of a new generation, which it has claimed.
+
+    Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
+    """
+    require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     return Driver(coordinator, spec, executors, listeners)
@@ -63,7 +72,8 @@ class Driver:
     """Runs one generation of an application until it is told to stop or has caught up."""
 
     def __init__(self, coordinator: Coordinator, spec: RunSpec, executors: Executors, listeners: Listeners) -> None:
-        self._coordinator, self._source, self._limits = coordinator, spec.source, spec.limits
+        self._coordinator, self._limits = coordinator, spec.limits
+        self._topics, self._accept_lost_records = TopicWatch(coordinator, spec.source), spec.accept_lost_records
         self._control, self._on_progress = listeners.control, listeners.on_progress
         self._restores = Restores(coordinator, executors.restores, self._commit, takes_snapshots=spec.snapshot_rows > 0)
         self._snapshots = Snapshots(coordinator, executors.snapshots, spec.snapshot_rows)
@@ -84,12 +94,12 @@ class Driver:
 
         Raises:
             BadRecordError, TaskFailedError, RestoreFailedError: A task cannot continue; everything before is committed.
-            OffsetsLostError: A topic ends before the committed position.
+            OffsetsLostError, GlobalTopicReplacedError: A topic is no longer the one that was read.
             FencedError: A newer driver has taken over; nothing more was written.
         """
         self._is_live = not until_caught_up
+        self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
-        self._check_positions()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
@@ -103,12 +113,14 @@ class Driver:
             self._report("paused" if self._is_paused else "running")
             if until_caught_up and not self._is_paused and self._has_caught_up(result):
                 is_ended = end_time_ms is None or self._end_input(end_time_ms, stop)
-                return self._finish("caught_up" if is_ended else "stopped")
+                return self._finish("caught_up" if is_ended else "stopped", stop)
             if result is None or not result.records_in:
                 if until_caught_up and result is not None and self._lag() > 0:
-                    self._ask_ends(stop)  # only to see whether the brokers answer: where to stop does not change
+                    self._ask(
+                        stop, self._topics.ends
+                    )  # only to see whether the brokers answer: where to stop does not change
                 self._idle(stop)
-        return self._finish("stopped")
+        return self._finish("stopped", stop)
 
     def _end_input(self, end_time_ms: int, stop: Event) -> bool:
         """Run epochs without records in which the stream time of every task advances to the end.
@@ -124,8 +136,7 @@ class Driver:
             )
             if result is not None:
                 self._react(result, stop)
-            newest = StateId(coordinator.generation, coordinator.epoch)
-            if all(task.current == newest and not task.pending for task in coordinator.tasks.values()):
+            if coordinator.has_ended:
                 return True
         return False
 
@@ -168,6 +179,7 @@ class Driver:
 
     def _commit(self, reason: str) -> None:
         started = time.monotonic()
+        self._topics.require_same()
         self._coordinator.commit(reason)
         self._clock.commit = self._clock.last_commit_end = time.monotonic()
         self._coordinator.metrics.commit(self._clock.commit - started)
@@ -209,12 +221,14 @@ class Driver:
                 return "running"
             case "stop":
                 self._stop_request = request
-                return f"stopping after epoch {coordinator.epoch}"
+                drains = "; first, no row may wait between tasks" if request.arguments.get("drain") else ""
+                return f"stopping after epoch {coordinator.epoch}{drains}"
             case "restore":
                 answer = self._restores.answer(request)
                 self._report("running", now=True)
                 return answer
             case "swap":
+                self._topics.require_same()
                 return coordinator.swap(request.arguments.get("backfill", ""))
             case "snapshot":
                 return f"publishing snapshots of {self._snapshots.begin_all()} of {len(coordinator.tasks)} tasks"
@@ -222,18 +236,16 @@ class Driver:
                 raise RunError(f"cannot answer a request of the kind {request.kind!r}")
 
     def _refresh_ends(self, stop: Event) -> None:
-        self._ends = self._ask_ends(stop)
+        self._ends = self._ask(stop, self._topics.ends) or self._ends
         self._clock.ends = time.monotonic()
 
-    def _ask_ends(self, stop: Event) -> dict[TopicPartition, int]:
-        """Where the topics end. While the brokers are away, report that, answer requests and try again."""
-        wanted = [(topic, task.id.partition) for task in self._coordinator.tasks.values() for topic in task.topics]
-        wanted += self._coordinator.global_beginnings
+    def _ask(self, stop: Event, question: Callable[[], Answer]) -> Answer | None:
+        """The brokers' answer; None when told to stop. While they are away, report that and answer requests."""
         while not (stop.is_set() or self._stop_request):
             try:
-                ends = dict(self._source.end_offsets(wanted))
+                answer = question()
                 self._message = ""
-                return ends
+                return answer
             except BrokerUnreachableError as error:
                 if str(error) != self._message:
                     log.warning("%s; trying again until stopped", error)
@@ -243,16 +255,7 @@ class Driver:
                 self._commit_if_due()
                 self._report("waiting", now=True)
                 stop.wait(BROKER_WAIT_S)
-        return self._ends
-
-    def _check_positions(self) -> None:
-        """Refuse topics that end before their position: they were recreated, and records up to it would be skipped."""
-        for task in self._coordinator.tasks.values():
-            for topic in task.topics:
-                position = task.positions[topic][task.id.partition]
-                end = self._ends.get((topic, task.id.partition), position)
-                if position > end:
-                    raise OffsetsLostError(self._coordinator.application.id, topic, task.id.partition, position, end)
+        return None
 
     def _has_caught_up(self, result: EpochResult | None) -> bool:
         coordinator = self._coordinator
@@ -267,11 +270,12 @@ class Driver:
         else:
             stop.wait(IDLE_WAIT_S)
 
-    def _finish(self, reason: str) -> RunSummary:
+    def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
+        if self._stop_request is not None and self._stop_request.arguments.get("drain"):
+            self._drain(stop)
         self._report("stopping", now=True)
-        self._drain()
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
             self._commit(reason.replace("stopped", "stop"))
         coordinator.settle(close=True)
@@ -291,20 +295,36 @@ class Driver:
             seconds=last_commit_end - first if first is not None else 0.0,
         )
 
-    def _drain(self) -> None:
-        """Let the tasks take the rows under way between them, so that another program can continue (PROTOCOL 26).
+    def _drain(self, stop: Event) -> None:
+        """Read until no row waits between tasks: up to the newest time of those that wait now, and nothing later.
 
-        Rows that are left after ``DRAIN_S``, or because a task cannot continue, are recorded by the commit.
+        What is still unread then comes after all that was taken, so the results are those of a run that reads on.
         """
-        coordinator, until = self._coordinator, time.monotonic() + DRAIN_S
-        while (
-            not self._is_paused
-            and time.monotonic() < until
-            and any(task.pending and task.state is TaskState.RUNNING for task in coordinator.tasks.values())
-        ):
-            result = coordinator.run_epoch({}, self._limits, time.time_ns() // 1_000_000)
-            if result is None or result.failures or result.to_restore:
-                return
+        coordinator = self._coordinator
+        self._refresh_ends(stop)
+        waiting = [blob.last[0] for task in coordinator.tasks.values() for blob in task.pending if blob.last]
+        upto_ms = max(waiting, default=BEFORE_ALL_MS)
+        for task in coordinator.tasks.values():
+            for topic in task.topics:
+                if task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > upto_ms:
+                    self._ends[topic, task.id.partition] = task.positions[topic][task.id.partition]
+        while not stop.is_set() and any(task.pending for task in coordinator.tasks.values()):
+            self._answer_requests()
+            self._restores.take_up()
+            result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000, upto_ms=upto_ms)
+            self._report("draining")
+            if result is None:
+                stop.wait(IDLE_WAIT_S)
+                continue
+            self._react(result, stop)
+            self._commit_if_due(wants_commit=result.wants_commit)
+            for topic, partition in result.stopped_early:
+                (task,) = (
+                    task
+                    for task in coordinator.tasks.values()
+                    if topic in task.topics and task.id.partition == partition
+                )
+                self._ends[topic, partition] = task.positions[topic][partition]
 
     def _lag(self) -> int:
         return total_lag(self._coordinator.tasks.values(), self._ends)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
 from weir.pipelines.serdes.source import BadRecord
 
 
@@ -54,19 +58,93 @@ class RestoreFailedError(RunError):
         )
 
 
-class OffsetsLostError(RunError):
-    """A topic ends before the committed position: its next records would be skipped silently."""
+class Loss(StrEnum):
+    """Why a topic cannot be read on at a position."""
 
-    def __init__(self, application: str, topic: str, partition: int, position: int, end: int) -> None:
-        super().__init__(application, topic, partition, position, end)
-        self.application, self.topic, self.partition = application, topic, partition
-        self.position, self.end = position, end
+    REPLACED = "replaced"
+    """It is another topic of the same name."""
+    TRUNCATED = "truncated"
+    """An unclean leader election has given the offsets before the position to other records."""
+    SHORT = "short"
+    """It ends before the position."""
+    EXPIRED = "expired"
+    """It begins after the position."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostPosition:
+    """A position at which a topic partition cannot be read on."""
+
+    topic: str
+    partition: int
+    position: int
+    loss: Loss
+    found: str
+    """The old and the new id, or the offset where the log was truncated, ends or begins."""
+    resume: int | None
+    """Where it can be read on if the loss is accepted; None where that is unknown."""
+
+    def __str__(self) -> str:
+        match self.loss:
+            case Loss.REPLACED:
+                what = f"but the topic was deleted and made anew ({self.found})"
+            case Loss.TRUNCATED:
+                what = f"but the brokers have lost its records from offset {self.found} on, and others have taken over"
+            case Loss.SHORT:
+                what = f"which ends at {self.found}: the topic was made anew or has lost records"
+            case Loss.EXPIRED:
+                what = f"which begins at {self.found}: the records before that were removed unread"
+        return f"offset {self.position} of topic {self.topic!r}, partition {self.partition}, {what}"
+
+
+class OffsetsLostError(RunError):
+    """Topics no longer hold what the positions belong to; reading on would skip or mix records silently."""
+
+    def __init__(self, application: str, lost: Sequence[LostPosition]) -> None:
+        super().__init__(application, lost)
+        self.application, self.lost = application, tuple(lost)
+
+    def __str__(self) -> str:
+        first, others = self.lost[0], len(self.lost) - 1
+        more = f" (and so in {others} other partition{'s' if others > 1 else ''})" if others else ""
+        if any(each.resume is None for each in self.lost):
+            accept = ""
+        elif first.loss is Loss.REPLACED:
+            accept = ", read the new topic from its start, keeping all state, with `weir run --accept-lost-records`"
+        else:
+            accept = f", read on at offset {first.resume}, keeping all state, with `weir run --accept-lost-records`"
+        return (
+            f"application {self.application!r} continues from {first}{more}; run with the --bootstrap-servers that "
+            f"have the old records{accept}, or start over with `weir reset {self.application}`"
+        )
+
+
+class GlobalTopicReplacedError(RunError):
+    """The topic of a global table was replaced while its rows were in memory."""
+
+    def __init__(self, application: str, topic: str, found: str) -> None:
+        super().__init__(application, topic, found)
+        self.application, self.topic, self.found = application, topic, found
 
     def __str__(self) -> str:
         return (
-            f"application {self.application!r} continues from offset {self.position} of topic {self.topic!r}, "
-            f"partition {self.partition}, which ends at {self.end}: the topic was recreated or has lost records; "
-            f"bring the old topic back, or start over with `weir reset {self.application}`"
+            f"application {self.application!r} holds the global table of topic {self.topic!r}, which was deleted and "
+            f"made anew ({self.found}); a new start reads it from its beginning and continues from the last commit"
+        )
+
+
+class CommitLogLostError(RunError):
+    """There is local state or there are tables, but no commit log: a start would begin again beside them."""
+
+    def __init__(self, application: str, log: str, left: str) -> None:
+        super().__init__(application, log, left)
+        self.application, self.log, self.left = application, log, left
+
+    def __str__(self) -> str:
+        return (
+            f"application {self.application!r} has run before (there is {self.left}), but its commit log {self.log} is "
+            "gone, and with it every position: put the application's warehouse folder back, or start over with "
+            f"`weir reset {self.application}`"
         )
 
 
@@ -87,7 +165,7 @@ class TopologyChangedError(RunError):
 
 
 class PendingRowsError(RunError):
-    """Rows under way between sub-topologies belong to the topology that sent them (PROTOCOL 26)."""
+    """Rows on their way between sub-topologies can only be read by a target that is as it was (PROTOCOL 26)."""
 
     def __init__(self, application: str, blobs: int) -> None:
         super().__init__(application, blobs)
@@ -96,8 +174,9 @@ class PendingRowsError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
-            "files of rows between its sub-topologies; run the old program with `weir run --until-caught-up` "
-            "first, which processes them"
+            "files of rows on their way to sub-topologies that are no longer as they were; first run the old program "
+            f"with `weir run`, and stop it with `weir stop {self.application} --drain`, or run it with "
+            "`weir run --until-caught-up`: both process the rows"
         )
 
 

@@ -18,6 +18,7 @@ from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest
 from weir.pipelines.spark.snapshot_jobs import Published, SnapshotRequest
 from weir.pipelines.spark.task import Task
+from weir.pipelines.spark.topic_logs import TopicLogs
 from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
@@ -27,22 +28,14 @@ from weir.state.commit.protocol import Committer
 from weir.state.types import TaskId, TopicPartition
 
 
-class Source(Protocol):
+class Source(TopicLogs, Protocol):
     """What a run reads, as its driver sees it; every method raises ``BrokerUnreachableError`` while brokers are away.
 
     Implemented by ``weir.pipelines.spark.brokers.Brokers`` and by the fixed ranges of a backfill.
     """
 
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The oldest record that each partition holds."""
-        ...
-
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions that were never read."""
-        ...
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Last stable offsets."""
         ...
 
 
@@ -101,6 +94,8 @@ class RunSpec:
     """How many rows a task's changelogs grow by before its next snapshot is due; 0 for never."""
     accept_state_loss: bool = False
     """Whether to start although another topology or partition count leaves stores empty."""
+    accept_lost_records: bool = False
+    """Whether to read on where topics can be read, if they no longer hold what the positions belong to."""
 
     @property
     def tasks(self) -> list[TaskId]:

@@ -1,4 +1,7 @@
-"""Plans: which offsets each task reads in the next epoch (PROTOCOL 9 to 11). Pure functions of the tasks' state."""
+"""Plans: which offsets each task reads and which rows it may take in the next epoch (PROTOCOL 9 to 11 and 31).
+
+Pure functions of the tasks' state.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from weir.pipelines.application import Application
+from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.task import BEFORE_ALL_MS, Task, TaskState
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
 from weir.state.types import StateId, TopicPartition
+
+AHEAD = 1.5
+"""How much further than the slowest partition the others may come in one epoch: their pace is only an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +34,7 @@ class Limits:
     """How long a task waits for records of a topic that has none while its other topics have some; with None it does
     not even wait for records that are on the brokers and have not been read yet."""
     max_pending_bytes: int = 256 << 20
-    """Per target: sources get no plan while this much waits for one task."""
+    """Per source: a task gets no plan while this much of what it has sent waits, unless others wait for it."""
 
     @classmethod
     def of(cls, application: Application, *, max_records: int, max_bytes: int) -> Limits:
@@ -44,9 +52,11 @@ def plan_task(
     *,
     state: StateId,
     ends: Mapping[TopicPartition, int],
+    frontiers: Frontiers,
     limits: Limits,
     now_ms: int,
     until_time_ms: int | None,
+    is_strict: bool = False,
     is_visit: bool = False,
     is_live: bool = False,
     is_all_read: bool = False,
@@ -55,30 +65,36 @@ def plan_task(
     """The task's next epoch, or None when it has nothing to do.
 
     With ``is_visit`` or ``end_time_ms`` there always is one; the latter is where stream time moves once the input has
-    ended. ``is_live``: whether a topic without further records counts as idle. ``is_all_read``: whether this epoch
-    leaves no records in any topic, so that a task downstream of others is idle too.
+    ended. ``is_strict``: whether no record is read beyond ``until_time_ms``, not even one. ``is_live``: whether a topic
+    without further records counts as idle. ``is_all_read``: whether this epoch leaves no records in any topic, so that
+    a task downstream of others is idle too.
     """
+    waits = limits.max_task_idle_ms is not None
     ranges = []
     for topic in task.topics:
         partition = task.id.partition
         start = task.positions[topic][partition]
         available = ends.get((topic, partition), start)
         end = min(available, start + limits.max_records)
-        if end > start:
+        is_ahead = (
+            until_time_ms is not None
+            and (is_strict or limits.max_skew_ms is None)
+            and (task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > until_time_ms)
+        )
+        if end > start and not is_ahead and not (waits and frontiers.is_held(task, topic)):
             ranges.append(
                 OffsetRange(
-                    topic=topic,
-                    partition=partition,
-                    start=start,
-                    end=end,
-                    available=None if limits.max_task_idle_ms is None else available,
+                    topic=topic, partition=partition, start=start, end=end, available=available if waits else None
                 )
             )
     if task.waits_for_idle_topics({wanted.topic for wanted in ranges}, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
+    marks = frontiers.marks(task, reads={wanted.topic for wanted in ranges}) if waits else ()
+    blobs = frontiers.takeable(task, marks)
     is_due = task.next_punctuation_ms is not None and task.next_punctuation_ms <= now_ms
-    if not (ranges or task.pending or is_due or is_visit or not task.visited or end_time_ms is not None):
+    if not (ranges or blobs or is_due or is_visit or not task.visited or end_time_ms is not None):
         return None
+    has_all = not marks and len(blobs) == len(task.pending)
     return TaskPlan(
         task=task.id,
         instance=task.instance,
@@ -88,10 +104,12 @@ def plan_task(
         now_ms=now_ms,
         ranges=tuple(ranges),
         until_time_ms=until_time_ms,
-        blobs=tuple(task.pending),
+        is_strict=is_strict,
+        blobs=blobs,
+        marks=marks,
         max_bytes=limits.max_bytes,
         end_time_ms=end_time_ms,
-        lets_idle=is_live and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
+        lets_idle=is_live and has_all and (is_all_read or (bool(task.topics) and total_lag([task], ends) == 0)),
     )
 
 
@@ -108,6 +126,22 @@ def aligned_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max
         return None
     times = [task.source_times_ms.get(f"{topic}-{task.id.partition}", BEFORE_ALL_MS) for task, topic in behind]
     return min(times) + max_skew_ms
+
+
+def paced_until(tasks: Iterable[Task], ends: Mapping[TopicPartition, int], max_records: int) -> int | None:
+    """The merge time that no partition should pass in this epoch, where rows of all meet downstream: about as far as
+    the slowest of them will come with ``max_records``, so that little waits.
+
+    Only partitions with lag count. None while the merge time of one of them is not known, or no pace is.
+    """
+    behind = [(task, topic) for task in tasks for topic in task.topics if partition_lag(task, topic, ends) > 0]
+    times = [task.clocks.get(merge_clock(topic)) for task, topic in behind]
+    reached = [
+        time_ms + int(AHEAD * task.pace_ms[topic] * max_records)
+        for (task, topic), time_ms in zip(behind, times, strict=True)
+        if time_ms is not None and topic in task.pace_ms
+    ]
+    return None if len(behind) < 2 or None in times else min(reached, default=None)
 
 
 def partition_lag(task: Task, topic: str, ends: Mapping[TopicPartition, int]) -> int:

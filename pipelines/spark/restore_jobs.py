@@ -72,7 +72,7 @@ class Restored:
 def restore(application: Application, settings: TaskSettings, request: RestoreRequest) -> Restored:
     """Carry out ``request`` on this host; what an attempt that died left behind goes to quarantine too."""
     started = time.perf_counter()
-    sub_topology = application.topology.sub_topologies[request.task.sub_topology]
+    sub_topology = application.topology.sub_topology(request.task.sub_topology)
     name = application.topology.task_name(request.task)
     folder = Path(settings.state_folder, name)
     (folder / _PROGRESS).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from weir.infra.settings import Settings
 from weir.infra.spark.session import slot_context, stop_context
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.serdes.registry import connect_serdes
-from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.admission import admit, require_commit_log
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.brokers import ANSWER_LIMIT_S, Brokers
 from weir.pipelines.spark.control import ControlPanel, lease
@@ -50,6 +50,7 @@ def run(
     until_caught_up: bool = False,
     take_over: bool = False,
     accept_state_loss: bool = False,
+    accept_lost_records: bool = False,
     owner: str = "weir run",
     stop: Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -60,7 +61,8 @@ def run(
 
     Blocks. ``stop`` ends it after the current epoch, with a commit. ``take_over`` starts although another driver holds
     the lease; the other one is fenced at its next commit. ``accept_state_loss`` starts although another topology or
-    partition count leaves stores empty. ``owner`` is the name that the lease shows. ``on_step`` names a
+    partition count leaves stores empty, ``accept_lost_records`` although topics no longer hold what the positions
+    belong to. ``owner`` is the name that the lease shows. ``on_step`` names a
     ``MODULE:FUNCTION`` that is called with the name of each step of the commit protocol, here and in the workers.
     ``spark`` lends a context that stays open afterwards; without it one is started and stopped.
 
@@ -69,6 +71,8 @@ def run(
         BrokerUnreachableError: With ``until_caught_up``, no broker answered within two minutes of the start.
         LeaseHeldError: Another driver runs the application; the text names it.
         TopologyChangedError, PartitionCountError: The committed state does not fit the program or its topics.
+        CommitLogLostError: There is local state, or there are tables, but no commit log.
+        OffsetsLostError: A topic no longer holds what the positions belong to.
         BadRecordError, TaskFailedError: A task cannot continue; everything before is committed.
         FencedError: A newer driver has taken over.
     """
@@ -86,10 +90,12 @@ def run(
         )
         if counts is None:
             return _stopped_early(application)
-        # The coordinator checks again under its claim; Spark need not start for what is refused already.
+        # Both are checked again before and under the claim; Spark need not start for what is refused already.
+        app_folder, state_folder = settings.warehouse / application.id, settings.state_dir / application.id
+        require_commit_log(application, app_folder, state_folder)
         admit(
             application,
-            settings.warehouse / application.id,
+            app_folder,
             newest_commit(settings.warehouse, application.id),
             counts,
             accept_state_loss,
@@ -101,10 +107,11 @@ def run(
             source=brokers,
             source_counts=counts,
             warehouse=settings.warehouse,
-            state_folder=settings.state_dir / application.id,
+            state_folder=state_folder,
             limits=limits_of(settings, application, counts),
             snapshot_rows=settings.snapshot_rows,
             accept_state_loss=accept_state_loss,
+            accept_lost_records=accept_lost_records,
         )
         worker = WorkerSettings(
             reference=reference,

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
 from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.record import SnapshotRef, TaskCommit
-from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
+from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateId, TaskId, TopicPartition
 
 BEFORE_ALL_MS = -(1 << 62)
 """Earlier than any record."""
@@ -48,13 +49,19 @@ class Task:
     current: StateId | None = None
     committed: StateId | None = None
     positions: Positions = field(default_factory=dict)
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
+    """Of each topic partition, the epoch of the leader whose log was last seen to reach the position."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     gauges: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: dict[str, int] = field(default_factory=dict)
     next_punctuation_ms: int | None = None
+    pace_ms: dict[str, float] = field(default_factory=dict)
+    """By topic, how far an offset takes its merge time, by the newest epoch that says so."""
     pending: list[BlobRef] = field(default_factory=list)
-    """Blobs for this task that no accepted epoch has consumed."""
+    """Blobs for this task of which rows are left."""
+    waits: str = ""
+    """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)
     """Files of epochs accepted since the last commit."""
     consumed: list[BlobRef] = field(default_factory=list)
@@ -82,6 +89,7 @@ class Task:
             current=committed.state,
             committed=committed.state,
             positions={topic: dict(offsets) for topic, offsets in committed.positions.items()},
+            leader_epochs={topic: dict(epochs) for topic, epochs in committed.leader_epochs.items()},
             clocks=committed.clocks,
             totals={name: count for name, count in committed.totals.items() if name != OPEN_WINDOWS},
             gauges={OPEN_WINDOWS: committed.totals.get(OPEN_WINDOWS, 0)},
@@ -119,6 +127,15 @@ class Task:
             self.rows_since_snapshot += self.snapshot.rows
             self.snapshot = None
 
+    def read_on_at(self, offsets: Mapping[TopicPartition, int], state: StateId) -> None:
+        """It continues with the same state at other positions, which its store does not have: it is restored."""
+        moved = {(topic, self.id.partition) for topic in self.topics} & offsets.keys()
+        for topic, partition in moved:
+            self.positions[topic][partition] = offsets[topic, partition]
+            self.leader_epochs.get(topic, {}).pop(partition, None)
+        if moved and self.current is not None:
+            self.current = state
+
     def distrust_snapshot(self) -> None:
         """Its next restore reads the changelog alone, and the next commit lists no snapshot."""
         self.snapshot = None
@@ -135,8 +152,9 @@ class Task:
             self.committed is None
             or positions != self.positions
             or receipt.clocks != self.clocks
-            or bool(receipt.files or receipt.blobs or receipt.consumed)
+            or bool(receipt.files or receipt.blobs or receipt.consumed or receipt.left)
         )
+        self._note_pace(receipt)
         self.current, self.positions, self.clocks = receipt.state, positions, receipt.clocks
         self.gauges, self.next_punctuation_ms = receipt.gauges, receipt.next_punctuation_ms
         for name, time_ms in receipt.source_times_ms.items():
@@ -144,12 +162,20 @@ class Task:
         self.files += receipt.files
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
-        gone = {blob.path for blob in receipt.consumed}
-        self.pending = [blob for blob in self.pending if blob.path not in gone]
+        gone, left = {blob.path for blob in receipt.consumed}, {blob.path: blob for blob in receipt.left}
+        self.pending = [left.get(blob.path, blob) for blob in self.pending if blob.path not in gone]
         for name, count in receipt.counts.items():
             self.totals[name] = self.totals.get(name, 0) + count
         self.visited, self.is_restored, self.has_undo = True, False, receipt.gauges.get("uncommitted_records", 0) > 0
         return moved
+
+    def _note_pace(self, receipt: Receipt) -> None:
+        for topic in self.topics:
+            before, after = (clocks.get(merge_clock(topic)) for clocks in (self.clocks, receipt.clocks))
+            offset = receipt.positions.get(topic, {}).get(self.id.partition)
+            read = 0 if offset is None else offset - self.positions[topic][self.id.partition]
+            if before is not None and after is not None and read > 0:
+                self.pace_ms[topic] = (after - before) / read
 
     def to_commit(self) -> TaskCommit:
         """The task's part of the commit row."""
@@ -157,6 +183,7 @@ class Task:
             state=self.current,
             instance=self.instance,
             positions=self.positions,
+            leader_epochs=self.leader_epochs,
             clocks=self.clocks,
             totals={**self.totals, OPEN_WINDOWS: self.gauges.get(OPEN_WINDOWS, 0)},
             next_punctuation_ms=self.next_punctuation_ms,

@@ -60,9 +60,10 @@ class Worker:
         gc.freeze()
         gc.set_threshold(GC_ALLOCATIONS, 50, 50)
         application = load_application(self.settings.reference)
-        self.topics = [
-            [source.topic for source in sub_topology.sources] for sub_topology in application.topology.sub_topologies
-        ]
+        self.topics = {
+            sub_topology.index: [source.topic for source in sub_topology.sources]
+            for sub_topology in application.topology.sub_topologies
+        }
         connect_serdes(application.topology.serdes(), self.settings.schema_registry)
         self.epochs = EpochRunner(
             application.topology, self.settings.tasks, self.reader, load_step_hook(self.settings.on_step)

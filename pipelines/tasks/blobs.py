@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from weir.pipelines.tasks.order import BEFORE_ALL, MERGE, OFFSETS, ORIGIN, Key
 from weir.state.types import BlobRef, StateId
-
-ORDER = ("_ts", "_partition", "_offset")
-"""The order in which rows of several sources are merged within an epoch."""
 
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
-    """Write ``frame`` under a unique name. It is synced only if a commit has to list it as pending.
+    """Write rows with the columns of their keys under a unique name; origins that their places imply are left out. They
+    are synced only if a commit has to list them as pending.
 
     ``source`` and ``target`` are stored task names (``Topology.task_name``).
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source}-{target}-{state}-{uuid.uuid4().hex}.arrow"
-    frame.write_ipc(path, compression="lz4")
+    first, last = key_at(frame, 0), key_at(frame, -1)
+    is_plain = frame.get_column(ORIGIN).equals(origins_of_offsets(frame, first[1]))
+    (frame.drop(ORIGIN) if is_plain else frame).write_ipc(path, compression="uncompressed")
     return BlobRef(
         source=source,
         target=target,
@@ -34,28 +35,27 @@ def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, e
         path=path.name,
         rows=frame.height,
         size_bytes=path.stat().st_size,
+        first=first,
+        last=last,
     )
 
 
-def read_blobs(folder: Path, blobs: Sequence[BlobRef], in_order: Collection[str] = ()) -> dict[str, pl.DataFrame]:
-    """The rows of all blobs by edge, merged by timestamp, source partition and offset.
-
-    Rows of the edges ``in_order`` keep the order in which each task sent them.
-    """
-    by_edge: dict[str, list[pl.DataFrame]] = {}
-    for blob in blobs:
-        by_edge.setdefault(blob.edge, []).append(pl.read_ipc(folder / blob.path))
-    merged = {edge: pl.concat(frames) for edge, frames in by_edge.items()}
-    return {
-        edge: in_sending_order(rows) if edge in in_order else rows.sort(ORDER, maintain_order=True)
-        for edge, rows in merged.items()
-    }
+def origins_of_offsets(rows: pl.DataFrame, one: int) -> pl.Series:
+    """The origins of rows whose places are the offsets of records of one topic partition, given the origin of one."""
+    return (rows.get_column("_offset") | (one & ~OFFSETS)).alias(ORIGIN)
 
 
-def in_sending_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows by timestamp, but none before a row that the same task (``_partition``) sent earlier (``_offset``)."""
-    turn = pl.col("_ts").cum_max().over("_partition", order_by="_offset")
-    return rows.sort(turn, "_partition", "_offset")
+def key_at(frame: pl.DataFrame, row: int) -> Key:
+    """The key of a row."""
+    return int(frame.get_column(MERGE)[row]), int(frame.get_column(ORIGIN)[row])
+
+
+def read_blob(folder: Path, blob: BlobRef) -> pl.DataFrame:
+    """The rows that its target has not taken, with the columns of their keys; rows without keys come before all."""
+    rows = pl.read_ipc(folder / blob.path)[blob.taken :]
+    if blob.first is None:
+        return rows.with_columns(_merge=BEFORE_ALL[0], _origin=BEFORE_ALL[1])
+    return rows if ORIGIN in rows.columns else rows.with_columns(origins_of_offsets(rows, blob.first[1]))
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:

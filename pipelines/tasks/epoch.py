@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
-import numpy as np
 import polars as pl
 
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
-from weir.pipelines.tasks.blobs import read_blobs, write_blob
+from weir.pipelines.tasks.blobs import key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
+from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, merge_clock, topic_mark, with_keys
 from weir.pipelines.tasks.output import EpochOutput, joined
 from weir.pipelines.tasks.placement import check_placement
-from weir.pipelines.tasks.plan import Receipt, ReceiptStatus, TaskPlan
+from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
 from weir.pipelines.tasks.processor import TaskProcessor
-from weir.pipelines.tasks.turns import takeable, turns
-from weir.pipelines.topology import SubTopology, Topology
+from weir.pipelines.topology import SourceNode, SubTopology, Topology
+from weir.pipelines.topology.changes import partition_of_task
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.commit.files import write_file
 from weir.state.engine.cache import TaskStoreCache
@@ -53,7 +53,9 @@ BATCH_ROWS = 10_000
 class Reader(Protocol):
     """Reads one topic partition by offsets; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> FetchedRecords: ...
+    def read(
+        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
+    ) -> FetchedRecords: ...
 
     def take_back(self, records: Any, offset: int) -> None:
         """Keep the records of the last ``read`` from ``offset`` on for the next one, which starts there."""
@@ -75,37 +77,30 @@ class TaskSettings:
 
 @dataclass
 class _Input:
-    """What an epoch read: frames by topic or edge, positions of topic partitions, and bad records."""
+    """What an epoch read: frames by topic with keys, positions of topic partitions, bad records, and what it takes."""
 
-    frames: dict[str, pl.DataFrame]
-    positions: Positions
-    times_ms: dict[str, int]
-    dead: list[BadRecord]
-    stopped_at: BadRecord | None
-    left: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """Rows that have to wait, by edge: they go into a blob for the task itself."""
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    times_ms: dict[str, int] = field(default_factory=dict)
+    dead: list[BadRecord] = field(default_factory=list)
+    stopped_at: BadRecord | None = None
     skipped: list[tuple[str, int]] = field(default_factory=list)
     """Topic and offset of records without a valid time."""
+    raws: dict[str, FetchedRecords] = field(default_factory=dict)
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(()))
+    blobs: tuple[BlobRef, ...] = ()
+    """Those that the last parts of ``arrivals`` come from."""
     was_cut: bool = False
-    """Whether records that were read are left for the next epoch because of ``max_uncommitted_bytes``."""
-
-    def leave(self, name: str, partition: int, rows: int) -> bool:
-        """Keep the first ``rows`` of a topic's or an edge's frame; False if that is all of them."""
-        frame = self.frames[name]
-        if rows == frame.height:
-            return False
-        if name in self.positions:
-            self.cut(name, partition, rows)
-        else:
-            rest = [frame[rows:], *([self.left[name]] if name in self.left else [])]
-            self.frames[name], self.left[name] = frame[:rows], pl.concat(rest)
-        return True
+    """Whether rows are left for the next epoch because of ``max_uncommitted_bytes``."""
+    stopped_early: set[str] = field(default_factory=set)
+    next_merge_ms: dict[str, int] = field(default_factory=dict)
+    """By topic, the merge time of the next record, of those that were read and left."""
 
     def cut(self, topic: str, partition: int, rows: int) -> None:
         """Keep only the first ``rows`` of a topic's frame, fewer than all; the next epoch continues after them."""
         frame = self.frames[topic]
         position = int(frame["_offset"][rows])
-        self.frames[topic] = frame[:rows]
+        self.frames[topic], self.next_merge_ms[topic] = frame[:rows], int(frame[MERGE][rows])
         self.positions[topic][partition] = position
         self.times_ms.pop(f"{topic}-{partition}", None)
         if rows:
@@ -114,6 +109,27 @@ class _Input:
         self.skipped = [(name, offset) for name, offset in self.skipped if name != topic or offset < position]
         if self.stopped_at is not None and self.stopped_at.topic == topic:
             self.stopped_at = None
+
+    def cut_to_taken(self, partition: int) -> list[str]:
+        """Leave the topics' rows that are not taken; the names of those topics."""
+        names = []
+        for part, taken in zip(self.arrivals.parts, self.arrivals.taken_of(), strict=True):
+            if part.input in self.frames and taken < self.frames[part.input].height:
+                self.cut(part.input, partition, taken)
+                names.append(part.input)
+        return names
+
+    def split_blobs(self) -> tuple[tuple[BlobRef, ...], tuple[BlobRef, ...]]:
+        """The blobs of which nothing is left, and those of which the first rows were taken, as they are now."""
+        consumed, left = [], []
+        counts = self.arrivals.taken_of()
+        first = len(counts) - len(self.blobs)
+        for blob, taken, part in zip(self.blobs, counts[first:], self.arrivals.parts[first:], strict=True):
+            if taken == part.frame.height:
+                consumed.append(blob)
+            elif taken:
+                left.append(replace(blob, taken=blob.taken + taken, first=key_at(part.frame, taken)))
+        return tuple(consumed), tuple(left)
 
 
 class EpochRunner:
@@ -130,9 +146,10 @@ class EpochRunner:
         self._folder = Path(settings.application_folder)
         self._tables = {spec.name: spec for spec in topology.table_specs()}
         self._global_tables = GlobalTables(topology, settings.on_error)
-        self._processors = [
-            TaskProcessor(sub_topology, self._global_tables) for sub_topology in topology.sub_topologies
-        ]
+        self._processors = {
+            sub_topology.index: TaskProcessor(sub_topology, self._global_tables)
+            for sub_topology in topology.sub_topologies
+        }
 
     def run(self, plan: TaskPlan) -> Receipt:
         """Carry out ``plan`` once, however often it arrives: the same plan again gets the stored receipt."""
@@ -205,7 +222,7 @@ class EpochRunner:
         return Path(self._settings.state_folder, self._topology.task_name(task), instance)
 
     def _sub_topology(self, task: TaskId) -> SubTopology:
-        return self._topology.sub_topologies[task.sub_topology]
+        return self._topology.sub_topology(task.sub_topology)
 
     def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
         sub_topology = self._sub_topology(plan.task)
@@ -225,12 +242,13 @@ class EpochRunner:
             read = self._read(plan, sub_topology, clocks)
             output = self._process(plan, read, session, clocks)
             files = self._write_files(plan, sub_topology, session, output, read.dead)
-            blobs = self._write_blobs(plan, output, read.left)
+            blobs, (consumed, left) = self._write_blobs(plan, output), read.split_blobs()
             self._on_step("files written")
             for topic, offsets in read.positions.items():
                 positions.setdefault(topic, {}).update(offsets)
             _save(session, POSITIONS_KEY, positions)
             output.clocks.update(_partition_times(sub_topology, plan, read.times_ms, clocks))
+            _keep_merge_times(output.clocks, plan, read)
             _save(session, CLOCKS_KEY, output.clocks)
             receipt = Receipt(
                 task=plan.task,
@@ -240,23 +258,25 @@ class EpochRunner:
                 positions=positions,
                 files=files,
                 blobs=blobs,
-                consumed=plan.blobs,
+                consumed=consumed,
+                left=left,
                 clocks=output.clocks,
                 source_times_ms=read.times_ms,
                 counts={
                     **output.counts,
                     "dead_letters": len(read.dead),
                     "invalid_timestamps": len(read.skipped),
-                    "records_in": sum(
-                        frame.height
-                        for name, frame in read.frames.items()
-                        if name in read.positions or not sub_topology.sources
+                    "records_in": (
+                        sum(frame.height for frame in read.frames.values())
+                        if sub_topology.sources
+                        else sum(read.arrivals.taken_of())
                     )
                     + len(read.dead)
                     + len(read.skipped),
                 },
                 next_punctuation_ms=output.next_punctuation_ms,
                 metrics=output.metrics,
+                stopped_early=tuple(sorted(read.stopped_early)),
                 bad_record=read.stopped_at,
                 wants_commit=read.was_cut,
             )
@@ -288,79 +308,104 @@ class EpochRunner:
                 plan, ReceiptStatus.FAILED, "another run of this task has changed its store in the meantime"
             )
         self._on_step("state written")
-        if plan.blobs:
+        if consumed:
             self._on_step("blob consumed")
         return receipt
 
     def _read(self, plan: TaskPlan, sub_topology: SubTopology, clocks: Mapping[str, int]) -> _Input:
-        in_order = {edge.name for edge in sub_topology.edges_in if edge.node.keeps_order}
-        read = _Input(
-            frames=read_blobs(self._folder / "_blobs", plan.blobs, in_order),
-            positions={},
-            times_ms={},
-            dead=[],
-            stopped_at=None,
-        )
+        read = _Input()
         sources = {source.topic: source for source in sub_topology.sources}
-        raws: dict[str, FetchedRecords] = {}
         for wanted in plan.ranges:
-            source = sources[wanted.topic]
-            until_ms = plan.until_time_ms
-            raw = self._reader(wanted.topic, wanted.partition).read(
-                wanted.start,
-                wanted.end,
-                max_bytes=plan.max_bytes,
-                until_time_ms=until_ms if source.timestamp.is_records_own else None,
+            self._read_topic(plan, wanted, sources[wanted.topic], read, clocks)
+        ranks, partition = sub_topology.ranks, plan.task.partition
+        parts = [
+            Part(input=topic, rank=ranks[topic], partition=partition, frame=frame)
+            for topic, frame in read.frames.items()
+        ]
+        inputs = sub_topology.inputs
+        blobs = sorted(plan.blobs, key=lambda blob: (blob.state.version, inputs.index(blob.edge)))
+        parts += [
+            Part(
+                input=blob.edge,
+                rank=ranks[blob.edge],
+                partition=partition_of_task(blob.source),
+                frame=read_blob(self._folder / "_blobs", blob),
+                batch=str(blob.state),
             )
-            if wanted.topic in sub_topology.sought_topics:
-                check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
-            decoded = decode_source(
-                source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(wanted.topic), UNKNOWN_MS)
-            )
-            frame, position = decoded.frame, raw.next_offset
-            if decoded.bad and self._settings.on_error == "fail":
-                read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
-                position = read.stopped_at.offset
-                frame = frame.filter(pl.col("_offset") < position)
-            else:
-                read.dead += decoded.bad
-            read.skipped += [(wanted.topic, offset) for offset in decoded.skipped if offset < position]
-            read.positions.setdefault(wanted.topic, {})[wanted.partition] = position
-            raws[wanted.topic] = raw
-            if frame.height:
-                read.frames[wanted.topic] = frame
-                read.times_ms[f"{wanted.topic}-{wanted.partition}"] = cast(int, frame["_ts"].max())
-                if until_ms is not None and not source.timestamp.is_records_own:  # the reader does not know its times
-                    beyond = (frame["_ts"] > until_ms).arg_true()
-                    if len(beyond) and max(1, beyond[0]) < frame.height:
-                        read.cut(wanted.topic, wanted.partition, max(1, beyond[0]))
-        if len(sub_topology.inputs) > 1:
-            self._wait_for_unfinished(plan, sub_topology, read, raws)
+            for blob in blobs
+        ]
+        read.arrivals, read.blobs = Arrivals(parts), tuple(blobs)
+        if len(inputs) > 1 or blobs:
+            read.arrivals.wait_for([*plan.marks, *self._marks_of(plan, sub_topology, read, clocks)])
+            for topic in read.cut_to_taken(partition):
+                self._reader(topic, partition).take_back(read.raws[topic], read.positions[topic][partition])
+                read.stopped_early.discard(topic)
         return read
+
+    def _read_topic(
+        self, plan: TaskPlan, wanted: OffsetRange, source: SourceNode, read: _Input, clocks: Mapping[str, int]
+    ) -> None:
+        topic, partition, until_ms = wanted.topic, wanted.partition, plan.until_time_ms
+        raw = self._reader(topic, partition).read(
+            wanted.start,
+            wanted.end,
+            max_bytes=plan.max_bytes,
+            until_time_ms=until_ms if source.timestamp.is_records_own else None,
+            is_strict=plan.is_strict,
+        )
+        if topic in self._sub_topology(plan.task).sought_topics:
+            check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
+        decoded = decode_source(
+            source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS)
+        )
+        frame, position = decoded.frame, raw.next_offset
+        if decoded.bad and self._settings.on_error == "fail":
+            read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
+            position = read.stopped_at.offset
+            frame = frame.filter(pl.col("_offset") < position)
+        else:
+            read.dead += decoded.bad
+        read.skipped += [(topic, offset) for offset in decoded.skipped if offset < position]
+        read.positions.setdefault(topic, {})[partition] = position
+        read.raws[topic] = raw
+        if frame.height:
+            rank = self._topology.topic_ranks[topic]
+            read.frames[topic] = with_keys(frame, rank, partition, clocks.get(merge_clock(topic)))
+            read.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"].max())
+            if until_ms is not None and not source.timestamp.is_records_own:  # the reader does not know its times
+                beyond = (frame["_ts"] > until_ms).arg_true()
+                if len(beyond) and (rows := max(not plan.is_strict, beyond[0])) < frame.height:
+                    read.cut(topic, partition, rows)
+                    read.stopped_early.add(topic)
+        if until_ms is not None and raw.next_time_ms is not None and raw.next_time_ms > until_ms:
+            read.stopped_early.add(topic)
 
     def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
         return self._reader(topic, partition).read(start, end, until_time_ms=None, max_bytes=READ_BYTES)
 
-    def _wait_for_unfinished(
-        self, plan: TaskPlan, sub_topology: SubTopology, read: _Input, raws: Mapping[str, FetchedRecords]
-    ) -> None:
-        """Leave records for later that an older one, still on the brokers in a topic of the task, may precede."""
-        unfinished = [
-            wanted.topic
-            for wanted in plan.ranges
-            if wanted.available is not None and read.positions[wanted.topic][wanted.partition] < wanted.available
-        ]
-        for name, rows in takeable(read.frames, sub_topology.inputs, unfinished).items():
-            if read.leave(name, plan.task.partition, rows) and name in raws:
-                position = read.positions[name][plan.task.partition]
-                self._reader(name, plan.task.partition).take_back(raws[name], position)
+    def _marks_of(
+        self, plan: TaskPlan, sub_topology: SubTopology, read: _Input, clocks: Mapping[str, int]
+    ) -> Iterator[Mark]:
+        """How far the task's topics have been read, of those that have more."""
+        for wanted in plan.ranges:
+            topic, partition = wanted.topic, wanted.partition
+            position = read.positions[topic][partition]
+            if wanted.available is not None and position < wanted.available:
+                frame = read.frames.get(topic)
+                yield topic_mark(
+                    clocks.get(merge_clock(topic)) if frame is None or frame.is_empty() else int(frame[MERGE][-1]),
+                    self._topology.topic_ranks[topic],
+                    partition,
+                    position,
+                    sub_topology.ranks[topic],
+                )
 
     def _process(self, plan: TaskPlan, read: _Input, session: EpochSession, clocks: Mapping[str, int]) -> EpochOutput:
-        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave records for later."""
-        processor = self._processors[plan.task.sub_topology]
-        if plan.max_uncommitted_bytes is None or not read.frames:
+        """Run the operators; in batches if the plan limits uncommitted bytes, which may leave rows for later."""
+        processor, turns = self._processors[plan.task.sub_topology], read.arrivals.turns
+        if plan.max_uncommitted_bytes is None or not len(turns):
             return processor.run(
-                read.frames,
+                turns,
                 session,
                 clocks,
                 plan.now_ms,
@@ -368,18 +413,13 @@ class EpochRunner:
                 lets_idle=plan.lets_idle,
                 end_time_ms=plan.end_time_ms,
             )
-        order = [name for name in self._sub_topology(plan.task).inputs if name in read.frames]
-        frames = [read.frames[name] for name in order]
-        places, total = turns(frames), sum(frame.height for frame in frames)
+        sinks = self._sub_topology(plan.task).sinks
         outputs: list[EpochOutput] = []
-        done, taken, batch = [0] * len(frames), 0, BATCH_ROWS
+        taken, batch = 0, BATCH_ROWS
         while True:
-            taken += batch
-            upto = [int(np.searchsorted(rows, taken)) for rows in places]
-            inputs = {name: frame[start:end] for name, frame, start, end in zip(order, frames, done, upto, strict=True)}
             outputs.append(
                 processor.run(
-                    inputs,
+                    turns[taken : taken + batch],
                     session,
                     outputs[-1].clocks if outputs else clocks,
                     plan.now_ms,
@@ -387,16 +427,16 @@ class EpochRunner:
                     lets_idle=plan.lets_idle,
                 )
             )
-            done = upto
-            if taken >= total:
-                return joined(outputs, self._sub_topology(plan.task).sinks)
+            taken += batch
+            if taken >= len(turns):
+                return joined(outputs, sinks)
             written = session.approximate_num_uncommitted_bytes()
             room = plan.max_uncommitted_bytes - written
             if room <= 0:
-                for name, rows in zip(order, done, strict=True):
-                    read.leave(name, plan.task.partition, rows)
+                read.arrivals.take(taken)
+                read.cut_to_taken(plan.task.partition)
                 read.was_cut = True
-                return joined(outputs, self._sub_topology(plan.task).sinks)
+                return joined(outputs, sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))
 
     def _write_files(
@@ -428,15 +468,9 @@ class EpochRunner:
         frame = frame.with_columns(pl.lit(epoch, pl.Int64()).alias("_epoch")).select(stored)
         return write_file(self._folder, spec, frame, partition)
 
-    def _write_blobs(
-        self, plan: TaskPlan, output: EpochOutput, left: Mapping[str, pl.DataFrame]
-    ) -> tuple[BlobRef, ...]:
-        """Write the rows for other tasks, and the rows ``left`` of this task's own edges, which it will read again."""
-        own = self._topology.task_name(plan.task)
-        blobs = [
-            write_blob(self._folder / "_blobs", rows, source=own, target=own, edge=name, state=plan.state)
-            for name, rows in left.items()
-        ]
+    def _write_blobs(self, plan: TaskPlan, output: EpochOutput) -> tuple[BlobRef, ...]:
+        """Write the rows for other tasks."""
+        blobs = []
         for edge in self._sub_topology(plan.task).edges_out:
             frame = output.edges.get(edge.name)
             if frame is None or not frame.height:
@@ -469,6 +503,19 @@ def task_rows(positions: Positions, clocks: Mapping[str, int]) -> list[tuple[byt
 def partition_clock(topic: str) -> str:
     """The clock for the greatest timestamp read from the task's partition of ``topic``, if its source needs that."""
     return f"_partition_time:{topic}"
+
+
+def _keep_merge_times(clocks: dict[str, int], plan: TaskPlan, read: _Input) -> None:
+    """Note the merge time of each topic that was read; of one that has no more records, what comes is compared by its
+    own times again."""
+    for wanted in plan.ranges:
+        topic, frame = wanted.topic, read.frames.get(wanted.topic)
+        if wanted.available is None or read.positions[topic][wanted.partition] >= wanted.available:
+            clocks.pop(merge_clock(topic), None)
+        elif topic in read.next_merge_ms:
+            clocks[merge_clock(topic)] = read.next_merge_ms[topic]
+        elif frame is not None and frame.height:
+            clocks[merge_clock(topic)] = int(frame[MERGE][-1])
 
 
 def _partition_times(

@@ -27,6 +27,9 @@ DROPS = (
     "dead_letters",
 )
 """The counts that make up ``dropped-records``."""
+_LATE = {"late_records": "late-record-drop", "expired_records": "expired-window-record-drop"}
+"""Of these, the metrics of records that are late for a window, and of those too old for the store that they reach."""
+_OF_NODES = {"process": "process", "suppression_emits": "suppression-emit"} | _LATE
 THREAD, TASK, NODE, STATE, UPDATER = (
     f"stream-{group}-metrics" for group in ("thread", "task", "processor-node", "state", "state-updater")
 )
@@ -155,13 +158,12 @@ class RunMetrics:
             metrics.lateness_ms, metrics.records, metrics.max_lateness_ms
         )
         self._sensors[TASK, task, "", "dropped-records"].record(sum(counts.get(name, 0) for name in DROPS))
-        self._drop_late(TASK, task, "", counts)
+        for count, name in _LATE.items():
+            self._sensors[TASK, task, "", name].record(counts.get(count, 0))
         for node, found in metrics.nodes.items():
-            for count, name in (("process", "process"), ("suppression_emits", "suppression-emit")):
+            for count, name in _OF_NODES.items():
                 if count in found:
                     self._sensors[NODE, task, node, name].record(found[count])
-            if "late_records" in found or "expired_records" in found:
-                self._drop_late(NODE, task, node, found)
         for store, (rows, size) in metrics.buffers.items():
             self._sensors[STATE, task, store, "suppression-buffer-count"].record(rows)
             self._sensors[STATE, task, store, "suppression-buffer-size"].record(size)
@@ -202,11 +204,6 @@ class RunMetrics:
             for task, rows in self._remaining.items()
         ]
         return found
-
-    def _drop_late(self, group: str, task: str, part: str, counts: Mapping[str, int]) -> None:
-        late = counts.get("late_records", 0)  # KIP-328's two names; the second also counts records too old for a store
-        self._sensors[group, task, part, "late-record-drop"].record(late)
-        self._sensors[group, task, part, "expired-window-record-drop"].record(late + counts.get("expired_records", 0))
 
     def _sum(self, name: str, value: Callable[[Sensor], float]) -> float:
         return sum(

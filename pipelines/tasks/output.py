@@ -20,7 +20,7 @@ class EpochOutput:
     sinks: dict[str, pl.DataFrame]
     """Rows by table, if there are any: the table's columns except ``_epoch``; ``_seq`` counts from 0."""
     edges: dict[str, pl.DataFrame]
-    """Rows by repartition edge, if there are any: the edge's columns, in processing order."""
+    """Rows by repartition edge, if there are any: the edge's columns and those of the key, in the order of sending."""
     counts: dict[str, int]
     """Counts of this epoch: ``rows_out``, ``suppression_emits``, ``late_records`` (counted once per window),
     ``null_keys``, ``null_values``."""

@@ -15,6 +15,7 @@ import msgspec
 
 from weir.pipelines.serdes.source import BadRecord
 from weir.pipelines.tasks.metrics import EpochMetrics
+from weir.pipelines.tasks.order import Mark
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TaskId
 
 
@@ -27,8 +28,8 @@ class OffsetRange:
     start: int
     end: int
     available: int | None = None
-    """Where the topic partition ends on the brokers: records of other topics must not overtake those up to there. None:
-    do not wait for any."""
+    """Where the topic partition ends on the brokers: rows of other sources must not overtake the records up to there.
+    None: do not wait for any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,13 @@ class TaskPlan:
     """What the global tables that the task joins must hold at least, from the beginning of each topic partition."""
     until_time_ms: int | None = None
     """Stop at the first record after this time, but read at least one record (PROTOCOL 10)."""
+    is_strict: bool = False
+    """Whether to read no record after that time, not even one."""
     blobs: tuple[BlobRef, ...] = ()
+    """Rows from other tasks, of which it takes those that come before what may still come (PROTOCOL 31)."""
+    marks: tuple[Mark, ...] = ()
+    """How far the sources have come, of the two that are furthest behind among those that have more and are not read by
+    this plan."""
     max_bytes: int = 64 << 20
     """Stop reading a topic partition once its keys and values pass this many bytes."""
     lets_idle: bool = False
@@ -90,6 +97,9 @@ class Receipt:
     blobs: tuple[BlobRef, ...] = ()
     """Rows for tasks of later sub-topologies."""
     consumed: tuple[BlobRef, ...] = ()
+    """Blobs of which no row is left."""
+    left: tuple[BlobRef, ...] = ()
+    """Blobs of which the first rows were taken, as they are now."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     source_times_ms: Mapping[str, int] = field(default_factory=dict)
     """Greatest record timestamp seen, by ``topic-partition``; the basis of aligned catch-up."""
@@ -101,6 +111,8 @@ class Receipt:
     metrics: EpochMetrics = field(default_factory=EpochMetrics)
     wants_commit: bool = False
     """Whether it stopped early at ``max_uncommitted_bytes``."""
+    stopped_early: tuple[str, ...] = ()
+    """Topics whose next record is after the time to stop at."""
     bad_record: BadRecord | None = None
     """Set when the task stopped before this record (``on_error="fail"``); what came before it is in the receipt."""
     error: str = ""

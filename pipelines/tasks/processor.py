@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from weir.pipelines.errors import UserFunctionError
@@ -19,8 +20,8 @@ from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
 from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
+from weir.pipelines.tasks.order import MERGE, ORIGIN, Turns, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
-from weir.pipelines.tasks.turns import TURNS, turns
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
 from weir.pipelines.topology.nodes import (
@@ -38,6 +39,9 @@ from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
 from weir.state.stores.session import SessionStore
 from weir.state.types import StoreClock, StoreKind
+
+TURNS = "_turns"
+"""The task's clock that counts the rows taken, which is the turn of the next one."""
 
 
 class TaskProcessor:
@@ -74,7 +78,7 @@ class TaskProcessor:
 
     def run(
         self,
-        inputs: Mapping[str, pl.DataFrame],
+        turns: Turns,
         session: StateSession,
         clocks: Mapping[str, int],
         now_ms: int,
@@ -83,7 +87,7 @@ class TaskProcessor:
         lets_idle: bool = False,
         end_time_ms: int | None = None,
     ) -> EpochOutput:
-        """Process ``inputs``, by topic or edge name, each in processing order; missing and empty ones have no records.
+        """Process the rows of an epoch, or a batch of them.
 
         With ``lets_idle`` inputs without records are idle: time passes for operators that define what idle input means.
         With ``end_time_ms`` the input has ended, and after the rows stream time advances to it, node by node. Writes go
@@ -95,20 +99,25 @@ class TaskProcessor:
             session=session,
             clocks=dict(clocks),
             now_ms=now_ms,
-            partition=partition,
             counts=Counter(),
             clocks_before=clocks,
         )
-        in_turn = self._in_turn(inputs, epoch)
+        inputs, causes = self._in_turn(turns, epoch)
         try:
-            return self._run(in_turn, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
+            output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
         except UserFunctionError as error:
-            raise _placed(error, self._sub_topology.sources, inputs, in_turn) from error.__cause__
+            raise _placed(error, self._sub_topology.sources, turns.frames, inputs) from error.__cause__
+        edges = {
+            edge.name: sent(output.edges[edge.name], turns, causes, partition).select(*edge.schema, MERGE, ORIGIN)
+            for edge in self._sub_topology.edges_out
+            if edge.name in output.edges
+        }
+        return replace(output, edges=edges)
 
     def _run(
         self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch, *, lets_idle: bool, end_time_ms: int | None
     ) -> EpochOutput:
-        """``run`` with ``inputs`` that have turns."""
+        """``run`` with rows that have turns; what it gives to edges is not yet in the form in which it is sent."""
         session = epoch.session
         behind_ms, furthest_ms = lateness(inputs.values(), epoch.clocks)
         forwarded: dict[Node, pl.DataFrame] = {}
@@ -125,9 +134,10 @@ class TaskProcessor:
                 epoch.counts["rows_out"] += sinks[node.table].height
                 continue
             elif isinstance(node, RepartitionNode):
-                kept = arrived[0] if node.is_explicit else has_key(arrived[0], list(node.record.key.columns), epoch)
+                key = list(node.record.key.columns)
+                kept = arrived[0] if node.keeps_null_keys else has_key(arrived[0], key, epoch)
                 if kept.height:
-                    edges[node.name] = kept.select(node.schema.names())
+                    edges[node.name] = kept
                 continue
             else:
                 rows = self._process(node, arrived, end_time_ms, epoch)
@@ -201,19 +211,20 @@ class TaskProcessor:
                 due_ms += [due for due in (store.next_expiry_ms(),) if due is not None]
         return due_ms
 
-    def _in_turn(self, inputs: Mapping[str, pl.DataFrame], epoch: Epoch) -> Mapping[str, pl.DataFrame]:
-        """``inputs`` with each row's turn as its offset, if rows meet that have no other order."""
+    def _in_turn(self, turns: Turns, epoch: Epoch) -> tuple[Mapping[str, pl.DataFrame], np.ndarray]:
+        """The frames with each row's turn as its offset, if they have no such order of their own, as one topic has;
+        and the offsets by turn."""
         sub_topology = self._sub_topology
-        is_ordered = len(sub_topology.inputs) == 1 and not (self._joins and sub_topology.edges_in)
-        names = [name for name in sub_topology.inputs if name in inputs and inputs[name].height]
-        if is_ordered or not names:
-            return inputs
+        if len(sub_topology.inputs) == 1 and sub_topology.sources:
+            frame = turns.frames.get(sub_topology.inputs[0])
+            return turns.frames, np.empty(0, np.int64) if frame is None else frame.get_column("_offset").to_numpy()
         first = epoch.clocks.get(TURNS, 0)
-        epoch.clocks[TURNS] = first + sum(inputs[name].height for name in names)
+        if len(turns):
+            epoch.clocks[TURNS] = first + len(turns)
         return {
-            name: inputs[name].with_columns(pl.Series("_offset", first + places))
-            for name, places in zip(names, turns([inputs[name] for name in names]), strict=True)
-        }
+            name: frame.with_columns(pl.Series("_offset", first + turns.places[name]))
+            for name, frame in turns.frames.items()
+        }, first + np.arange(len(turns))
 
 
 def _placed(

@@ -1,13 +1,13 @@
 """The topology test driver: the operators and stores of a run, without Spark and without a broker.
 
 Every piped record is an epoch of its own that runs to the end and commits. So no update is collapsed into a later one,
-and what enters a repartition edge reaches the next sub-topology at once. Time moves only by hand.
+and what a record causes passes through all sub-topologies before the next record. Time moves only by hand.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
+from weir.pipelines.tasks.order import MERGE, Arrivals, Part, with_keys
 from weir.pipelines.tasks.output import EpochOutput
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
@@ -63,11 +64,11 @@ class _Task:
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
 
-    def run(self, inputs: dict[str, pl.DataFrame], now_ms: int) -> EpochOutput:
+    def run(self, parts: Sequence[Part], now_ms: int) -> EpochOutput:
         """Run one epoch, apply and commit it."""
         state = StateId(_GENERATION, self._state.epoch + 1 if self._state else 1)
         with self.store.session() as session:
-            output = self._processor.run(inputs, session, self._clocks, now_ms, lets_idle=True)
+            output = self._processor.run(Arrivals(parts).turns, session, self._clocks, now_ms, lets_idle=True)
             applied = self.store.apply(
                 session,
                 state=state,
@@ -116,6 +117,7 @@ class TopologyTestDriver:
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
+        self._merge_times: dict[str, int] = {}
         self._outputs = {
             sink.table: (sink.record, deque[pl.DataFrame]())
             for sub_topology in self._topology.sub_topologies
@@ -128,7 +130,10 @@ class TopologyTestDriver:
         """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
         self._global_tables = GlobalTables(self._topology, application.on_error)
-        self._tasks = [_Task(sub_topology, self._global_tables) for sub_topology in self._topology.sub_topologies]
+        self._tasks = {
+            sub_topology.index: _Task(sub_topology, self._global_tables)
+            for sub_topology in self._topology.sub_topologies
+        }
 
     def __enter__(self) -> TopologyTestDriver:
         return self
@@ -147,7 +152,7 @@ class TopologyTestDriver:
             >>> driver = TopologyTestDriver(Application("shop", builder))
             >>> driver.close()
         """
-        self._tasks = []
+        self._tasks = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -268,8 +273,8 @@ class TopologyTestDriver:
             1
         """
         self._now_ms += not_negative_ms(duration, "duration")
-        for task in self._tasks:
-            self._run(task, {})
+        for task in self._tasks.values():
+            self._run(task, ())
 
     def get_key_value_store(self, name: str) -> ReadOnlyKeyValueStore:
         """A key-value store; raises ``LookupError`` when none has that name, or it is internal to a join.
@@ -354,7 +359,7 @@ class TopologyTestDriver:
             self._global_tables.take(raw, self._now_ms)
             return
         self._counts["records_in"] += 1
-        task = next(task for task in self._tasks if source in task.sub_topology.sources)
+        task = next(task for task in self._tasks.values() if source in task.sub_topology.sources)
         decoded = decode_source(
             source, raw, now_ms=self._now_ms, partition_time_ms=self._partition_times.get(topic, UNKNOWN_MS)
         )
@@ -366,22 +371,34 @@ class TopologyTestDriver:
         self._counts.update(dropped)
         if decoded.frame.height:
             self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
-        self._run(task, {topic: decoded.frame}, dropped)
+        frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0, self._merge_times.get(topic))
+        if frame.height:
+            self._merge_times[topic] = frame[MERGE][0]
+        ranks = task.sub_topology.ranks
+        self._run(task, [Part(input=topic, rank=ranks[topic], partition=0, frame=frame)], dropped)
 
-    def _run(self, task: _Task, inputs: dict[str, pl.DataFrame], dropped: Mapping[str, int] | None = None) -> None:
-        output = task.run(inputs, self._now_ms)
-        self._counts.update(output.counts)
-        self._metrics.epoch(f"{task.sub_topology.index}_0", output.metrics, {**output.counts, **(dropped or {})})
-        self._gauges[task.sub_topology.index] = output.gauges
-        for table, rows in output.sinks.items():
-            self._outputs[table][1].extend(rows.iter_slices(1))
-        for edge in task.sub_topology.edges_out:
-            if edge.name in output.edges:
-                self._run(self._tasks[edge.target], {edge.name: output.edges[edge.name]})
+    def _run(self, task: _Task, parts: Sequence[Part], dropped: Mapping[str, int] | None = None) -> None:
+        """Run a task, and then each that rows reach, in the order of the sub-topologies, until none are on their
+        way."""
+        waiting = {task.sub_topology.index: list(parts)}
+        while waiting:
+            index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
+            output = task.run(waiting.pop(index), self._now_ms)
+            self._counts.update(output.counts)
+            self._metrics.epoch(f"{index}_0", output.metrics, {**output.counts, **(dropped or {})})
+            dropped = None
+            self._gauges[index] = output.gauges
+            for table, rows in output.sinks.items():
+                self._outputs[table][1].extend(rows.iter_slices(1))
+            for edge in task.sub_topology.edges_out:
+                if edge.name in output.edges:
+                    rank = self._tasks[edge.target].sub_topology.ranks[edge.name]
+                    part = Part(input=edge.name, rank=rank, partition=0, frame=output.edges[edge.name], batch="epoch")
+                    waiting.setdefault(edge.target, []).append(part)
 
     def _view(self, name: str, kind: StoreKind) -> tuple[Callable[[], pl.DataFrame], RecordType]:
         """How to read a store, and the type of the records that it holds."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             for node in task.sub_topology.nodes:
                 for store in node.stores:
                     if store.name == name and store.kind is kind:
@@ -391,7 +408,9 @@ class TopologyTestDriver:
                                 "read the join's results instead"
                             )
                         return partial(self._read, task, store), node.record
-        known = [store.name for task in self._tasks for store in task.sub_topology.stores if store.kind is kind]
+        known = [
+            store.name for task in self._tasks.values() for store in task.sub_topology.stores if store.kind is kind
+        ]
         raise LookupError(
             f"there is no {kind.replace('_', '-')} store {name!r}; the topology has {', '.join(known) or 'none'}"
         )

@@ -48,7 +48,7 @@ class TopologyChange:
     ended_tasks: tuple[str, ...]
     """Committed tasks whose state no task of the program continues."""
     pending_blobs: int
-    """Files of rows between sub-topologies that no task has read yet."""
+    """Files of rows on their way to sub-topologies that do not keep their state."""
     is_other_topology: bool
 
     @property
@@ -57,8 +57,8 @@ class TopologyChange:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether rows in transit between sub-topologies would be lost, which no flag allows (PROTOCOL 26)."""
-        return self.pending_blobs > 0 and (self.is_other_topology or bool(self.ended_tasks))
+        """Whether rows on their way between sub-topologies would be lost, which no flag allows (PROTOCOL 26)."""
+        return self.pending_blobs > 0
 
     def loss(self) -> str:
         """What is lost, worded as the end of a sentence."""
@@ -103,7 +103,7 @@ def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, in
         partitions=changed,
         going_on=frozenset(going_on),
         ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
-        pending_blobs=len(committed.pending_blobs),
+        pending_blobs=sum(sub_topology_of(blob.target) not in going_on for blob in committed.pending_blobs),
         is_other_topology=committed.fingerprint != topology.fingerprint,
     )
 
@@ -125,6 +125,11 @@ def _settings_changed(
 def sub_topology_of(task: str) -> str:
     """The stored name of a stored task's sub-topology."""
     return task.rpartition("_")[0]
+
+
+def partition_of_task(task: str) -> int:
+    """The partition of a stored task."""
+    return int(task.rpartition("_")[2])
 
 
 def _task_counts(tasks: Iterable[str]) -> dict[str, int]:

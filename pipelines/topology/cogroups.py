@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,6 +31,3 @@ class CogroupNode(ChildNode):
         (child,) = self.children
         assert isinstance(child, AggregateNode)
         return child
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return tuple(name for one, name in zip(self.parents, self.aggregate_names, strict=True) if one is parent)

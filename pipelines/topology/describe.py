@@ -1,16 +1,14 @@
-"""A topology as text, in the form of Kafka Streams' ``TopologyDescription``."""
+"""A topology as text: what Kafka Streams' ``TopologyDescription`` prints, with Delta tables as sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weir.pipelines.topology.cogroups import CogroupNode
-from weir.pipelines.topology.foreign_key import (
-    ResponseJoinNode,
-    ResponseRepartitionNode,
-    SubscriptionJoinNode,
-)
+from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.global_tables import GlobalTableNode
+from weir.pipelines.topology.java_order import TreeSet, in_hash_order
 from weir.pipelines.topology.joins import JoinBufferNode, StreamJoinNode, TableTableJoinNode, bases
 from weir.pipelines.topology.nodes import (
     AggregateNode,
@@ -21,161 +19,179 @@ from weir.pipelines.topology.nodes import (
     TableSinkNode,
 )
 from weir.pipelines.topology.sub_topology import SubTopology
-from weir.pipelines.topology.table_groups import OrderedRepartitionNode
+from weir.state.types import StoreSpec
 
 
-def describe(sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]) -> str:
-    """Every sub-topology with its nodes, successors (``-->``) and predecessors (``<--``)."""
-    lines: list[str] = []
-    tables = list(global_tables)
-    for number, table in enumerate(tables):
-        lines += [
-            f"  Sub-topology: {number} for global store (will not generate tasks)",
-            f"    Source: {table.source.name} (topics: [{table.source.topic}])",
-            f"      --> {table.name}",
-            f"    Processor: {table.name} (stores: [{table.store.name}])",
-            "      --> none",
-            f"      <-- {table.source.name}",
-        ]
-    for sub_topology in sub_topologies:
-        lines.append(f"  Sub-topology: {len(tables) + sub_topology.index}")
-        for edge in sub_topology.edges_in:
-            lines += [f"    Source: {edge.name}-source (topics: [{edge.name}])", _after(edge.node)]
-        for node in sub_topology.nodes:
-            lines += _node(node)
-        lines.append("")
-    return "Topologies:\n " + "\n".join(lines)  # as in Kafka Streams, the first heading is indented by one more space
+@dataclass(eq=False)
+class _Processor:
+    """A node of Kafka Streams; what is one node here may be several there."""
 
+    kind: str
+    name: str
+    detail: str
+    parents: Sequence[_Processor] = ()
+    size: int = 1
+    """How many nodes are below it, itself included; one that is reached in several ways counts as often."""
+    before: TreeSet[_Processor] = field(default_factory=lambda: TreeSet(_rank))
+    after: TreeSet[_Processor] = field(default_factory=lambda: TreeSet(_rank))
 
-def _node(node: Node) -> list[str]:
-    if isinstance(node, StreamJoinNode):
-        return _stream_join(node)
-    if isinstance(node, TableTableJoinNode):
-        return _table_table_join(node)
-    if isinstance(node, SubscriptionJoinNode):
-        return _subscription_join(node)
-    if isinstance(node, ResponseJoinNode):
-        return _response_join(node)
-    if isinstance(node, CogroupNode):
-        return _cogroup(node)
-    if isinstance(node, AggregateNode) and isinstance(node.parent, CogroupNode):
-        return []  # shown with the aggregations that it merges
-    if isinstance(node, JoinBufferNode):
-        return []  # shown with its join
-    shown = (
-        parent.parent if isinstance(parent, JoinBufferNode) else parent
-        for parent in dict.fromkeys(node.parents)
-        if parent not in node.looked_up
-    )
-    if isinstance(node, SourceNode) and any(isinstance(child, SeveralTopicsNode) for child in node.children):
-        return []  # shown with the other topics of its stream
-    before = ", ".join(_source_name(parent) for parent in shown) or "none"
-    if isinstance(node, SourceNode):
-        return [f"    Source: {node.name} (topics: [{node.topic}])", _after(node)]
-    if isinstance(node, SeveralTopicsNode):
-        return [f"    Source: {node.name} (topics: [{', '.join(node.topics)}])", _after(node)]
-    if isinstance(node, ResponseRepartitionNode) and isinstance(node.parent, SubscriptionJoinNode):
-        before = f"{node.parent.subscription_name}, {node.parent.name}"
-    if isinstance(node, OrderedRepartitionNode):
-        return [f"    Sink: {node.name}-sink (topic: {node.name})", f"      <-- {before}"]
-    if isinstance(node, RepartitionNode):
+    def grow(self, by: int) -> None:
+        self.size += by
+        for each in self.before:
+            each.grow(by)
+
+    def lines(self) -> list[str]:
+        after, before = (", ".join(each.name for each in those) or "none" for those in (self.after, self.before))
         return [
-            f"    Processor: {node.name}-filter (stores: [])",
-            f"      --> {node.name}-sink",
-            f"      <-- {before}",
-            f"    Sink: {node.name}-sink (topic: {node.name})",
-            f"      <-- {node.name}-filter",
+            f"    {self.kind}: {self.name} ({self.detail})",
+            *([f"      --> {after}"] if self.kind != "Sink" else []),
+            *([f"      <-- {before}"] if self.kind != "Source" else []),
         ]
-    if isinstance(node, TableSinkNode):
-        return [f"    Sink: {node.name} (table: {node.table})", f"      <-- {before}"]
-    return [
-        f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])",
-        _after(node),
-        f"      <-- {before}",
-    ]
 
 
-def _stream_join(node: StreamJoinNode) -> list[str]:
+def _rank(processor: _Processor) -> tuple[int, str]:
+    return -processor.size, processor.name
+
+
+def describe(
+    nodes: Sequence[Node], sub_topologies: Iterable[SubTopology], global_tables: Iterable[GlobalTableNode]
+) -> str:
+    """Sub-topologies and global tables by number, each node with successors (``-->``) and predecessors (``<--``)."""
+    numbered = {sub_topology.index: sub_topology for sub_topology in sub_topologies}
+    tables = list(global_tables)
+    rest = iter(tables)
     lines = []
-    sides, shared = (node.left, node.right), [node.held.name] if node.held else []
-    for index, parent in enumerate(node.parents):
-        lines += [
-            f"    Processor: {node.windowed_names[index]} (stores: [{sides[index].store.name}])",
-            f"      --> {node.join_names[index]}",
-            f"      <-- {_source_name(parent)}",
-        ]
-    for index in range(2):
-        stores = ", ".join([sides[1 - index].store.name, *shared])
-        lines += [
-            f"    Processor: {node.join_names[index]} (stores: [{stores}])",
-            f"      --> {node.name}",
-            f"      <-- {node.windowed_names[index]}",
-        ]
-    return [*lines, f"    Processor: {node.name} (stores: [])", _after(node), f"      <-- {', '.join(node.join_names)}"]
+    for number in range(len(numbered) + len(tables)):
+        if number in numbered:
+            lines += [f"  Sub-topology: {number}", *_sub_topology(nodes, numbered[number]), ""]
+        else:
+            lines += [f"  Sub-topology: {number} for global store (will not generate tasks)", *_global(next(rest))]
+    return "Topologies:\n " + "".join(f"{line}\n" for line in lines)
 
 
-def _table_table_join(node: TableTableJoinNode) -> list[str]:
-    lines = []
-    for name, parent, other in (
-        (node.this_name, node.parents[0], node.parents[1]),
-        (node.other_name, node.parents[1], node.parents[0]),
-    ):
-        stores = ", ".join(base.store.name for base in bases(other))
-        lines += [f"    Processor: {name} (stores: [{stores}])", f"      --> {node.name}", f"      <-- {parent.name}"]
-    return [
-        *lines,
-        f"    Processor: {node.name} (stores: [])",
-        _after(node),
-        f"      <-- {node.this_name}, {node.other_name}",
+def _global(table: GlobalTableNode) -> list[str]:
+    source = _source(table.source.name, [table.source.topic])
+    processors = [source, _processor(table.name, [table.store.name], [source])]
+    _connect(processors)
+    return [line for each in processors for line in each.lines()]
+
+
+def _sub_topology(nodes: Sequence[Node], sub_topology: SubTopology) -> list[str]:
+    read = {edge.node for edge in sub_topology.edges_in}
+    own = {*sub_topology.nodes}
+    processors: list[_Processor] = []
+    ends: dict[Node, Sequence[_Processor]] = {}
+    for node in nodes:
+        if node in own:
+            added, ends[node] = _processors(node, ends)
+            processors += added
+        if isinstance(node, RepartitionNode) and node in read:
+            names = node.shown_names
+            processors.append(_source(names.source, [names.topic]))
+            ends[node] = processors[-1:]
+    _connect(processors)
+    return [line for each in sorted(processors, key=_rank) for line in each.lines()]
+
+
+def _connect(processors: Sequence[_Processor]) -> None:
+    """Fill ``before`` and ``after`` as Kafka Streams does, which gives their order."""
+    for each in in_hash_order(processors, lambda processor: processor.name):
+        for parent in each.parents:
+            each.before.add(parent)
+            parent.after.add(each)
+            parent.grow(each.size)
+
+
+def _processors(
+    node: Node, ends: Mapping[Node, Sequence[_Processor]]
+) -> tuple[Sequence[_Processor], Sequence[_Processor]]:
+    """What a node is in Kafka Streams, parents before children, and those of them that forward its rows; ``ends`` has
+    the latter for the nodes before."""
+    parents = [end for parent in dict.fromkeys(node.parents) if parent not in node.looked_up for end in ends[parent]]
+    match node:
+        case SourceNode() if any(isinstance(child, SeveralTopicsNode) for child in node.children):
+            return [], []
+        case SourceNode():
+            shown = [_source(node.name, [node.topic])]
+        case SeveralTopicsNode():
+            shown = [_source(node.name, node.topics)]
+        case RepartitionNode():
+            shown = _repartition(node, parents)
+        case TableSinkNode():
+            shown = [_Processor("Sink", node.name, f"table: {node.table}", parents)]
+        case JoinBufferNode():
+            return [], parents  # shown with the join that follows
+        case StreamJoinNode():
+            shown = _stream_join(node, ends)
+        case TableTableJoinNode():
+            shown = _table_table_join(node, ends)
+        case CogroupNode():
+            stores = node.aggregation.store_names
+            names = zip(node.parents, node.aggregate_names, strict=True)
+            shown = [_processor(name, stores, ends[parent]) for parent, name in names]
+            return shown, shown
+        case AggregateNode(parent=CogroupNode()):
+            shown = [_processor(node.name, [], parents)]
+        case SubscriptionJoinNode():
+            shown = _subscription_join(node, ends)
+            return shown, shown[1:]
+        case ResponseJoinNode():
+            resolver = _processor(node.resolver_name, _names(node.foreign_stores), parents)
+            shown = [resolver, _processor(node.name, node.store_names, [resolver])]
+        case _:
+            shown = [_processor(node.name, node.store_names, parents)]
+    return shown, shown[-1:]
+
+
+def _repartition(node: RepartitionNode, parents: Sequence[_Processor]) -> list[_Processor]:
+    """A repartition where it is written."""
+    names, shown = node.shown_names, []
+    if names.filter is not None:
+        shown = parents = [_processor(names.filter, [], parents)]
+    return [*shown, _Processor("Sink", names.sink, f"topic: {names.topic}", parents)]
+
+
+def _stream_join(node: StreamJoinNode, ends: Mapping[Node, Sequence[_Processor]]) -> list[_Processor]:
+    stores, held = [side.store.name for side in (node.left, node.right)], [node.held.name] if node.held else []
+    windowed = [
+        _processor(name, [store], ends[parent])
+        for name, store, parent in zip(node.windowed_names, stores, node.parents, strict=True)
     ]
-
-
-def _cogroup(node: CogroupNode) -> list[str]:
-    lines, merge = [], node.aggregation
-    for name, parent in zip(node.aggregate_names, node.parents, strict=True):
-        lines += [
-            f"    Processor: {name} (stores: [{merge.store.name}])",
-            f"      --> {merge.name}",
-            f"      <-- {_source_name(parent)}",
-        ]
-    return [
-        *lines,
-        f"    Processor: {merge.name} (stores: [])",
-        _after(merge),
-        f"      <-- {', '.join(node.aggregate_names)}",
+    joins = [
+        _processor(name, [other, *held], [side])
+        for name, other, side in zip(node.join_names, reversed(stores), windowed, strict=True)
     ]
+    return [*windowed, *joins, _processor(node.name, [], joins)]
 
 
-def _subscription_join(node: SubscriptionJoinNode) -> list[str]:
+def _table_table_join(node: TableTableJoinNode, ends: Mapping[Node, Sequence[_Processor]]) -> list[_Processor]:
+    left, right = node.parents
+    sides = [
+        _processor(name, _names(base.store for base in bases(other)), ends[parent])
+        for name, parent, other in ((node.this_name, left, right), (node.other_name, right, left))
+    ]
+    return [*sides, _processor(node.name, [], sides)]
+
+
+def _subscription_join(node: SubscriptionJoinNode, ends: Mapping[Node, Sequence[_Processor]]) -> list[_Processor]:
+    """Receives subscriptions, answers them, and reports the table's updates to all that subscribe."""
     (right,) = node.others
-    subscriptions, rows = node.store.name, ", ".join(base.store.name for base in bases(right))
-    return [
-        line
-        for name, stores, after, before in (
-            (node.receive_name, subscriptions, f"      --> {node.subscription_name}", _source_name(node.parent)),
-            (node.subscription_name, rows, _after(node), node.receive_name),
-            (node.name, subscriptions, _after(node), _source_name(right)),
-        )
-        for line in (f"    Processor: {name} (stores: [{stores}])", after, f"      <-- {before}")
-    ]
+    receive = _processor(node.receive_name, node.store_names, ends[node.parent])
+    answer = _processor(node.subscription_name, _names(base.store for base in bases(right)), [receive])
+    return [receive, answer, _processor(node.name, node.store_names, ends[right])]
 
 
-def _response_join(node: ResponseJoinNode) -> list[str]:
-    stores = ", ".join(store.name for store in node.foreign_stores)
-    return [
-        f"    Processor: {node.resolver_name} (stores: [{stores}])",
-        f"      --> {node.name}",
-        f"      <-- {_source_name(node.parent)}",
-        f"    Processor: {node.name} (stores: [{', '.join(node.store_names)}])",
-        _after(node),
-        f"      <-- {node.resolver_name}",
-    ]
+def _source(name: str, topics: Iterable[str]) -> _Processor:
+    return _Processor("Source", name, f"topics: [{_listed(topics)}]")
 
 
-def _source_name(parent: Node) -> str:
-    return f"{parent.name}-source" if isinstance(parent, RepartitionNode) else parent.name
+def _processor(name: str, stores: Iterable[str], parents: Sequence[_Processor]) -> _Processor:
+    return _Processor("Processor", name, f"stores: [{_listed(stores)}]", parents)
 
 
-def _after(node: Node) -> str:
-    names = [name for child in node.children if node not in child.looked_up for name in child.entrances(node)]
-    return f"      --> {', '.join(names) or 'none'}"
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(in_hash_order(names, str))
+
+
+def _names(stores: Iterable[StoreSpec]) -> list[str]:
+    return [store.name for store in stores]

@@ -17,7 +17,7 @@ from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.table_table_join import JoinKind
 from weir.pipelines.topology.joins import bases
 from weir.pipelines.topology.nodes import ChildNode, Node, RecordType
-from weir.pipelines.topology.table_groups import OrderedRepartitionNode, UpdatesSelectNode
+from weir.pipelines.topology.table_groups import UpdatesRepartitionNode, UpdatesSelectNode
 from weir.state.types import StoreSpec
 
 
@@ -42,7 +42,7 @@ class SubscriptionSendNode(UpdatesSelectNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class MessageRepartitionNode(OrderedRepartitionNode):
+class MessageRepartitionNode(UpdatesRepartitionNode):
     """An edge to tasks that exist for a table: it does not decide how many there are."""
 
     is_explicit: bool = True
@@ -101,9 +101,6 @@ class SubscriptionJoinNode(ChildNode):
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for base in bases(self.others[0]))
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (self.receive_name if parent is self.parent else self.name,)
-
 
 @dataclass(eq=False, kw_only=True)
 class ResponseJoinNode(ChildNode):
@@ -129,6 +126,3 @@ class ResponseJoinNode(ChildNode):
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for base in bases(self.others[0]))
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (self.resolver_name,)

@@ -44,8 +44,8 @@ class JoinBufferNode(ChildNode):
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         return {self.store.name: {"grace": duration_text(timedelta(milliseconds=self.grace_ms))}}
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return tuple(name for child in self.children for name in child.entrances(self))
+    def takes_null_keys(self, parent: Node) -> bool:
+        return any(child.takes_null_keys(self) for child in self.children)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,6 +62,9 @@ class StreamTableJoinNode(ChildNode):
     @property
     def is_join(self) -> bool:
         return True
+
+    def takes_null_keys(self, parent: Node) -> bool:
+        return self.is_left
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
@@ -90,10 +93,6 @@ class TableTableJoinNode(ChildNode):
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
         return tuple(base.store for parent in self.parents for base in bases(parent))
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        names = zip(self.parents, (self.this_name, self.other_name), strict=True)
-        return tuple(name for one, name in names if one is parent)
-
 
 @dataclass(eq=False, kw_only=True)
 class StreamJoinNode(ChildNode):
@@ -115,8 +114,9 @@ class StreamJoinNode(ChildNode):
     def stores(self) -> tuple[StoreSpec, ...]:
         return (self.left.store, self.right.store, *((self.held,) if self.held else ()))
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return tuple(name for one, name in zip(self.parents, self.windowed_names, strict=True) if one is parent)
+    def takes_null_keys(self, parent: Node) -> bool:
+        sides = zip(self.parents, (self.left, self.right), strict=True)
+        return any(side.is_outer for one, side in sides if one is parent)
 
 
 @dataclass(eq=False, kw_only=True)

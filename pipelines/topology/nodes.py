@@ -88,9 +88,10 @@ class Node:
         """Stores that the node keeps."""
         return ()
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        """What ``describe()`` shows as the successors of ``parent``."""
-        return (self.name,)
+    def takes_null_keys(self, parent: Node) -> bool:
+        """Whether records of ``parent`` without a key have results (KIP-962), where keys are what brings rows together;
+        otherwise the node drops and counts them."""
+        return False
 
     @property
     def foreign_stores(self) -> tuple[StoreSpec, ...]:
@@ -207,31 +208,54 @@ class BranchNode(ChildNode):
     """The index of its predicate; None for the default branch."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RepartitionNames:
+    """What Kafka Streams calls a repartition's topic and the nodes around it."""
+
+    topic: str
+    sink: str
+    source: str
+    filter: str | None = None
+    """None where nothing stands before the sink."""
+
+    @classmethod
+    def of(cls, topic: str) -> RepartitionNames:
+        """The names that follow from the topic's."""
+        return cls(topic=topic, sink=f"{topic}-sink", source=f"{topic}-source", filter=f"{topic}-filter")
+
+
 @dataclass(eq=False, kw_only=True)
 class RepartitionNode(ChildNode):
     """The boundary between two sub-topologies: rows go to the task that owns their key.
 
-    Its columns are those of its parent; ``name`` names the edge. Rows with a null key pass only through a repartition
-    that the program asked for: they keep their partition's number, modulo the number of tasks.
+    Its columns are those of its parent; ``name`` names the edge, here and in stored data.
     """
 
+    names: RepartitionNames
     is_explicit: bool = False
     """Whether the program asked for it; otherwise a new key made it necessary."""
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (f"{self.name}-filter",)
+    @property
+    def shown_names(self) -> RepartitionNames:
+        """The names in ``describe()``: those of Kafka Streams, or the edge's where Kafka Streams would have one topic
+        for several edges of one stream."""
+        topics = [child.names.topic for child in self.parent.children if isinstance(child, RepartitionNode)]
+        is_own = self.name == self.names.topic or topics.count(self.names.topic) == 1
+        return self.names if is_own else RepartitionNames.of(self.name)
+
+    @property
+    def keeps_null_keys(self) -> bool:
+        """Whether rows with a null key pass: if the program asked for the repartition, or one of those that share it
+        takes them. The others then drop them."""
+        return self.is_explicit or any(child.takes_null_keys(self) for child in self.children)
 
     @property
     def schema(self) -> pl.Schema:
-        """Key columns, value columns, ``_ts _partition _offset _deleted``; place and time are the source record's."""
+        """Key columns, value columns, ``_ts _partition _offset _deleted``: the partition of the task that sends, and
+        the turn of the record that caused the row."""
         return source_schema(self.record.columns)
-
-    @property
-    def keeps_order(self) -> bool:
-        """Whether its rows stay in the order in which each task sent them (``Epoch.sent``), whatever their times."""
-        return False
 
     @property
     def is_message(self) -> bool:
@@ -241,7 +265,8 @@ class RepartitionNode(ChildNode):
     def partition_of(
         self, rows: pl.DataFrame, count: int, bytes_of: Callable[[pl.DataFrame], Sequence[bytes]]
     ) -> pl.Series:
-        """The target partition of each row, by Kafka's default partitioner over the bytes of its key."""
+        """The target partition of each row, by Kafka's default partitioner over the bytes of its key. A row with a null
+        key keeps the number of its record's partition, modulo ``count``, so that it depends on the topics alone."""
         keys = list(self.record.key.columns)
         absent = rows.select(pl.all_horizontal(pl.col(keys).is_null())).to_series()
         if not absent.any():

@@ -36,6 +36,8 @@ class Edge:
     source: int
     """Index of the sub-topology that writes."""
     target: int
+    leads_back: bool
+    """Whether the target comes before the source, or is the source, in ``Topology.sub_topologies``."""
     node: RepartitionNode
     met: SourceNode | None
     """The topic whose keys meet its own in the tasks that it leads to; None if it meets no topic."""
@@ -56,6 +58,7 @@ class SubTopology:
     """Nodes joined in memory; sub-topology ``s`` over partition ``p`` is task ``s_p``."""
 
     index: int
+    """Its number in Kafka Streams."""
     nodes: tuple[Node, ...]
     """Parents before children; a repartition belongs to the sub-topology that writes it."""
     edges_in: tuple[Edge, ...] = ()
@@ -82,10 +85,22 @@ class SubTopology:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Topics and edges, in the order in which records of the same time take their turn: those of tables first."""
-        tables = {name for node in self.nodes for table in node.looked_up for name in inputs_of(table)}
+        """Topics and edges, in the order in which rows that stem from one record take their turn: those of tables
+        first."""
         names = [*(edge.name for edge in self.edges_in), *(source.topic for source in self.sources)]
-        return tuple(sorted(names, key=lambda name: name not in tables))
+        return tuple(sorted(names, key=lambda name: name not in self.looked_up))
+
+    @cached_property
+    def looked_up(self) -> frozenset[str]:
+        """The inputs of tables that joins look up."""
+        return frozenset(name for node in self.nodes for table in node.looked_up for name in inputs_of(table))
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """By input, the place of its source in that order; all edges from one sub-topology are one source."""
+        senders: dict[str, str | int] = {edge.name: edge.source for edge in self.edges_in}
+        sources = list(dict.fromkeys(senders.get(name, name) for name in self.inputs))
+        return {name: sources.index(senders.get(name, name)) for name in self.inputs}
 
     @cached_property
     def co_partitioned(self) -> tuple[set[str], ...]:

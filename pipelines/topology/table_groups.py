@@ -10,7 +10,7 @@ import polars as pl
 from weir.pipelines.operators.changes import CHANGE
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.topology.joins import bases
-from weir.pipelines.topology.nodes import AggregateNode, ChildNode, Node, RepartitionNode
+from weir.pipelines.topology.nodes import AggregateNode, ChildNode, RepartitionNode
 from weir.state.types import StoreSpec
 
 
@@ -35,19 +35,12 @@ class ChangeSelectNode(UpdatesSelectNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class OrderedRepartitionNode(RepartitionNode):
-    """An edge whose rows stay in the order in which each task sent them."""
-
-    @property
-    def keeps_order(self) -> bool:
-        return True
-
-    def entrances(self, parent: Node) -> tuple[str, ...]:
-        return (f"{self.name}-sink",)
+class UpdatesRepartitionNode(RepartitionNode):
+    """Moves what ``UpdatesSelectNode`` makes of a table's updates."""
 
 
 @dataclass(eq=False, kw_only=True)
-class ChangeRepartitionNode(OrderedRepartitionNode):
+class ChangeRepartitionNode(UpdatesRepartitionNode):
     """Moves rows to add and to retract to the tasks that own the groups."""
 
     @property

@@ -6,7 +6,7 @@ A sub-topology is what is joined in memory (``sub_topology``); two of them meet 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,7 @@ class Topology:
     nodes: tuple[Node, ...]
     """All nodes, in the order in which they were made."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
+    """Those that write a repartition before those that read it; their numbers have another order."""
     edges: tuple[Edge, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +50,26 @@ class Topology:
         return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
 
     @cached_property
+    def topic_ranks(self) -> Mapping[str, int]:
+        """The order of the source topics at equal merge times: first those whose rows meet others only as tables that
+        joins look up, then all as declared."""
+        topics = sorted(self.topics(), key=lambda topic: not self._only_looked_up(topic))
+        return {topic: rank for rank, topic in enumerate(topics)}
+
+    def _only_looked_up(self, topic: str) -> bool:
+        reached = {topic}
+        for edge in self.edges:
+            if not edge.leads_back and any(reached & inputs_of(parent) for parent in edge.node.parents):
+                reached.add(edge.name)
+        meetings = [
+            name in sub_topology.looked_up
+            for sub_topology in self.sub_topologies
+            if len(set(sub_topology.ranks.values())) > 1
+            for name in reached & set(sub_topology.inputs)
+        ]
+        return bool(meetings) and all(meetings)
+
+    @cached_property
     def global_tables(self) -> tuple[GlobalTableNode, ...]:
         """Tables of whole topics, which every worker has."""
         return tuple(node for node in self.nodes if isinstance(node, GlobalTableNode))
@@ -60,6 +81,14 @@ class Topology:
             *(table.source for table in self.global_tables),
         ]
         return tuple(serde for source in sources for serde in (source.key_serde, source.value_serde))
+
+    def sub_topology(self, index: int) -> SubTopology:
+        """The sub-topology with this number, as ``describe()`` shows it; raises ``KeyError`` when none has it."""
+        return self._by_index[index]
+
+    @cached_property
+    def _by_index(self) -> Mapping[int, SubTopology]:
+        return {sub_topology.index: sub_topology for sub_topology in self.sub_topologies}
 
     def source(self, topic: str) -> SourceNode:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
@@ -96,7 +125,7 @@ class Topology:
 
     def task_name(self, task: TaskId) -> str:
         """A task's name in stored data: ``flights-9f86d081_3`` for ``0_3``."""
-        return f"{self.sub_topologies[task.sub_topology].stored_name}_{task.partition}"
+        return f"{self.sub_topology(task.sub_topology).stored_name}_{task.partition}"
 
     def task_of(self, name: str) -> TaskId:
         """The inverse of ``task_name``; raises ``KeyError`` for a task of another topology."""
@@ -129,8 +158,13 @@ class Topology:
         raise KeyError(store)
 
     def describe(self) -> str:
-        """Sub-topologies, nodes, stores and sinks as text, in Kafka Streams' form."""
-        return describe(self.sub_topologies, self.global_tables)
+        """Sub-topologies, nodes, stores and sinks as Kafka Streams prints them, byte for byte.
+
+        Three things differ: a Delta table is a sink ``(table: ...)``; a join by foreign key may use up fewer running
+        numbers; and a stream with a new key that is joined with another has a repartition for each such join, where
+        Kafka Streams has one. Stored names depend on the latter two.
+        """
+        return describe(self.nodes, self.sub_topologies, self.global_tables)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -187,6 +221,12 @@ def _check_names(nodes: Iterable[Node]) -> None:
             "give each its own name",
         ),
         ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+        (
+            "repartition",
+            [node.name.removesuffix("-repartition") for node in nodes if isinstance(node, RepartitionNode)],
+            "each moves another stream, or to another number of partitions, so give each its own name, which is that "
+            "of a repartition, a join or a store, or repartition once and use the stream twice",
+        ),
     ):
         for name in names:
             if names.count(name) > 1:
@@ -194,7 +234,7 @@ def _check_names(nodes: Iterable[Node]) -> None:
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:
-    """Sub-topologies in an order in which edges lead from a lower index to a higher one, unless they lead back."""
+    """Sub-topologies in an order in which edges lead from an earlier one to a later one, unless they lead back."""
     heads: list[Node] = [node for node in nodes if isinstance(node, SourceNode)]
     groups: list[tuple[set[Node], set[Node]]] = []
     for head in heads:  # grows by the repartitions found on the way
@@ -203,8 +243,16 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
             groups.append((entrances, members))
             heads += [node for node in nodes if isinstance(node, RepartitionNode) and node in members]
     groups = _writers_first(groups)
+    indices = _indices(nodes, [entrances for entrances, _ in groups])
     edges = tuple(
-        Edge(name=node.name, source=source, target=target, node=node, met=_met(node, members_of_target))
+        Edge(
+            name=node.name,
+            source=indices[source],
+            target=indices[target],
+            leads_back=target <= source,
+            node=node,
+            met=_met(node, members_of_target),
+        )
         for source, (_, members) in enumerate(groups)
         for node in nodes
         if isinstance(node, RepartitionNode) and node in members
@@ -218,8 +266,17 @@ def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge
             edges_in=tuple(edge for edge in edges if edge.target == index),
             edges_out=tuple(edge for edge in edges if edge.source == index),
         )
-        for index, (_, members) in enumerate(groups)
+        for index, (_, members) in zip(indices, groups, strict=True)
     ), edges
+
+
+def _indices(nodes: Sequence[Node], entrances: Sequence[set[Node]]) -> list[int]:
+    """The number of each sub-topology in Kafka Streams, by the first that was made of what leads into it; global tables
+    are numbered along with them."""
+    firsts = [min(place for place, node in enumerate(nodes) if node in group) for group in entrances]
+    tables = [place for place, node in enumerate(nodes) if isinstance(node, GlobalTableNode)]
+    in_order = sorted([*firsts, *tables])
+    return [in_order.index(place) for place in firsts]
 
 
 def _met(entrance: RepartitionNode, members: Iterable[Node]) -> SourceNode | None:

@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.log import COMMITS, commits_above, newest_of
-from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, TaskCommit
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
 from weir.state.types import FileEntry
 
@@ -85,10 +85,10 @@ def offset_breaks(window: CommitWindow) -> Iterator[OffsetBreak]:
     """Where offsets go back, or where more or fewer records were read than the offsets advanced.
 
     A task whose counts restart was given up by a start that accepted the loss; it is not compared. Nor is the commit
-    that swaps in a backfill of everything, which has the backfill's counts.
+    that swaps in a backfill of everything, which has the backfill's counts, or one that accepts lost records.
     """
     for before, after in pairwise((*([window.base] if window.base else []), *window.commits)):
-        if _swaps_everything(after):
+        if _swaps_everything(after) or after.reason == LOST_RECORDS_ACCEPTED:
             continue
         for task in after.tasks.keys() & before.tasks.keys():
             one, two = before.tasks[task], after.tasks[task]

@@ -18,11 +18,11 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
-from weir.state.commit.record import SWAP_FORMAT_VERSION, CommitRecord, SwapNote, TableSwap
+from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
-from weir.state.errors import FencedError, SwapRefusedError, TableBehindError, TableLostError
+from weir.state.errors import FencedError, SwapRefusedError, TableAheadError, TableBehindError, TableLostError
 from weir.state.types import FileEntry, TableSpec
 
 __all__ = ["Claim", "Committer", "newest_commit", "redo_appends"]
@@ -76,6 +76,7 @@ class Committer:
 
         Raises:
             FencedError: Another driver claimed at the same moment.
+            TableAheadError: A table has commits that the log lacks.
             TableBehindError, TableLostError: A promised file, or a table's Delta log, is gone.
             TableSchemaError: A table's columns differ from its spec.
         """
@@ -102,6 +103,7 @@ class Committer:
                 if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
                     raise
         self._open_tables()
+        self._require_no_table_ahead()
         self._redo(log_files)
         self._rows_to_roll_up = rows_to_roll_up(log_files)
         self._roll_up_when_due()
@@ -143,7 +145,7 @@ class Committer:
             record,
             table_versions=table_versions,
             swapped=(*self._swapped, *notes_of(record))[-NOTES_KEPT:],
-            format_version=SWAP_FORMAT_VERSION if record.swaps else record.format_version,
+            format_version=record.needed_format,
         )
         self._append_row(record)
         self._pending, self._table_versions, self._swapped = record, table_versions, record.swapped
@@ -240,6 +242,15 @@ class Committer:
         for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
+
+    def _require_no_table_ahead(self) -> None:
+        for name, table in self._tables.items():
+            promised = self._table_versions.get(name, 0)
+            if table.version > promised:
+                self.check_claim()  # else a newer driver has committed meanwhile
+                raise TableAheadError(
+                    self._application, name, version_text(table.version), version_text(promised) if promised else "none"
+                )
 
     def _redo(self, log_files: pl.DataFrame) -> None:
         folder = self._claimed_log().folder

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from weir.state.types import BlobRef, FileEntry, Positions, StateId
+from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateId
 
 FORMAT_VERSION = 1
 SWAP_FORMAT_VERSION = 2
 """The format of rows with swaps: a version of Weir that does not know swaps must not redo such a row."""
+TAKEN_FORMAT_VERSION = 3
+"""The format of rows that list blobs of which some rows were taken: another version would take those again."""
+LOST_RECORDS_ACCEPTED = "lost records accepted"
+"""The reason of a commit that moves positions to where topics can still be read, and holds nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,8 @@ class TaskCommit:
     instance: str
     """The name of the folder that holds the task's local state (PROTOCOL 20)."""
     positions: Positions = field(default_factory=dict)
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
+    """Of each topic partition, the epoch of a leader whose log reached the position (KIP-320); absent if unknown."""
     clocks: Mapping[str, int] = field(default_factory=dict)
     """Stream time in ms by operator; a restored task takes its clocks from here."""
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -105,6 +111,9 @@ class CommitRecord:
     at_ms: int
     """Wall clock; no commit depends on it, only how long deletions and replaced files are kept."""
     fingerprint: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By topic, the id that the brokers gave it (KIP-516): offsets of another topic of that name are others. Topics are
+    absent in rows written before this field existed, and where the brokers have no ids."""
     reason: str = ""
     """Why the commit was made, for example ``interval``, ``bytes``, ``stop`` or ``caught_up``."""
     tasks: Mapping[str, TaskCommit] = field(default_factory=dict)
@@ -126,3 +135,10 @@ class CommitRecord:
     @property
     def state_id(self) -> StateId:
         return StateId(self.generation, self.epoch)
+
+    @property
+    def needed_format(self) -> int:
+        """The lowest format version that says everything that the row says."""
+        if any(blob.taken for blob in self.pending_blobs):
+            return TAKEN_FORMAT_VERSION
+        return SWAP_FORMAT_VERSION if self.swaps else self.format_version

@@ -38,17 +38,17 @@ def taken_out(
     # 5. Rows that stay rewritten
     if files.is_empty():
         return files, []
-    may_touch = reduce(or_, (_overlaps(files, swap) for swap in swaps))
+    may_touch = reduce(or_, (_may_be_old(files, swap) & may_be_of_days(files, swap) for swap in swaps))
     goes_whole = reduce(or_, (_lies_within(files, swap) for swap in swaps))
     removed = [files.filter(goes_whole)]
     spec = TableSpec(name=name, schema=pl.scan_delta(table).collect_schema())
     app_folder = folder.parents[len(Path(name).parts) - 1]
-    goes = reduce(or_, map(_goes, swaps))
+    are_replaced = reduce(or_, map(replaced, swaps))
     kept: list[FileEntry] = []
     held: list[pl.DataFrame] = []
     for file in files.filter(may_touch & ~goes_whole).iter_slices(1):
         rows = pl.read_parquet(folder / file["path"].item(), hive_partitioning=False)
-        stay = rows.filter(~goes)
+        stay = rows.filter(~are_replaced)
         if stay.height == rows.height:
             continue
         removed.append(file)
@@ -100,20 +100,29 @@ def check_swaps(application: str, swaps: Sequence[TableSwap], known: Sequence[Sw
         raise refused(f"its files were prepared more than {PREPARED_LIFE_S / 3600:.0f} hours ago; swap it again")
 
 
-def _goes(swap: TableSwap) -> pl.Expr:
-    is_old = (pl.col("_epoch") <= swap.cut_epoch).fill_null(False)
-    if swap.column is None:
-        return is_old
-    return is_old & _ms(pl.col(swap.column)).is_between(swap.start_ms, swap.end_ms, closed="left").fill_null(False)
+def replaced(swap: TableSwap) -> pl.Expr:
+    """Whether a row of the live table is to be replaced: it is of the days and not later than the cut."""
+    return (pl.col("_epoch") <= swap.cut_epoch).fill_null(False) & of_days(swap)
 
 
-def _overlaps(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
-    """Whether a file may hold rows to be replaced; a file without statistics may."""
-    may_be_old = (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True)
+def of_days(swap: TableSwap) -> pl.Expr:
+    """Whether a row belongs to the swap's days, whatever its epoch."""
     if swap.column is None:
-        return may_be_old
+        return pl.lit(True)
+    return _ms(pl.col(swap.column)).is_between(swap.start_ms, swap.end_ms, closed="left").fill_null(False)
+
+
+def may_be_of_days(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
+    """Whether a file may hold rows of the swap's days; a file without statistics may."""
+    if swap.column is None:
+        return pl.lit(True)
     low, high = _bound(files, "min", swap.column), _bound(files, "max", swap.column)
-    return may_be_old & (_ms(low) < swap.end_ms).fill_null(True) & (_ms(high) >= swap.start_ms).fill_null(True)
+    return (_ms(low) < swap.end_ms).fill_null(True) & (_ms(high) >= swap.start_ms).fill_null(True)
+
+
+def _may_be_old(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:
+    """Whether a file may hold rows up to the cut; a file without statistics may."""
+    return (_bound(files, "min", "_epoch") <= swap.cut_epoch).fill_null(True)
 
 
 def _lies_within(files: pl.DataFrame, swap: TableSwap) -> pl.Expr:

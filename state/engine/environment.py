@@ -26,7 +26,7 @@ MAX_DATABASES = 256
 MAX_DEATHS = 3
 FREE_DISK_RESERVE_BYTES = 32 << 20
 
-_IDENTITY = "instance.json"
+IDENTITY = "instance.json"
 _UNPROVEN = "unproven"
 _DATA = "data.mdb"
 _NETWORK_FILE_SYSTEMS = {
@@ -162,7 +162,7 @@ def write_identity(folder: Path, *, clean_txn: int | None) -> None:
     identity = Identity(
         format_version=FORMAT_VERSION, boot_id=boot_id(), device=os.stat(folder).st_dev, clean_txn=clean_txn
     )
-    replace_file(folder / _IDENTITY, msgspec.json.encode(identity))
+    replace_file(folder / IDENTITY, msgspec.json.encode(identity))
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -215,9 +215,9 @@ def _mark(folder: Path) -> Path:
 
 def _read_identity(folder: Path, task_id: str) -> Identity:
     try:
-        identity = msgspec.json.decode((folder / _IDENTITY).read_bytes(), type=Identity)
+        identity = msgspec.json.decode((folder / IDENTITY).read_bytes(), type=Identity)
     except (OSError, msgspec.MsgspecError) as error:
-        raise TaskCorruptedError(task_id, str(folder), f"{_IDENTITY} cannot be read ({error})") from error
+        raise TaskCorruptedError(task_id, str(folder), f"{IDENTITY} cannot be read ({error})") from error
     if identity.format_version != FORMAT_VERSION:
         raise TaskCorruptedError(
             task_id,

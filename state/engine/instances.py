@@ -7,9 +7,10 @@ queries which one to read. Instances that cannot be trusted are moved to ``quara
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
-from weir.state.engine.environment import replace_file, sync_folder
+from weir.state.engine.environment import IDENTITY, replace_file, sync_folder
 
 _CURRENT = "CURRENT"
 _QUARANTINE = "quarantine"
@@ -38,6 +39,12 @@ def current_instance(task: Path) -> Path | None:
         return task / (task / _CURRENT).read_text()
     except FileNotFoundError:
         return None
+
+
+def instances(state_folder: Path) -> Iterator[Path]:
+    """The instances of an application's tasks, those in quarantine aside."""
+    for identity in state_folder.glob(f"*/*/{IDENTITY}"):
+        yield identity.parent
 
 
 def quarantine(folder: Path, reason: str) -> Path | None:

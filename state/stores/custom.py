@@ -14,7 +14,6 @@ from typing import Protocol
 import polars as pl
 
 from weir.state.stores.positions_file import read_offsets, write_offsets
-from weir.state.types import TopicPartition
 
 
 class StateStore(Protocol):
@@ -62,7 +61,8 @@ class OffsetKeeper:
         """
         self.store = store
         self._path = folder / f"{store.name}.checkpoint"
-        self._kept: dict[TopicPartition, int] = read_offsets(self._path) if self._path.exists() else {}
+        found = read_offsets(self._path) if self._path.exists() else {}
+        self._kept = {partition: offset for partition, offset in found.items() if offset is not None}
         if store.manages_offsets() and self._path.exists():
             unknown: dict[str, dict[int, int]] = {}
             for (topic, partition), offset in self._kept.items():

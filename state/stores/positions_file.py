@@ -1,7 +1,8 @@
 """Small files of offsets in the format of Kafka Streams' ``.checkpoint`` and ``.position``.
 
 The first line is the version (0), the second the number of entries; then follows one entry per line: ``topic partition
-offset``. Whether an offset is that of the next record or of the last one is up to the owner.
+offset``. Whether an offset is that of the next record or of the last one is up to the owner. A negative offset means
+that none is known: Kafka Streams writes -4 for a store whose offset it does not know, and skips others when it reads.
 """
 
 from __future__ import annotations
@@ -9,26 +10,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from weir.state.engine.environment import replace_file
+from weir.state.engine.environment import replace_file, sync_folder
 from weir.state.errors import PositionsFileError
 from weir.state.types import TopicPartition
 
 VERSION = 0
-_UNKNOWN = -4
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file atomically and synced: readers, even after a crash, see the old or the new content."""
+    """Replace the file atomically and synced: readers, even after a crash, see the old or the new content.
+
+    Without offsets there is no file: one that exists is removed.
+
+    Raises:
+        ValueError: An offset is negative; the file is as before.
+    """
+    for (topic, partition), offset in sorted(offsets.items()):
+        if offset < 0:
+            raise ValueError(f"{path}: the offset {offset} of partition {partition} of {topic!r} is negative")
+    if not offsets:
+        if path.exists():
+            path.unlink()
+            sync_folder(path.parent)
+        return
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     replace_file(path, "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode())
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """The entries of a file, unchanged.
+def read_offsets(path: Path) -> dict[TopicPartition, int | None]:
+    """The entries of a file; None where no offset is known.
 
     Raises:
-        PositionsFileError: Another version, a wrong count, a line that is not an entry, or a negative offset; the
-            error names file and line.
+        PositionsFileError: Another version, a wrong count, or a line that is not an entry; the error names file and
+            line.
         FileNotFoundError: There is no such file.
     """
 
@@ -50,7 +64,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     version, count = heads
     if version != VERSION:
         raise broken(1, f"the file has version {version}, but only version {VERSION} can be read")
-    offsets: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int | None] = {}
     for number, line in enumerate(lines[2:], start=3):
         parts = line.split()
         if len(parts) != 3:
@@ -60,12 +74,9 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
             raise broken(number, f"{parts[1]!r} is not a partition number")
         if offset is None:
             raise broken(number, f"{parts[2]!r} is not an offset")
-        if offset < 0:
-            known = ", which Kafka Streams writes for a store of unknown offset" if offset == _UNKNOWN else ""
-            raise broken(number, f"the offset {offset} is negative{known}")
         if (topic, partition) in offsets:
             raise broken(number, f"partition {partition} of {topic!r} is listed a second time")
-        offsets[topic, partition] = offset
+        offsets[topic, partition] = offset if offset >= 0 else None
     if len(offsets) != count:
         raise broken(2, f"the number of entries is given as {count}, but the file holds {len(offsets)}")
     return offsets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,10 +11,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from bench.events import KEYS, LARGE_BYTES, SMALL_BYTES, START_MS, event_frame
+from bench import report
+from bench.apps import repartition_sum_68
+from bench.events import KEYS, LARGE_BYTES, PAGES, SMALL_BYTES, START_MS, event_frame, totals_per
 from bench.memory import tree_memory
 from bench.processes import BenchError, Measured, run_json
 from bench.workloads import Workload, _require_equal
+from weir.testing import TopologyTestDriver
 
 GROW = """
 import subprocess, sys
@@ -44,6 +48,31 @@ def test_events_spread_over_all_keys():
     assert counts.max() < 60  # the average is 20
 
 
+def test_exact_sums_per_page_are_those_of_the_events():
+    totals = dict(totals_per("page", 1_000).iter_rows())
+    assert len(totals) == PAGES
+    assert totals["/item/100"] == 10 + 77  # events 0 and 877
+    assert totals["/item/222"] == 10 + 32 + 10 + 9  # events 122 and 999
+    assert totals["/item/223"] == 10 + 33  # event 123 alone
+    assert sum(totals.values()) == 11 * sum(range(10, 100)) + sum(range(10, 20))
+
+
+def test_exact_sums_span_the_batches_that_events_are_made_in():
+    events = event_frame(0, 120_001, SMALL_BYTES)["value"].str.json_decode(pl.Struct({"user": str, "amount": int}))
+    counted = events.struct.unnest().group_by(key="user").agg(total=pl.sum("amount"))
+    assert_frame_equal(totals_per("user", 120_001), counted, check_row_order=False)
+
+
+def test_events_are_summed_per_page_after_a_repartition():
+    events = event_frame(0, 1_000, SMALL_BYTES)[[0, 122, 123, 877, 999]]
+    with TopologyTestDriver(repartition_sum_68) as driver:
+        topic = driver.create_input_topic("events_68")
+        for key, value, timestamp in events.iter_rows():
+            topic.pipe_input(key, value.encode(), timestamp_ms=timestamp)
+        rows = driver.create_output_table("totals").read_rows()
+    assert {row["page"]: row["total"] for row in rows} == {"/item/100": 87, "/item/222": 61, "/item/223": 43}
+
+
 def test_memory_includes_all_descendants():
     process = subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
@@ -67,8 +96,31 @@ def test_the_ratio_is_the_median_of_runs_side_by_side():
     assert (alone.kafka_streams_per_s, alone.ratio) == (None, None)
 
 
-def test_results_that_differ_in_one_total_are_refused():
-    weir = pl.DataFrame({"user": ["u1", "u2"], "total": [10, 20]})
-    _require_equal(weir, pl.DataFrame({"key": ["u2", "u1"], "total": [20, 10]}), "sum_per_key")
-    with pytest.raises(BenchError, match="1 of Weir's are not among"):
-        _require_equal(weir, pl.DataFrame({"key": ["u2", "u1"], "total": [21, 10]}), "sum_per_key")
+@pytest.mark.parametrize(("job", "key"), [("sum_per_key", "user"), ("repartition_sum", "page")])
+def test_results_that_differ_in_one_total_are_refused(job, key):
+    weir = pl.DataFrame({key: ["a", "b"], "total": [10, 20]})
+    _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [20, 10]}), job, "Kafka Streams")
+    with pytest.raises(BenchError, match="Weir has 2 rows, Kafka Streams 2, and 1 of Weir's are not among"):
+        _require_equal(weir, pl.DataFrame({"key": ["b", "a"], "total": [21, 10]}), job, "Kafka Streams")
+
+
+@pytest.mark.parametrize(("options", "peers"), [({}, ["the peer"]), ({"weir_alone": True}, [None])])
+def test_weir_can_be_measured_without_kafka_streams(options, peers, tmp_path, monkeypatch):
+    found = []
+
+    class Broker:
+        def __init__(self, folder):
+            self.stop = lambda: None
+
+        def used(self):
+            return contextlib.nullcontext("localhost:9092")
+
+    def workloads(self, jobs, events, runs, peer):
+        found.append(peer)
+        return []
+
+    monkeypatch.setattr(report, "EmbeddedBroker", Broker)
+    monkeypatch.setattr(report, "KafkaStreamsPeer", lambda folder: "the peer")
+    monkeypatch.setattr(report.Bench, "workloads", workloads)
+    report.main(jobs=["repartition_sum"], as_json=True, dir=tmp_path, **options)
+    assert found == peers

@@ -63,7 +63,7 @@ class Shop(Place):
     def run_and_die(self) -> None:
         """A driver that reads everything and dies without closing its stores."""
         driver = self.driver()
-        driver._finish = lambda reason: None
+        driver._finish = lambda reason, stop: None
         driver.run(Event(), until_caught_up=True)
         TaskStoreCache.close_all()
 

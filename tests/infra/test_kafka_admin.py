@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, Uuid
 
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
 
@@ -108,3 +108,11 @@ def test_after_a_change_of_leader_the_new_one_is_asked_and_waited_for(code):
     with pytest.raises(BrokerUnreachableError):
         admin.end_offsets([("events", 0)])
     assert asked == ["metadata"]
+
+
+def test_brokers_without_topic_ids_report_none():
+    """Before Kafka 2.8 the field is missing, and the client fills in zeros."""
+    admin, future = KafkaAdmin("nobody:1"), Future()
+    future.set_result(SimpleNamespace(topic_id=Uuid(0, 0)))
+    admin._client = SimpleNamespace(describe_topics=lambda *_, **__: {"t": future})
+    assert admin.topic_ids(["t"]) == {}

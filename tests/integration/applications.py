@@ -5,11 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.faults.applications import build
-from weir import Application, StreamsBuilder, String
+from weir import Application, Count, StreamsBuilder, String
 
 _builder = StreamsBuilder()
 _builder.stream("nowhere", key=String("user"), value=String("page")).to_delta("pages")
 reads_nowhere = Application("reads-nowhere", _builder)
+
+_builder = StreamsBuilder()
+_builder.stream("visits", key=String("user"), value=String("page")).group_by_key().agg("visits", n=Count()).to_delta(
+    "totals"
+)
+visits = Application("visits", _builder)
 
 
 def _faulty(name: str) -> Application:

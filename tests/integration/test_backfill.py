@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +158,9 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     before, cut = outputs(settings), newest_commit(settings.warehouse, "sensors").epoch
     out, errors = started(settings, "--swap").communicate(timeout=LIMIT_S)
     assert "swapped in by the commit of epoch" in out, errors
+    for table in OUTPUTS:
+        assert re.search(rf"^{table} .*\(0 removed, 0 changed, 0 added, \d+ unchanged\)$", errors, re.MULTILINE), errors
+    assert out.count("(0 removed, 0 changed, 0 added, ") == len(OUTPUTS), "the driver's answer has them too"
     assert "totals is not included: it is a running table" in out
     assert_same(outputs(settings), before)
     epochs = read_rows(settings.warehouse / "sensors" / "raised")["_epoch"]
@@ -169,23 +173,44 @@ def test_three_days_are_swapped_in_by_the_live_driver_and_nothing_changes(live):
     assert newest_commit(settings.warehouse, "sensors").generation == generation, "the same driver is still running"
 
 
+def test_days_that_change_much_are_not_swapped_in_by_the_live_driver_unless_told_so(live):
+    settings, _, _ = live
+    before = outputs(settings)
+    refused = command(settings, "run", MENDED, *DAYS, "--swap")
+    _, errors = refused.communicate(timeout=LIMIT_S)
+    assert refused.returncode == 1
+    assert "more than 1 % of a table's rows: hours " in errors
+    assert_same(outputs(settings), before)
+    [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
+    assert f"`weir backfill swap {MENDED} {name} --yes`" in errors
+    assert "swapped in by the commit of epoch" in weir_backfill(settings, "swap", MENDED, name, "--yes")
+    assert outputs(settings)["raised"].height > before["raised"].height
+
+
 def test_another_program_is_swapped_in_with_stores_as_if_it_had_run_from_the_beginning(live, broker, spark, tmp_path):
     settings, produce_more, end = live
     assert "220 records in" in finished(command(settings, "run", MENDED, "--everything"))
     [name] = [row["id"] for row in listed(settings) if row["state"] == "complete"]
     refused = CliRunner().invoke(weir, ["backfill", "swap", "sensors", name, "--dir", str(settings.dir)])
-    assert "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors`" in refused.stderr
+    assert (
+        "sensors is running, but stores are swapped while it is stopped; run `weir stop sensors --drain`"
+        in refused.stderr
+    )
     produce_more(220, None)
     wait_for(lambda: records_in(settings) == len(readings()), "it has read on")
     end()
-    assert "swapped in by the commit of epoch" in finished(command(settings, "swap", MENDED, name))
+    before = outputs(settings)
+    _, errors = command(settings, "swap", MENDED, name).communicate(timeout=LIMIT_S)
+    assert "more than 1 % of a table's rows: hours " in errors
+    assert_same(outputs(settings), before)
+    assert "swapped in by the commit of epoch" in finished(command(settings, "swap", MENDED, name, "--yes"))
     undisturbed = Settings(dir=tmp_path, slots=2, bootstrap_servers=broker)
     for place in (settings, undisturbed):
         run(MENDED, place, bootstrap_servers=broker, until_caught_up=True, spark=spark)
     assert_same(outputs(settings, (*OUTPUTS, "totals")), outputs(undisturbed, (*OUTPUTS, "totals")))
     assert_same(stores(settings), stores(undisturbed))
     assert sum(agreement.rows for agreement in verify_application(settings, mended)) > 20
-    assert [row["days"] for row in listed(settings)] == ["everything", "2024-05-02 to 2024-05-04"]
+    assert [row["days"] for row in listed(settings)] == ["everything", *["2024-05-02 to 2024-05-04"] * 2]
 
 
 def stores(settings: Settings) -> dict:

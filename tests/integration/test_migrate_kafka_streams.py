@@ -42,8 +42,14 @@ class KafkaTopics:
     def partition_counts(self):
         return self.admin.partition_counts(self.names)
 
-    def end_offsets(self, partitions):
-        return self.admin.end_offsets(partitions)
+    def topic_ids(self, topics):
+        return self.admin.topic_ids(topics)
+
+    def log_ends(self, partitions):
+        return self.admin.log_ends(partitions)
+
+    def truncations(self, positions):
+        return self.admin.truncations(positions)
 
     def beginning_offsets(self, partitions):
         return self.admin.beginning_offsets(partitions)

@@ -10,9 +10,7 @@ from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJo
 
 def subscription_send_of(node: SubscriptionSendNode, operators: Operators) -> SubscriptionSend:
     """The operator that turns the left table's updates into messages to the right one."""
-    return SubscriptionSend(
-        left=foreign_key_side_of(node.parent, operators), key=node.key, naming=_naming_of(node), clock=node.name
-    )
+    return SubscriptionSend(left=foreign_key_side_of(node.parent, operators), key=node.key, naming=_naming_of(node))
 
 
 def subscription_join_of(node: SubscriptionJoinNode, operators: Operators) -> SubscriptionJoin:
@@ -23,7 +21,6 @@ def subscription_join_of(node: SubscriptionJoinNode, operators: Operators) -> Su
         store=node.store,
         key=node.key,
         right_names=node.joiner.right_names,
-        clock=node.name,
     )
 
 

@@ -169,5 +169,4 @@ def _select_changes_of(node: ChangeSelectNode) -> SelectChanges:
         table_key=tuple(record.key_columns),
         selector=selector,
         newest=newest_rows_of(node.parent, operator_of),
-        clock=node.name,
     )

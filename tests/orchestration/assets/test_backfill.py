@@ -1,28 +1,36 @@
 """Backfills from Dagster: days, or everything, are one run, which recomputes the same rows as the live run."""
 
 import os
+import re
 import signal
 import threading
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
+import polars as pl
 import psutil
 import pytest
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from polars.testing import assert_frame_equal
+from typer.testing import CliRunner
 
 from tests.orchestration.applications import clicks
 from tests.waiting import wait_for
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.orchestration.application import weir_assets
+from weir.orchestration.assets.backfill import BackfillConfig
 from weir.orchestration.definitions import defs
 from weir.orchestration.examples.applications import weather_defs
+from weir.orchestration.jobs.rebuild import RebuildConfig
 from weir.orchestration.resources import WeirResource, driver_pipes
+from weir.pipelines.cli.app import app as weir
+from weir.pipelines.examples.load_weather import weather_records
 from weir.pipelines.operations.backfills import backfills, discard
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows
 
+DAY = datetime(2013, 3, 4, tzinfo=UTC)
 BACKFILL = dg.AssetKey(["weather", "backfill"])
 
 
@@ -145,7 +153,9 @@ def test_three_days_are_recomputed_and_swapped_in_by_one_run(place):
         name: entry.value
         for name, entry in result.get_asset_materialization_events()[0].materialization.metadata.items()
     }
-    assert metadata["swap"].endswith("daily_weather 9 rows")
+    assert metadata["swap"].endswith("daily_weather 9 -> 9 rows (0 removed, 0 changed, 0 added, 9 unchanged)")
+    nothing = {"table": "daily_weather", "removed": 0, "changed": 0, "added": 0, "unchanged": 9, "sums": {}}
+    assert metadata["differences"] == [nothing]
     assert 26_115 > metadata["records_in"] > 20_000
     after = read_rows(table)
     columns = [name for name in before.columns if name not in ("_epoch", "_seq")]
@@ -171,3 +181,46 @@ def test_everything_is_recomputed_and_swapped_in_by_one_run(place):
     columns = [name for name in before.columns if name not in ("_epoch", "_seq")]
     assert_frame_equal(read_rows(table).select(columns).sort(columns), before.select(columns).sort(columns))
     assert next(row.days for row in backfills(settings, "weather") if row.state == "swapped in") == "everything"
+
+
+@pytest.mark.dagster
+@pytest.mark.spark
+@pytest.mark.broker
+def test_a_run_that_would_change_more_than_a_share_fails_with_the_counts_and_a_command_swaps_its_backfill_in(
+    place, tmp_path
+):
+    """The days come from a table in which every hour is one degree warmer."""
+    settings, _ = place
+    table = settings.warehouse / "weather" / "daily_weather"
+    before = read_rows(table)
+    values = pl.col("value").str.json_decode(
+        pl.Struct({"temp": pl.Float64(), "wind_speed": pl.Float64(), "precip": pl.Float64()})
+    )
+    warmer = weather_records(1).select(
+        pl.col("key").alias("origin"),
+        values.struct.unnest(),
+        pl.col("timestamp_ms").cast(pl.Datetime("ms", "UTC")).alias("_ts"),
+    )
+    warmer.with_columns(pl.col("temp") + 1).write_parquet(tmp_path / "warmer.parquet")
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = recompute(place, instance, {"paths": {"weather": str(tmp_path / "warmer.parquet")}})
+        [failed] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert "daily_weather 9 -> 9 rows (9 removed, 0 changed, 9 added, 0 unchanged)" in failed.error.message
+    assert_frame_equal(read_rows(table), before)
+    [row] = [row for row in backfills(settings, "weather") if row.state == "complete"]
+    [command] = re.findall(r"`weir (backfill swap [^`]*)`", failed.error.message)
+    done = CliRunner().invoke(weir, [*command.split(), "--dir", str(settings.dir)])
+    assert done.exit_code == 0, done.output
+    after, of_days = read_rows(table), pl.col("window_start").is_between(DAY, DAY + timedelta(days=3), closed="left")
+    assert after.filter(of_days)["mean_temp"].sum() == pytest.approx(before.filter(of_days)["mean_temp"].sum() + 9)
+    assert_frame_equal(after.filter(~of_days), before.filter(~of_days), check_row_order=False)
+    assert row.id in [row.id for row in backfills(settings, "weather") if row.state == "swapped in"]
+
+
+def test_the_share_that_a_run_may_change_has_a_default_and_bounds():
+    assert BackfillConfig().max_change == RebuildConfig().max_change == 0.01
+    for config in (BackfillConfig, RebuildConfig):
+        assert config(max_change=1).max_change == 1
+        for share in (-0.1, 1.1):
+            with pytest.raises(ValueError, match="max_change"):
+                config(max_change=share)

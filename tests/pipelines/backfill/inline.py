@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -28,6 +28,9 @@ class Cluster:
 
     topics: Topics
     oldest: int = 0
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return self.topics.topic_ids(topics)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, self.oldest)
@@ -69,7 +72,7 @@ class RangedTopics(Topics):
         return FixedRanges(self.ranges).beginning_offsets(partitions)
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return FixedRanges(self.ranges).end_offsets(partitions)
+        return {place: end.offset for place, end in FixedRanges(self.ranges).log_ends(partitions).items()}
 
 
 @dataclass
@@ -176,3 +179,10 @@ def output(place: Place, table: str) -> pl.DataFrame:
     rows = read_table(place.warehouse / place.application.id / table)
     rows = rows.drop("_epoch", "_seq", "_deleted")
     return rows.sort(rows.columns)
+
+
+def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
+    """The rows of these days, or all others."""
+    column = "window_start" if "window_start" in rows.columns else "_ts"
+    is_inside = pl.col(column).dt.timestamp("ms").is_between(days.start_ms, days.end_ms, closed="left")
+    return rows.filter(is_inside if inside else ~is_inside)

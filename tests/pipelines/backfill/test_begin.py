@@ -26,9 +26,15 @@ from weir import (
 from weir.infra.control import ControlDatabase, this_host
 from weir.infra.settings import Settings
 from weir.pipelines.backfill.begin import begin_everything, begin_from_kafka
-from weir.pipelines.backfill.errors import GlobalTablesError, HistoryLostError, NoCutError, NoDayOutputsError
+from weir.pipelines.backfill.errors import (
+    GlobalTablesError,
+    HistoryLostError,
+    NoCutError,
+    NoDayOutputsError,
+    TopicReplacedError,
+)
 from weir.pipelines.backfill.outputs import DayOutput, day_outputs
-from weir.pipelines.backfill.ranges import cut_of, kafka_ranges
+from weir.pipelines.backfill.ranges import cut_of, kafka_ranges, whole_ranges
 from weir.pipelines.backfill.shadow import ABANDONED_AFTER_S, Completion, Days, shadows
 from weir.pipelines.cli.app import app as weir
 from weir.pipelines.operations.compaction import compact_application
@@ -96,6 +102,21 @@ def test_it_reads_from_the_first_record_of_the_days_less_the_margin_to_the_cut(t
     assert kafka_ranges(program, cluster, cut(), 99 * DAY_MS) == {"clicks": {0: (9, 9)}}, "no record is that new"
 
 
+def test_a_topic_that_was_made_anew_since_the_cut_is_refused(topics):
+    builder, stream = clicks()
+    stream.to_delta("facts")
+    app, cluster, known = application(builder), Cluster(topics), cut(topic_ids={"clicks": "first", "gone": "x"})
+    topics.ids["clicks"] = "first"
+    kafka_ranges(app, cluster, known, DAYS.start_ms)
+    whole_ranges(app, cluster, known)
+    topics.ids["clicks"] = "second"
+    with pytest.raises(TopicReplacedError, match=r"topic 'clicks' was deleted and made anew.*--from PATH"):
+        kafka_ranges(app, cluster, known, DAYS.start_ms)
+    with pytest.raises(TopicReplacedError):
+        whole_ranges(app, cluster, known)
+    kafka_ranges(app, cluster, cut(), DAYS.start_ms)
+
+
 def test_days_whose_records_may_have_expired_are_refused(topics):
     builder, stream = clicks()
     stream.to_delta("facts")
@@ -123,7 +144,7 @@ def test_a_backfill_needs_a_commit_of_this_program_without_rows_under_way(tmp_pa
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begin_from_kafka(program, tmp_path, tmp_path, Cluster(topics), DAYS)
     blob = BlobRef(source="a", target="b", edge="e", state=StateId(1, 7), path="p", rows=1, size_bytes=1)
-    with pytest.raises(NoCutError, match=r"tasks that are restoring; try again.*weir status"):
+    with pytest.raises(NoCutError, match=r"under way.*wait until it has caught up.*`weir stop clicking --drain`"):
         cut_of(program, cut(pending_blobs=(blob,)))
     with pytest.raises(NoCutError, match="does not know topic 'clicks'; run this program first"):
         cut_of(program, CommitRecord(kind="commit", generation=1, epoch=7, at_ms=0, fingerprint="f"))

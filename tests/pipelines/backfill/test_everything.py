@@ -19,7 +19,7 @@ from tests.pipelines.backfill.program import DAYS, OUTPUTS, Reading, give, mende
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, Json, Max, StreamsBuilder, String, Sum
 from weir.pipelines.backfill.errors import BeginningLostError, NoCutError, UnknownBackfillError
-from weir.pipelines.backfill.everything import is_behind, swap_everything
+from weir.pipelines.backfill.everything import _require_same_place, _tasks, is_behind, swap_everything
 from weir.pipelines.backfill.shadow import shadows
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.pipelines.spark.errors import TopologyChangedError
@@ -32,6 +32,7 @@ from weir.state.commit.audit import newest_commits, offset_breaks, row_count
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import AppendTable, read_table
 from weir.state.errors import FencedError, SwapRefusedError, TableSchemaError
+from weir.state.types import StateId
 
 pytestmark = pytest.mark.faults
 
@@ -85,7 +86,7 @@ def assert_stores_are_the_changelogs(place: Place) -> None:
     """Row by row, with positions and stream times."""
     topology = place.application.topology
     for name in newest_commit(place.warehouse, place.application.id).tasks:
-        specs = topology.sub_topologies[topology.task_of(name).sub_topology].stores
+        specs = topology.sub_topology(topology.task_of(name).sub_topology).stores
         verify_task(
             place.warehouse,
             place.application.id,
@@ -125,7 +126,7 @@ def test_the_application_continues_as_if_the_new_program_had_run_from_the_beginn
 
 def test_a_swap_that_dies_before_its_pivot_leaves_everything_as_it_was(place, shadow, results):
     before = contents(place)
-    for step in ("claimed", "swap files written", "changelogs written"):
+    for step in ("claimed", "differences counted", "swap files written", "changelogs written"):
         with pytest.raises(KilledError):
             swap(place, shadow, dying_at(step))
         assert_same(contents(place), before)
@@ -166,7 +167,7 @@ def test_a_swap_that_dies_after_its_pivot_is_carried_out(place, shadow, results,
 @pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
 def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
     before = contents(place)
-    for step in ("claimed", "swap files written", "changelogs written"):
+    for step in ("claimed", "differences counted", "swap files written", "changelogs written"):
         swap_killed_at(place, shadow, step)
         assert_same(contents(place), before)
     swap_killed_at(place, shadow, decided_at)
@@ -230,6 +231,29 @@ def test_the_live_run_continues_beside_the_backfill_which_catches_up_before_the_
     place.run()
     assert_same(contents(place), results[1])
     assert_stores_are_the_changelogs(place)
+
+
+def test_a_backfill_of_another_topic_of_the_same_name_is_not_swapped_in(place, shadow):
+    live, mine = newest_commit(place.warehouse, "sensors"), newest_commit(shadow.warehouse, shadow.id)
+    known = replace(live, topic_ids={"readings": "first"})
+    _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "first"}))
+    _require_same_place(mended, shadow, known, mine)
+    with pytest.raises(SwapRefusedError, match="topic 'readings' was deleted and made anew"):
+        _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "second"}))
+
+
+def test_the_swapped_positions_keep_the_leader_epochs_of_the_live_ones(place, shadow):
+    live, mine = newest_commit(place.warehouse, "sensors"), newest_commit(shadow.warehouse, shadow.id)
+    led = {
+        name: replace(
+            task, leader_epochs={topic: dict.fromkeys(offsets, 3) for topic, offsets in task.positions.items()}
+        )
+        for name, task in live.tasks.items()
+    }
+    swapped = _tasks(replace(live, tasks=led), mine, StateId(9, 9), ())
+    found = [task.leader_epochs["readings"] for task in swapped.values() if task.positions]
+    assert found == [dict.fromkeys(task.positions["readings"], 3) for task in mine.tasks.values() if task.positions]
+    assert found
 
 
 def test_a_driver_that_runs_anyway_is_fenced_and_one_that_takes_over_fences_the_swap(place, shadow, results):

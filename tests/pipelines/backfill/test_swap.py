@@ -13,27 +13,21 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tests.faults.dying import KilledError, dying_at
-from tests.pipelines.backfill.inline import begun, made, output, run_shadow
+from tests.pipelines.backfill.inline import begun, made, of_days, output, run_shadow
 from tests.pipelines.backfill.killed import swap_killed_at
-from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, sensors, sessions, visits
+from tests.pipelines.backfill.program import DAYS, OUTPUTS, build, give, readings, sensors, sessions, visits
 from weir.pipelines.backfill.shadow import Completion, Days, shadows
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.state.changelog.compaction import Compaction
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.swap import PREPARED_LIFE_S
-from weir.state.commit.tables import read_rows
+from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.errors import FencedError, SwapRefusedError
 
 pytestmark = pytest.mark.faults
 
 MENDED = 300
-STEPS = ("swap files written", "swap prepared", "pivot appended", "table appended", "settled")
-
-
-def of_days(rows: pl.DataFrame, days: Days, *, inside: bool) -> pl.DataFrame:
-    column = "window_start" if "window_start" in rows.columns else "_ts"
-    is_inside = pl.col(column).dt.timestamp("ms").is_between(days.start_ms, days.end_ms, closed="left")
-    return rows.filter(is_inside if inside else ~is_inside)
+STEPS = ("differences counted", "swap files written", "swap prepared", "pivot appended", "table appended", "settled")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +82,9 @@ def test_a_fixed_program_changes_its_days_and_no_others(place, shadow, results):
     assert_outputs(place, before)
     answer, failed = ask(place, shadow.id)
     assert answer.startswith("swapped in by the commit of epoch")
+    for table in OUTPUTS:
+        old, new = (of_days(rows[table], DAYS, inside=True).height for rows in results)
+        assert f"{table} {old:,} -> {new:,} rows (" in answer
     assert not failed
     assert_outputs(place, after)
     assert list(shadows(place.warehouse, place.folder / "shadows", "sensors")) == []
@@ -117,7 +114,7 @@ def shadow_cut(place) -> int:
 @pytest.mark.parametrize("decided_at", ["pivot appended", "table appended", "settled"])
 def test_a_process_killed_while_it_swaps_leaves_all_of_the_old_or_all_of_the_new(place, shadow, results, decided_at):
     before, after = results
-    for step in ("swap files written", "swap prepared"):
+    for step in ("differences counted", "swap files written", "swap prepared"):
         swap_killed_at(place, shadow, step)
         assert_outputs(place, before)
     swap_killed_at(place, shadow, decided_at)
@@ -134,7 +131,7 @@ def test_after_a_crash_at_any_step_all_or_nothing_is_swapped_in(place, shadow, r
     swap = swap_by_request if is_running else swap_by_command
     with pytest.raises(KilledError):
         swap(place, shadow, dying_at(step))
-    is_decided = step not in STEPS[:2]
+    is_decided = step not in STEPS[:3]
     if not is_decided:
         assert_outputs(place, before)
     place.run()  # the next driver, which also answers a request that is still waiting
@@ -337,3 +334,26 @@ def test_days_without_records_are_empty_afterwards(place):
     swap_by_command(place, shadow)
     assert of_days(output(place, "raised"), days, inside=True).is_empty()
     assert of_days(output(place, "raised"), days, inside=False).height > 50
+
+
+def test_what_a_dead_driver_owes_the_tables_is_counted_too(tmp_path):
+    """The cut is a commit whose rows are not in the tables yet."""
+    place = sensors(tmp_path)
+
+    def die_when_all_is_read(step: str) -> None:
+        newest = newest_commit(place.warehouse, "sensors")
+        if step == "pivot appended" and not newest.pending_blobs:
+            read = sum(sum(task.positions.get("readings", {}).values()) for task in newest.tasks.values())
+            if read == len(readings()):
+                raise KilledError(step)
+
+    with pytest.raises(KilledError):
+        place.run(die_when_all_is_read)
+    promised = newest_commit(place.warehouse, "sensors").table_versions
+    folder = place.warehouse / "sensors"
+    assert any(AppendTable(folder / table, table, "sensors").version < promised[table] for table in OUTPUTS)
+    shadow, found = made(place, Days(first=date(2024, 5, 1), end=date(2024, 5, 8))), []
+    prepare(shadow, review=found.extend)
+    assert [each.table for each in found] == list(OUTPUTS)
+    assert [(each.removed, each.changed, each.added) for each in found] == [(0, 0, 0)] * len(OUTPUTS)
+    assert all(each.unchanged for each in found[:3])

@@ -180,6 +180,15 @@ def test_bench_in_a_clone_runs_the_benchmarks_from_any_folder(weir, monkeypatch)
     assert "there is no job no such job; the jobs are" in flat(result.stderr)
 
 
+def test_bench_passes_its_options_on(weir, monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr("bench.main", lambda **options: found.append(options))
+    assert weir("bench", "--quick", "--job", "repartition_sum", "--weir-alone").exit_code == 0
+    assert found == [
+        {"quick": True, "as_json": False, "jobs": ["repartition_sum"], "weir_alone": True, "dir": tmp_path / ".weir"}
+    ]
+
+
 @pytest.mark.broker
 def test_a_topic_is_created_once_in_the_embedded_broker(weir, broker, topic, monkeypatch):
     monkeypatch.setattr("weir.infra.kafka.broker.EmbeddedBroker.used", lambda embedded: contextlib.nullcontext(broker))

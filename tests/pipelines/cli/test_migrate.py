@@ -62,6 +62,7 @@ def test_group_offsets_become_positions_and_positions_become_group_offsets(moved
     assert f"topic {moved.topic}, partition 0: starts at offset 5" in shown.stdout
     assert moved("from-group", group).exit_code == 0
     assert positions(moved) == {0: 5, 1: 20}
+    assert newest_commit(moved.warehouse, "moved").topic_ids == kafka_admin.topic_ids([moved.topic])
     again = moved("from-group", group)
     assert (again.exit_code, "already in place" in again.stdout) == (0, True), again.output
     kafka_admin.set_group_offsets(group, {(moved.topic, 0): 6})

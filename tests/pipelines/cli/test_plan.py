@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 
 import pytest
@@ -31,16 +32,18 @@ OTHERS = {
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
     """``planned(program, *flags)``: the result of the command in a folder in which ``sales`` has run."""
-    topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)})
+    topics = Topics({("sales", partition): sales(20, partition) for partition in (0, 1)}, ids={"sales": "first"})
     Place(application(), topics, tmp_path).run()
     counts = {**topics.partition_counts(), "refunds": 2}
     monkeypatch.setattr(operation, "source_counts", lambda *_: counts)
+    monkeypatch.setattr(operation, "KafkaAdmin", lambda *_: topics)
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
 
     def run(name, *flags):
         monkeypatch.setattr(operation, "load_reference", lambda reference: OTHERS[name]())
         return CliRunner().invoke(app, ["plan", "module:app", "--dir", str(tmp_path), *flags])
 
+    run.topics = topics
     return run
 
 
@@ -96,6 +99,26 @@ def test_another_grace_period_is_named_and_the_state_is_kept(planned, monkeypatc
     assert json.loads(planned("longer grace", "--json").stdout)["settings"] == [
         {"store": "waiting", "setting": "grace", "before": "0:01:00", "now": "0:02:00"}
     ]
+
+
+def test_a_topic_that_was_made_anew_is_named_with_where_it_could_be_read_on(planned):
+    planned.topics.ids["sales"] = "second"
+    result = planned("kept")
+    assert result.exit_code == plan.REFUSED
+    assert (
+        "refuse: it continues from offset 20 of topic 'sales', partition 1, but the topic was deleted" in result.stdout
+    )
+    assert result.stdout.count("--accept-lost-records keeps all state and reads it on at offset 0") == 2
+    shown = json.loads(planned("kept", "--json").stdout)
+    assert (shown["refused"], [each["resume"] for each in shown["lost_positions"]]) == (True, [0, 0])
+
+
+def test_a_commit_log_that_is_gone_is_an_obstacle(planned, tmp_path):
+    shutil.rmtree(tmp_path / "warehouse" / "sales" / "_commits")
+    result = planned("kept")
+    assert (result.exit_code, "refuse: application 'sales' has run before" in result.stdout) == (plan.REFUSED, True)
+    shown = json.loads(planned("kept", "--json").stdout)
+    assert (shown["refused"], shown["committed_epoch"], len(shown["obstacles"])) == (True, None, 1)
 
 
 def test_an_application_without_a_commit_starts_from_the_beginning(planned, tmp_path):

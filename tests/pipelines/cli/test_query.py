@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
+from tests.pipelines import shop
 from weir.infra.settings import Settings
-from weir.pipelines.cli.query import Question, _moment, _position, parse_key
+from weir.pipelines.cli.query import Question, _moment, _position
 from weir.pipelines.errors import QueryError
 from weir.pipelines.examples.flights import app
 from weir.pipelines.operations.errors import OperationError
@@ -16,42 +17,8 @@ from weir.state.engine.task_store import TaskStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, TaskId
 
-ROUTE = pl.Schema({"carrier": pl.String(), "origin": pl.String()})
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("UA-EWR", {"carrier": "UA", "origin": "EWR"}),
-        ("UA-EWR-2", {"carrier": "UA", "origin": "EWR-2"}),
-        ('{"origin": "E-R", "carrier": "U-A"}', {"carrier": "U-A", "origin": "E-R"}),
-    ],
-)
-def test_several_key_columns_take_a_dash_or_json(text, key):
-    assert parse_key(text, ROUTE) == key
-
-
-def test_a_single_key_column_takes_the_text_itself():
-    assert parse_key("a-b", pl.Schema({"user": pl.String()})) == {"user": "a-b"}
-    assert parse_key("-7", pl.Schema({"id": pl.Int64()})) == {"id": -7}
-    assert parse_key("2013-01-01", pl.Schema({"day": pl.Date()})) == {"day": TEN.date()}
-    assert parse_key("2013-01-01T10:00", pl.Schema({"at": pl.Datetime("ms", "UTC")})) == {"at": TEN}
-
-
-@pytest.mark.parametrize(
-    ("text", "schema", "words"),
-    [
-        ("UA", ROUTE, "carrier, origin"),
-        ('{"carrier": "UA"}', ROUTE, "carrier, origin"),
-        ("{carrier", ROUTE, "not JSON"),
-        ("seven", pl.Schema({"id": pl.Int64()}), "'seven'"),
-    ],
-)
-def test_the_error_for_a_wrong_key_says_what_a_key_looks_like(text, schema, words):
-    with pytest.raises(OperationError, match=words):
-        parse_key(text, schema)
 
 
 @pytest.fixture
@@ -128,6 +95,59 @@ def test_options_that_do_not_apply_to_the_kind_of_store_are_refused(settings):
         ask(settings, "hourly", lower="UA")
     with pytest.raises(OperationError, match="--from-time does not apply to by_carrier"):
         ask(settings, "by_carrier", from_time="2013-01-01T10:00")
+
+
+@pytest.mark.parametrize(
+    ("store", "options", "found"),
+    [
+        ("spent", {}, [1200]),
+        ("hourly", {}, [2]),
+        ("visits", {}, [2]),
+        ("prices", {}, [350]),
+        ("prices", {"as_of": "2026-01-01T09:30"}, [300]),
+    ],
+)
+def test_every_kind_of_store_takes_a_key_as_text_or_json_and_refuses_other_fields(tmp_path, store, options, found):
+    shop.run(tmp_path)
+    reader = StateReader(tmp_path, shop.app)
+    column, key = ("item", "tea") if store == "prices" else ("customer", "ann")
+
+    def ask(text: str) -> list[int]:
+        rows = Question(key=text, **options).ask(reader, store, Query()).rows
+        return rows["cents" if "cents" in rows.columns else "count"].to_list()
+
+    assert ask(key) == ask(f'{{"{column}": "{key}"}}') == found
+    with pytest.raises(OperationError, match=f"^KEY: .*'name' is no column.* column {column} "):
+        ask('{"name": "ann"}')
+
+
+def test_bounds_and_prefixes_take_json_too(tmp_path):
+    shop.run(tmp_path)
+    reader = StateReader(tmp_path, shop.app)
+
+    def ask(**question: str) -> list[str]:
+        return Question(**question).ask(reader, "spent", Query()).rows["customer"].to_list()
+
+    assert ask(lower='{"customer": "b"}') == ask(prefix='{"customer": "b"}') == ask(prefix="b") == ["bob"]
+    assert ask(upper='{"customer": "b"}') == ["ann"]
+    for option, question in (("--from", "lower"), ("--to", "upper"), ("--prefix", "prefix")):
+        with pytest.raises(OperationError, match=f"^{option}: .*'name' is no column of it.* column customer "):
+            ask(**{question: '{"name": "b"}'})
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"key": "ann", "lower": "a"},
+        {"key": "ann", "prefix": "a"},
+        {"prefix": "a", "upper": "b"},
+        {"as_of": "2026-01-01T09:30"},
+    ],
+)
+def test_what_would_be_ignored_is_refused(tmp_path, question):
+    shop.run(tmp_path)
+    with pytest.raises(OperationError, match="--"):
+        Question(**question).ask(StateReader(tmp_path, shop.app), "spent", Query())
 
 
 def test_a_folder_without_state_says_so(tmp_path):

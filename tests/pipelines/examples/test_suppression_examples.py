@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir.pipelines.examples import few_events, final_counts, rate_limit
 from weir.pipelines.tasks.processor import TaskProcessor
@@ -46,7 +47,9 @@ def test_the_update_that_has_waited_longest_is_emitted_early_when_a_thousand_wai
         {"user": users, "page": "/", "_ts": range(1_001), "_partition": 0, "_offset": range(1_001), "_deleted": False},
         schema_overrides={"_partition": pl.Int32},
     )
-    output = TaskProcessor(rate_limit.app.topology.sub_topologies[0]).run({"clicks": rows}, MemorySession(), {}, 0)
+    output = TaskProcessor(rate_limit.app.topology.sub_topologies[0]).run(
+        in_turn({"clicks": rows}), MemorySession(), {}, 0
+    )
     assert output.sinks["click_counts"]["user"].to_list() == ["user0000"]
     assert output.metrics.buffers["held_clicks-store"][0] == 1_000
 

@@ -35,6 +35,9 @@ class Cluster:
         counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
         return {topic: count for topic, count in counts.items() if count}
 
+    def topic_ids(self, topics):
+        return {topic: f"id of {topic}" for topic in topics}
+
     def beginning_offsets(self, partitions):
         return dict.fromkeys(partitions, 0)
 
@@ -146,6 +149,7 @@ def test_the_newest_row_of_each_key_is_taken_and_deleted_keys_are_not(cluster, m
     monkeypatch.setattr(module, "HELD_ROWS", 2)
     migration = app(cluster).migration()
     assert migration.positions == {("visits", 0): 3, ("visits", 1): 0}
+    assert migration.topic_ids == {"visits": "id of visits"}
     assert sorted(rows_of(migration, "by_user")[TaskId(0, 0)]) == [("ann", 3, 6), ("bob", 1, 7)]
 
 
@@ -210,6 +214,19 @@ def test_a_table_may_be_read_from_its_source_topic_up_to_the_position(cluster):
     assert sorted(found[TaskId(0, 0)]) == [("ann", "nz", 6), ("bob", "at", 7)], (
         "records after the position are left out"
     )
+
+
+@pytest.mark.parametrize("topic", ["KSTREAM-TOTABLE-0000000002-repartition", "newest-repartition"])
+def test_records_that_wait_before_a_table_are_found_whether_kafka_streams_made_the_topics_name_up_or_not(
+    topic, cluster
+):
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    visits.select_key("country").to_table("newest")
+    cluster.rows |= {("ks-newest-changelog", partition): [] for partition in (0, 1)}
+    cluster.rows[f"ks-{topic}", 0] = [(b"nz", b"nz", 5)]
+    with pytest.raises(MigrationError, match=f"records in its repartition topic 'ks-{topic}'"):
+        app(cluster, Application("visits", builder)).migration()
 
 
 def test_what_cannot_be_migrated_is_refused_with_the_way_out(cluster):

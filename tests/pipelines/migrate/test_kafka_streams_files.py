@@ -22,7 +22,7 @@ def checkpoint(folder, text):
 def test_a_position_is_one_beyond_the_last_offset_in_the_state(tmp_path):
     file = checkpoint(tmp_path, GOOD)
     assert read_offsets(file) == {("orders", 0): 41, ("orders", 1): 7}
-    assert read_positions([file]) == {("orders", 0): 42, ("orders", 1): 8}
+    assert read_positions([file], {"orders"}) == {("orders", 0): 42, ("orders", 1): 8}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_a_position_is_one_beyond_the_last_offset_in_the_state(tmp_path):
         ("0\n1\norders x 41\n", 3, "'x'.*partition"),
         ("0\n1\norders -1 41\n", 3, "'-1'.*partition"),
         ("0\n1\norders 0 4.1\n", 3, r"'4\.1'.*offset"),
-        ("0\n1\norders 0 -1\n", 3, "-1 is negative"),
-        ("0\n1\norders 0 -4\n", 3, "-4 is negative.*Kafka Streams"),
+        ("0\n3\norders 0 41\norders 1 -4\n", 2, r"\b3\b.*holds 2;"),
+        ("0\n2\norders 0 -4\norders 0 42\n", 4, "partition 0 of 'orders'.*second"),
         ("0\n2\norders 0 41\norders 0 42\n", 4, "partition 0 of 'orders'.*second"),
         (b"\xff\xfe\x00garbage", 1, "text"),
     ],
@@ -50,7 +50,22 @@ def test_a_position_is_one_beyond_the_last_offset_in_the_state(tmp_path):
 def test_a_file_in_another_format_is_refused_by_its_name_and_line(tmp_path, text, line, reason):
     file = checkpoint(tmp_path, text)
     with pytest.raises(OffsetFileError, match=re.escape(f"{file}, line {line}: ") + ".*" + reason):
-        read_positions([file])
+        read_positions([file], {"orders"})
+
+
+@pytest.mark.parametrize("unknown", [-4, -1, -77])
+def test_an_unknown_offset_is_refused_only_where_it_is_needed(tmp_path, unknown):
+    """Kafka Streams writes -4 for a store whose offset it does not know, and skips other negative offsets."""
+    first = checkpoint(tmp_path / "0_0", f"0\n3\norders 0 41\norders 1 {unknown}\nsums-changelog 0 {unknown}\n")
+    assert read_offsets(first) == {("orders", 0): 41, ("orders", 1): None, ("sums-changelog", 0): None}
+    with pytest.raises(
+        MigrationError, match=rf"{re.escape(str(first))} has no known offset for partition 1 of 'orders'"
+    ):
+        read_positions([first], {"orders"})
+    second = checkpoint(tmp_path / "0_1", "0\n1\norders 1 7\n")
+    for files in ([first, second], [second, first]):
+        assert read_positions(files, {"orders"}) == {("orders", 0): 42, ("orders", 1): 8}
+    assert read_positions([first], {"payments"}) == {("orders", 0): 42}
 
 
 def test_all_files_below_a_folder_are_found_and_must_agree(tmp_path):
@@ -59,10 +74,10 @@ def test_all_files_below_a_folder_are_found_and_must_agree(tmp_path):
     (tmp_path / "0_1" / "sums.position").write_text("0\n1\norders 1 7\n")
     files = offset_files([tmp_path])
     assert [file.name for file in files] == [".checkpoint", ".checkpoint", "sums.position"]
-    assert read_positions(files) == {("orders", 0): 42, ("orders", 1): 8}
+    assert read_positions(files, {"orders"}) == {("orders", 0): 42, ("orders", 1): 8}
     (tmp_path / "0_1" / "sums.position").write_text("0\n1\norders 1 6\n")
     with pytest.raises(MigrationError, match=r"sums.position has offset 6 .*0_1/.checkpoint has 7"):
-        read_positions(files)
+        read_positions(files, {"orders"})
 
 
 def test_a_folder_without_such_files_is_refused(tmp_path):
@@ -78,3 +93,14 @@ def test_what_is_written_is_read_back_and_never_overwritten(tmp_path):
     with pytest.raises(MigrationError, match="exists with other offsets"):
         write_checkpoint(tmp_path / "0_0", {("orders", 0): 43})
     assert (tmp_path / "0_0" / ".checkpoint").read_text() == GOOD
+
+
+def test_a_task_that_has_read_nothing_has_no_file(tmp_path):
+    """Kafka's ``OffsetCheckpoint`` writes no file for no offsets."""
+    assert not write_checkpoint(tmp_path / "0_0", {("orders", 0): 0})
+    assert not (tmp_path / "0_0").exists()
+    checkpoint(tmp_path / "0_1", "0\n0\n")
+    assert not write_checkpoint(tmp_path / "0_1", {("orders", 0): 0})
+    checkpoint(tmp_path / "0_2", "0\n1\norders 0 -4\n")
+    with pytest.raises(MigrationError, match="exists with other offsets"):
+        write_checkpoint(tmp_path / "0_2", {("orders", 0): 0})

@@ -10,6 +10,7 @@ import polars as pl
 from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import (
     BufferConfig,
@@ -108,6 +109,12 @@ def frame(records: list[tuple]) -> pl.DataFrame:
     )
 
 
+def batches(records: list[tuple], cuts: set[int]) -> list[pl.DataFrame]:
+    """``records`` as frames that end at ``cuts``."""
+    rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
+    return [rows[start:end] for start, end in pairwise(bounds)]
+
+
 def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
     processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
     counts: dict[str, int] = {}
@@ -115,7 +122,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
     edges = []
     gauges = {}
     for batch in batches:
-        output = processor.run({"events": batch}, session, clocks, 0)
+        output = processor.run(in_turn({"events": batch}), session, clocks, 0)
         clocks, gauges = output.clocks, output.gauges
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
@@ -140,8 +147,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
 
 def batched_and_single(sub_topology: SubTopology, records: list[tuple], cuts: set[int]) -> tuple[dict, dict]:
     """The results of ``run`` for the records in batches between the cuts, and for the records one by one."""
-    rows, bounds = frame(records), [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
     return (
-        run(sub_topology, [rows[start:end] for start, end in pairwise(bounds)]),
-        run(sub_topology, [rows[index : index + 1] for index in range(len(records))]),
+        run(sub_topology, batches(records, cuts)),
+        run(sub_topology, batches(records, set(range(1, len(records))))),
     )

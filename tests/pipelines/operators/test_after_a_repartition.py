@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise, zip_longest
 
@@ -35,7 +35,7 @@ from weir import (
     TimeWindows,
     UnlimitedWindows,
 )
-from weir.pipelines.tasks.blobs import ORDER
+from weir.pipelines.tasks.order import Arrivals, Part, with_keys
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import Topology
 
@@ -93,19 +93,25 @@ def run(topology: Topology, epochs: Epochs) -> Outcome:
     sessions, clocks = [MemorySession() for _ in range(PARTITIONS)], [dict[str, int]() for _ in range(PARTITIONS)]
     offsets, outcome = Counter[int](), Outcome()
     for pieces in [*epochs, None]:
-        blobs = {edge.name: [pl.DataFrame(schema=edge.schema)] for edge in topology.edges}
+        sent: list[Part] = []
         for partition, records in enumerate(pieces or ()):
             if records:
-                moved = sources.run({"events": frame(records, partition, offsets)}, MemorySession(), {}, 0)
-                for name, rows in moved.edges.items():
-                    blobs[name].append(rows)
-        rows_of = {name: pl.concat(frames).sort(ORDER) for name, frames in blobs.items()}
+                arrived = with_keys(frame(records, partition, offsets), 0, partition)
+                turns = Arrivals([Part(input="events", rank=0, partition=partition, frame=arrived)]).turns
+                moved = sources.run(turns, MemorySession(), {}, 0, partition=partition)
+                sent += [
+                    Part(input=name, rank=0, partition=partition, frame=rows, batch="epoch")
+                    for name, rows in moved.edges.items()
+                ]
         for target in range(PARTITIONS):
-            inputs = {
-                edge.name: rows_of[edge.name].filter(edge.partition_of(rows_of[edge.name], PARTITIONS) == target)
-                for edge in topology.edges
-            }
-            output = targets.run(inputs, sessions[target], clocks[target], 0, end_time_ms=None if pieces else END_MS)
+            edges = {edge.name: edge for edge in topology.edges}
+            arrived = Arrivals(
+                replace(part, frame=part.frame.filter(edges[part.input].partition_of(part.frame, PARTITIONS) == target))
+                for part in sent
+            )
+            output = targets.run(
+                arrived.turns, sessions[target], clocks[target], 0, end_time_ms=None if pieces else END_MS
+            )
             clocks[target] = dict(output.clocks)
             outcome.late_records += output.counts.get("late_records", 0)
             for table, found in output.sinks.items():

@@ -5,6 +5,7 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.programs import read_windows
 from tests.pipelines.operators.stop_events import UntilTrue
@@ -209,8 +210,9 @@ def test_rows_released_by_idle_input_join_a_table_that_changes_in_the_same_batch
     )
     named = one.with_columns(name=pl.lit("Ann"))
 
-    clocks = processor.run({"names": named, "in": one.with_columns(value=pl.lit("x"))}, session, {}, 0).clocks
-    output = processor.run({"names": named.with_columns(key=pl.lit("b"))}, session, clocks, 1_000, lets_idle=True)
+    clocks = processor.run(in_turn({"names": named, "in": one.with_columns(value=pl.lit("x"))}), session, {}, 0).clocks
+    other = in_turn({"names": named.with_columns(key=pl.lit("b"))})
+    output = processor.run(other, session, clocks, 1_000, lets_idle=True)
 
     assert output.sinks["out"].select("key", "value", "name").rows() == [("a", "x", "Ann")]
 

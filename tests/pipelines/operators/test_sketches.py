@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import CUTS, RECORDS, batched_and_single, build, frame
 from tests.pipelines.operators.programs import Click, driven
@@ -90,7 +91,7 @@ def test_sketches_of_many_values_stay_small_and_accurate_whatever_the_batches():
             {"user": ["a"] * len(part), "n": part, "_ts": 0, "_partition": 0, "_offset": 0, "_deleted": False},
             schema_overrides={"_partition": pl.Int32, "_ts": pl.Int64, "_offset": pl.Int64},
         )
-        output = processor.run({"in": rows}, session, clocks, 0)
+        output = processor.run(in_turn({"in": rows}), session, clocks, 0)
         clocks = output.clocks
     row = output.sinks["out"].row(0, named=True)
     assert row["distinct"] == pytest.approx(20_000, rel=0.05)
@@ -102,7 +103,7 @@ def test_a_table_keeps_every_update_if_asked_to():
     batch = frame([("a", 1, (1, "x")), ("a", 2, (2, "y")), ("b", 3, (3, "z"))])
     for emit, counts in (("newest", [("a", 2), ("b", 1)]), ("record", [("a", 1), ("a", 2), ("b", 1)])):
         sub_topology = build(lambda s, e=emit: s.group_by_key().count("c").to_delta("out", emit=e))
-        rows = TaskProcessor(sub_topology).run({"events": batch}, MemorySession(), {}, 0).sinks["out"]
+        rows = TaskProcessor(sub_topology).run(in_turn({"events": batch}), MemorySession(), {}, 0).sinks["out"]
         assert sorted(rows.select("user", "count").rows()) == counts
 
 

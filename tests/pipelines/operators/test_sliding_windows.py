@@ -69,10 +69,10 @@ def test_the_windows_are_the_distinct_sets_of_records_within_the_difference(time
 def expected(records, difference, grace):
     """What each record (user and time) gives by a model that keeps every record and forms every distinct set.
 
-    Rows as ``read_windows`` gives them, with the sum of 2**number over the records, and the bounds of windows that the
-    record is late for.
+    A record is late for its own window, and for those that an earlier record found open. Rows as ``read_windows`` gives
+    them, with the sum of 2**number over the records, and the bounds of windows that the record is late for.
     """
-    stream_time, kept = 0, defaultdict(list)
+    stream_time, kept, opened = 0, defaultdict(list), set()
     for number, (user, time) in enumerate(records):
         stream_time, held = max(stream_time, time), kept[user]
         open_from, own = stream_time - grace - difference, max(0, time - difference)
@@ -83,11 +83,13 @@ def expected(records, difference, grace):
         formed = {start for each, _ in held for start in (max(0, each - difference), each + 1) if within(start)}
         over = {own} | {start for start in formed if start <= time <= start + difference}
         after = {each + 1 for each, _ in held if own <= each < time}
-        late = {start for start in over if start < open_from} if time >= open_from else {own}
+        missed = {start for start in over if start < open_from and (start == own or (user, start) in opened)}
+        late = missed if time >= open_from else {own}
         takers = {start for start in over | after if start >= open_from} if time >= open_from else set()
         if takers:
             held.append((time, 1 << number))
             takers |= {time + 1} - formed if within(time + 1) else set()
+            opened |= {(user, start) for start in takers}
         yield (
             {
                 (start, start + difference, sum(bit for _, bit in within(start)), max(within(start))[0])
@@ -177,6 +179,19 @@ def test_at_the_last_moment_a_record_goes_into_the_window_that_starts_with_it_an
         pipe(topic, 20)
         assert read_windows(out) == [(20, 30, 2, 30), (21, 31, 1, 30)]
         assert driver.counts["late_records"] == 1  # [10, 20]
+
+
+def test_a_record_is_not_late_for_a_window_that_never_opened_except_its_own():
+    """With no grace, both 12 are late for [2, 12] alone, and not for [3, 13], which begins after 2; 40 is kept in the
+    unseen [30, 40], for which 39 is not late."""
+    windows = SlidingWindows.of_time_difference_with_no_grace(TEN)
+    with driven(
+        lambda s: s.group_by_key().windowed_by(windows, late_to=lambda late: late.to_delta("out")).count("c")
+    ) as (topic, out, _):
+        pipe(topic, 2, 22, 12, 12)
+        assert [row[:2] for row in read_windows(out, "page")] == [(2, 12), (2, 12)]
+        pipe(topic, 41, 40, 39, user="b")
+        assert [row[:2] for row in read_windows(out, "page")] == [(30, 40), (29, 39)]
 
 
 def test_late_records_of_sliding_windows_have_the_bounds_of_each_window_that_they_missed():
@@ -318,6 +333,29 @@ def test_a_window_store_keeps_windows_for_its_retention_from_their_start(is_fina
 def test_a_retention_shorter_than_the_windows_need_is_refused(windows, retention):
     with pytest.raises(TopologyError, match="retention"), counted(windows, retention=timedelta(milliseconds=retention)):
         pass
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TimeWindows.of_size_and_grace(TEN, GRACE),
+        SLIDING,
+        SessionWindows.of_inactivity_gap_and_grace(TEN, GRACE),
+    ],
+)
+@pytest.mark.parametrize("is_final", [True, False])
+def test_a_late_record_never_reaches_the_store_so_none_has_expired_there(windows, is_final):
+    """The store keeps windows for 90 ms: the first late record is younger, the second older."""
+
+    def program(clicks):
+        counts = clicks.group_by_key().windowed_by(windows, retention=timedelta(milliseconds=90)).count("c")
+        (counts.suppress(FINAL) if is_final else counts).to_delta("out")
+
+    with driven(program) as (topic, _, driver):
+        pipe(topic, 45, 15, 205, 15)
+        drops = {r.name: r.value for r in driver.metrics() if r.group == "stream-task-metrics"}
+        assert (drops["late-record-drop-total"], drops["dropped-records-total"]) == (2, 2)
+        assert drops["expired-window-record-drop-total"] == 0
 
 
 @pytest.mark.slow

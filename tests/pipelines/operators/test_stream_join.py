@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.pipelines.operators import two_topics
+from tests.pipelines.operators.one_topic import Event
 from weir import Application, JoinWindows, Json, StreamsBuilder, String, TopologyError
 from weir.testing import TopologyTestDriver
 
@@ -244,40 +246,6 @@ def test_windows_and_a_store_name_are_required():
         JoinWindows.of_time_difference_with_no_grace(ms(1)).before(ms(-2))
 
 
-def test_describe_shows_the_five_processors_of_kafka_streams():
-    builder = StreamsBuilder()
-    left, right = (builder.stream(topic, key=String("key"), value=Json(Seen)) for topic in ("left", "right"))
-    left.left_join(right, windows=WINDOWS, store="met").to_delta("out")
-    assert (
-        builder.build().describe()
-        == """\
-Topologies:
-   Sub-topology: 0
-    Source: KSTREAM-SOURCE-0000000000 (topics: [left])
-      --> KSTREAM-WINDOWED-0000000002
-    Source: KSTREAM-SOURCE-0000000001 (topics: [right])
-      --> KSTREAM-WINDOWED-0000000003
-    Processor: KSTREAM-WINDOWED-0000000002 (stores: [met-this-join-store])
-      --> KSTREAM-JOINTHIS-0000000004
-      <-- KSTREAM-SOURCE-0000000000
-    Processor: KSTREAM-WINDOWED-0000000003 (stores: [met-outer-other-join-store])
-      --> KSTREAM-OUTEROTHER-0000000005
-      <-- KSTREAM-SOURCE-0000000001
-    Processor: KSTREAM-JOINTHIS-0000000004 (stores: [met-outer-other-join-store, met-left-shared-join-store])
-      --> KSTREAM-MERGE-0000000006
-      <-- KSTREAM-WINDOWED-0000000002
-    Processor: KSTREAM-OUTEROTHER-0000000005 (stores: [met-this-join-store, met-left-shared-join-store])
-      --> KSTREAM-MERGE-0000000006
-      <-- KSTREAM-WINDOWED-0000000003
-    Processor: KSTREAM-MERGE-0000000006 (stores: [])
-      --> KSTREAM-SINK-0000000007
-      <-- KSTREAM-JOINTHIS-0000000004, KSTREAM-OUTEROTHER-0000000005
-    Sink: KSTREAM-SINK-0000000007 (table: out)
-      <-- KSTREAM-MERGE-0000000006
-"""
-    )
-
-
 @dataclass
 class Model:
     """The processor of Kafka Streams, record by record, without its throttling by the wall clock."""
@@ -288,6 +256,7 @@ class Model:
     clocks: dict[str, int] = field(default_factory=lambda: {"left": -1 << 40, "right": -1 << 40})
     held: list = field(default_factory=list)
     stream_time: int = -1 << 40
+    expired: int = 0
 
     def process(self, side, key, n, time):
         other = {"left": "right", "right": "left"}[side]
@@ -301,6 +270,8 @@ class Model:
         out = []
         if time > self.clocks[side] - self.windows.retention_ms:
             self.kept[side].append((key, time, n))
+        else:
+            self.expired += 1
         self.clocks[side] = max(self.clocks[side], time)
         if time == self.stream_time:
             for waiting in sorted(self.held, key=lambda row: row[:3]):
@@ -351,3 +322,63 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
     with driven(join, windows) as pipe:
         for record in records:
             assert pipe(*record) == model.process(*record)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
+)
+@settings(max_examples=25, deadline=None)
+@given(
+    records=two_topics.RECORDS,
+    cuts=two_topics.CUTS,
+    windows=st.builds(
+        lambda before, after, grace: (
+            JoinWindows.of_time_difference_and_grace(ms(0), ms(grace)).before(ms(before)).after(ms(after))
+        ),
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.sampled_from([0, 2, 50]),
+    ),
+)
+def test_any_cut_into_batches_gives_what_kafka_streams_processor_gives(join, outer, records, cuts, windows):
+    """Results in order, and how many records were too old for the store of their side."""
+
+    def numbers(one: Event | None, other: Event | None) -> Pair:
+        return Pair(one.amount if one else None, other.amount if other else None)
+
+    sub_topology = two_topics.build(
+        lambda b: getattr(two_topics.left(b), join)(
+            two_topics.right(b), numbers, windows=windows, store="met"
+        ).to_delta("out")
+    )
+    numbered = [(side, key, time, value and (number, "x")) for number, (side, key, time, value) in enumerate(records)]
+    order = two_topics.picked(numbered, sub_topology.inputs)
+    model, expected = Model(windows, outer), []
+    for (side, key, time, value), _ in order:
+        expected += model.process(side, key, value and value[0], time)
+    found = two_topics.run(sub_topology, two_topics.batches(order, cuts))
+    assert [
+        (row["user"], row["left"], row["right"], round(row["_ts"].timestamp() * 1000))
+        for row in found["facts"].get("out", [])
+    ] == expected
+    assert found["counts"].get("expired_records", 0) == model.expired
+
+
+def test_a_record_too_old_for_its_store_is_counted_as_expired_there_by_each_sides_own_time():
+    """Difference 5 ms, grace 2 ms: a side's store keeps a record for 12 ms of that side's stream time."""
+    with driven("join") as pipe:
+        pipe("left", "a", 1, 100)
+        pipe("left", "a", 2, 89)
+        pipe("right", "a", 3, 60)
+        assert pipe.driver.counts["expired_records"] == 0
+        pipe("left", "a", 4, 88)
+        pipe("left", "b", 5, 40)
+        drops = {r.name: r.value for r in pipe.driver.metrics() if r.group == "stream-task-metrics"}
+        assert (drops["expired-window-record-drop-total"], drops["dropped-records-total"]) == (2, 2)
+        assert drops["late-record-drop-total"] == 0
+        assert [
+            (r.tags["processor-node-id"], r.value)
+            for r in pipe.driver.metrics()
+            if r.name == "expired-window-record-drop-total" and r.group == "stream-processor-node-metrics"
+        ] == [("KSTREAM-MERGE-0000000006", 2)]

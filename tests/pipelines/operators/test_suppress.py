@@ -5,9 +5,13 @@ from datetime import timedelta
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
+from tests.pipelines.operators.one_topic import batches, build, run
 from tests.pipelines.operators.programs import driven, in_ms, pipe, read_windows
 from tests.pipelines.spark.inline import Place, Topics
 from weir import (
@@ -297,8 +301,47 @@ def test_rows_at_one_place_leave_a_batch_by_their_own_times_then_by_key(buffer):
             "_deleted": pl.Boolean,
         },
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
     assert output.sinks["out"].sort("_seq").get_column("key").to_list() == ["c", "b", "d", "a"]
+
+
+def limited(records, limit_ms, most):
+    """What each record of a table releases under a time limit and a limit on records: key, number and time."""
+    stream_time, held, out = -1, {}, []
+    for number, (key, time, value) in enumerate(records):
+        if key is None:
+            continue
+        stream_time = max(stream_time, time)
+        place = min(time, held[key][0]) if key in held else time
+        held[key] = place, time, key, number if value is not None else None
+        while held and (min(held.values())[0] <= stream_time - limit_ms or len(held) > most):
+            _, at, name, newest = held.pop(min(held.values())[2])
+            out.append((name, newest, at))
+    return out
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c", None]),
+            st.integers(0, 20),
+            st.sampled_from([(0, "x"), (0, "x"), (0, "x"), None]),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    cuts=st.sets(st.integers(1, 29), max_size=15),
+    limit_ms=st.sampled_from([0, 1, 4, 9]),
+    most=st.sampled_from([1, 2, 99]),
+)
+def test_under_limits_each_record_releases_what_a_model_says_whatever_the_batches(records, cuts, limit_ms, most):
+    suppressed = Suppressed.until_time_limit(timedelta(milliseconds=limit_ms), BufferConfig.max_records(most))
+    numbered = [(key, time, value and (number, "x")) for number, (key, time, value) in enumerate(records)]
+    sub_topology = build(lambda s: s.to_table("t").suppress(suppressed).to_stream().to_delta("out"))
+    rows = run(sub_topology, batches(numbered, cuts))["facts"].get("out", [])
+    assert [(row["user"], row["amount"], in_ms(row["_ts"])) for row in rows] == limited(numbered, limit_ms, most)
 
 
 def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
@@ -320,7 +363,7 @@ def test_a_suppression_counts_the_rows_that_it_forwards_and_holds():
         },
         schema_overrides={"_partition": pl.Int32},
     )
-    output = TaskProcessor(builder.build().sub_topologies[0]).run({"in": rows}, MemorySession(), {}, 0)
+    output = TaskProcessor(builder.build().sub_topologies[0]).run(in_turn({"in": rows}), MemorySession(), {}, 0)
     assert output.counts["suppression_emits"] == 1
     ((count, size),) = output.metrics.buffers.values()
     assert count == 2

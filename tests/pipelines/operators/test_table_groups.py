@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars import col
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from weir import Application, Count, Json, Max, Mean, StreamsBuilder, String, Sum, TopologyError
 from weir.pipelines.tasks.processor import TaskProcessor
@@ -140,41 +141,6 @@ def test_aggregates_that_cannot_subtract_are_refused_with_the_way_out():
         towns.group_by("country").agg("s", high=Max("people"))
 
 
-def test_describe_is_kafka_streams_text():
-    builder = StreamsBuilder()
-    towns = builder.table("towns", key=String("town"), value=Json(Town), store="towns")
-    towns.group_by("country").count("counts").to_stream().to_delta("out")
-    assert (
-        builder.build().describe()
-        == """\
-Topologies:
-   Sub-topology: 0
-    Source: KSTREAM-SOURCE-0000000000 (topics: [towns])
-      --> KTABLE-SOURCE-0000000001
-    Processor: KTABLE-SOURCE-0000000001 (stores: [towns])
-      --> KTABLE-SELECT-0000000002
-      <-- KSTREAM-SOURCE-0000000000
-    Processor: KTABLE-SELECT-0000000002 (stores: [])
-      --> counts-repartition-sink
-      <-- KTABLE-SOURCE-0000000001
-    Sink: counts-repartition-sink (topic: counts-repartition)
-      <-- KTABLE-SELECT-0000000002
-
-  Sub-topology: 1
-    Source: counts-repartition-source (topics: [counts-repartition])
-      --> KTABLE-AGGREGATE-0000000005
-    Processor: KTABLE-AGGREGATE-0000000005 (stores: [counts])
-      --> KTABLE-TOSTREAM-0000000006
-      <-- counts-repartition-source
-    Processor: KTABLE-TOSTREAM-0000000006 (stores: [])
-      --> KSTREAM-SINK-0000000007
-      <-- KTABLE-AGGREGATE-0000000005
-    Sink: KSTREAM-SINK-0000000007 (table: out)
-      <-- KTABLE-TOSTREAM-0000000006
-"""
-    )
-
-
 PROGRAMS = {
     "columns": lambda t: t.group_by("country").agg("s", n=Count(), people=Sum("people"), mean=Mean("people")),
     "functions": lambda t: (
@@ -221,8 +187,8 @@ def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
         first, second = (TaskProcessor(sub_topology) for sub_topology in topology.sub_topologies)
         sessions, clocks, facts = (MemorySession(), MemorySession()), [{}, {}], []
         for start, end in pairwise(bounds):
-            moved = first.run({"towns": frame[start:end]}, sessions[0], clocks[0], 0)
-            done = second.run(moved.edges, sessions[1], clocks[1], 0)
+            moved = first.run(in_turn({"towns": frame[start:end]}), sessions[0], clocks[0], 0)
+            done = second.run(in_turn(moved.edges), sessions[1], clocks[1], 0)
             clocks = [moved.clocks, done.clocks]
             facts += [row for rows in done.sinks.values() for row in rows.drop("_seq").to_dicts()]
         return facts, [session.rows for session in sessions]

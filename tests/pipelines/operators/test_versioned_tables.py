@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polars import col
 
 from tests.pipelines.operators.one_topic import Event
-from tests.pipelines.operators.two_topics import CUTS, assert_cuts_do_not_show, build, left, picked, run
+from tests.pipelines.operators.two_topics import CUTS, assert_cuts_do_not_show, batches, build, left, picked, run
 from weir import (
     Application,
     BufferConfig,
@@ -470,16 +470,17 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
         max_size=20,
     )
     | RECORDS,
+    cuts=CUTS,
     history_ms=st.integers(1, 9),
     grace_ms=st.integers(0, 9),
 )
-def test_a_join_with_a_grace_gives_what_its_definition_gives(records, history_ms, grace_ms):
+def test_a_join_with_a_grace_gives_what_its_definition_gives(records, cuts, history_ms, grace_ms):
     grace_ms = min(grace_ms, history_ms)
     sub_topology = build(
         lambda b: left(b).left_join(versioned(b, ms(history_ms)), grace=ms(grace_ms), store="w").to_delta("out")
     )
     order = picked(records, sub_topology.inputs)
-    rows = run(sub_topology, [order])["facts"].get("out", []) if order else []
+    rows = run(sub_topology, batches(order, cuts))["facts"].get("out", [])
     found = [
         (
             row["user"],

@@ -8,6 +8,7 @@ from itertools import pairwise
 import polars as pl
 from hypothesis import strategies as st
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
@@ -91,7 +92,7 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     facts: dict[str, list[dict]] = {}
     edges: list[dict] = []
     for batch in batches:
-        output = processor.run(frames(sub_topology, batch), session, clocks, 0)
+        output = processor.run(in_turn(frames(sub_topology, batch), sub_topology.inputs), session, clocks, 0)
         clocks = output.clocks
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
@@ -112,13 +113,18 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
     )
 
 
+def batches(order: Sequence[tuple[Row, int]], cuts: set[int]) -> list[Sequence[tuple[Row, int]]]:
+    """``order`` in batches that end at ``cuts``."""
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
+    return [order[start:end] for start, end in pairwise(bounds) if start < end]
+
+
 def assert_cuts_do_not_show(program: Callable[[StreamsBuilder], None], records: Sequence[Row], cuts: set[int]) -> None:
     """Assert that batches that end at ``cuts`` give what the records give one by one."""
     sub_topology = build(program)
     order = picked(records, sub_topology.inputs)
     if not order:
         return
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(order)), len(order)]
-    batched = run(sub_topology, [order[start:end] for start, end in pairwise(bounds)])
+    batched = run(sub_topology, batches(order, cuts))
     single = run(sub_topology, [[record] for record in order])
     assert batched == single

@@ -14,6 +14,7 @@ import polars as pl
 
 from weir.infra.control.rows import RequestRow
 from weir.infra.kafka.columns import RECORD_SCHEMA
+from weir.infra.kafka.log_ends import LogEnd
 from weir.infra.kafka.reader import RawRecords
 from weir.pipelines.application import Application
 from weir.pipelines.spark.driver import Driver, started_driver
@@ -38,12 +39,35 @@ class Topics:
     """Topic partitions as lists of rows; the index is the offset."""
 
     rows: dict[TopicPartition, list[Row]] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict, kw_only=True)
+    """None by default, as with old brokers."""
+    leaders: dict[TopicPartition, list[int]] = field(default_factory=dict, kw_only=True)
+    """Where the log of each leader epoch, 0 first, began; none by default, as with old brokers."""
+    oldest: dict[TopicPartition, int] = field(default_factory=dict, kw_only=True)
+    """The first offset that retention has kept."""
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
+        return {
+            wanted: LogEnd(end, len(self.leaders[wanted]) - 1 if wanted in self.leaders else None)
+            for wanted, end in self.end_offsets(partitions).items()
+        }
+
+    def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
+        """As Kafka answers OffsetsForLeaderEpoch: an epoch's log ends where the next one begins."""
+        ends = {
+            wanted: [*self.leaders[wanted][1:], len(self.rows[wanted])][at.leader_epoch]
+            for wanted, at in positions.items()
+        }
+        return {wanted: end for wanted, end in ends.items() if end < positions[wanted].offset}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {wanted: len(self.rows[wanted]) for wanted in partitions}
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
+        return {wanted: self.oldest.get(wanted, 0) for wanted in partitions}
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.beginning_offsets(partitions)
@@ -64,15 +88,19 @@ class _Reader:
     partition: int
     rows: list[Row]
 
-    def read(self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int) -> RawRecords:
+    def read(
+        self, start: int, end: int, *, until_time_ms: int | None, max_bytes: int, is_strict: bool = False
+    ) -> RawRecords:
         taken = self.rows[start:end]
         if until_time_ms is not None:
             beyond = [index for index, row in enumerate(taken) if row[2] > until_time_ms]
-            taken = taken[: max(beyond[0], 1)] if beyond else taken
+            taken = taken[: max(beyond[0], not is_strict)] if beyond else taken
         frame = pl.DataFrame(
             [(*row, offset) for offset, row in enumerate(taken, start)], schema=RECORD_SCHEMA, orient="row"
         )
-        return RawRecords(self.topic, self.partition, frame, start + len(taken))
+        position = start + len(taken)
+        next_time_ms = self.rows[position][2] if position < len(self.rows) else None
+        return RawRecords(self.topic, self.partition, frame, position, next_time_ms)
 
     def take_back(self, records: RawRecords, offset: int) -> None:
         """There is nothing to keep: no record was fetched ahead."""
@@ -206,7 +234,7 @@ class Place:
     def settings(self) -> TaskSettings:
         return self.spec().task_settings
 
-    def spec(self, *, accept_state_loss: bool = False) -> RunSpec:
+    def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
         return RunSpec(
             application=self.application,
@@ -217,6 +245,7 @@ class Place:
             limits=Limits.of(self.application, max_records=self.max_records, max_bytes=1 << 20),
             snapshot_rows=self.snapshot_rows,
             accept_state_loss=accept_state_loss,
+            accept_lost_records=accept_lost_records,
         )
 
     def name_of(self, task: str) -> str:
@@ -231,11 +260,10 @@ class Place:
         self,
         on_step: Callable[[str], None] = lambda name: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
-        *,
-        accept_state_loss: bool = False,
+        **accepts: bool,
     ) -> Driver:
-        """A new generation, claimed."""
-        spec = self.spec(accept_state_loss=accept_state_loss)
+        """A new generation, claimed; ``accepts`` as for ``spec``."""
+        spec = self.spec(**accepts)
         runner = EpochRunner(spec.application.topology, spec.task_settings, self.topics.reader, on_step)
         self.restores = InlineRestores(spec.application, spec.task_settings)
         self.snapshots = InlineSnapshots(spec.application, spec.task_settings)
@@ -243,6 +271,6 @@ class Place:
         listeners = Listeners(control=self.desk, on_progress=on_progress)
         return started_driver(spec, spec.committer(on_step), executors, listeners)
 
-    def run(self, on_step: Callable[[str], None] = lambda name: None, *, accept_state_loss: bool = False) -> RunSummary:
-        """A new generation, run until it has caught up."""
-        return self.driver(on_step, accept_state_loss=accept_state_loss).run(Event(), until_caught_up=True)
+    def run(self, on_step: Callable[[str], None] = lambda name: None, **accepts: bool) -> RunSummary:
+        """A new generation, run until it has caught up; ``accepts`` as for ``spec``."""
+        return self.driver(on_step, **accepts).run(Event(), until_caught_up=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from threading import Event
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from tests.integration.registry_orders import TOPIC, app
 from tests.pipelines.serdes.registry_server import schema_registry
 from weir.infra.settings import Settings
+from weir.pipelines.backfill.errors import TopicReplacedError
 from weir.pipelines.backfill.files import SourceFiles
 from weir.pipelines.backfill.shadow import Backfill, Days, Shadow
 from weir.pipelines.serdes.registry import SchemaRegistryError
 from weir.pipelines.spark import backfill
+from weir.pipelines.spark.errors import Loss, LostPosition, OffsetsLostError
 
 REFERENCE = "tests.integration.registry_orders:app"
 DAYS = Days.of_ms(0, 24 * 3600 * 1000)
@@ -55,6 +59,17 @@ def test_the_workers_are_told_of_the_schema_registry(tmp_path, monkeypatch):
     with schema_registry() as server, pytest.raises(GivenError) as found:
         run(Settings(dir=tmp_path, schema_registry={"url": server.url}))
     assert found.value.args == ({"url": server.url},)
+
+
+def test_a_topic_made_anew_while_a_backfill_reads_it_is_named_with_what_a_backfill_can_do(tmp_path, monkeypatch):
+    lost = LostPosition(topic=TOPIC, partition=0, position=3, loss=Loss.REPLACED, found="ids", resume=0)
+
+    def run_(*_, **__):
+        raise OffsetsLostError("a-day", [lost])
+
+    monkeypatch.setattr(backfill, "spark_driver", lambda *_: nullcontext(SimpleNamespace(run=run_)))
+    with schema_registry() as server, pytest.raises(TopicReplacedError, match=r"made anew.*--from PATH"):
+        run(Settings(dir=tmp_path, schema_registry={"url": server.url}))
 
 
 def test_records_of_files_are_written_with_schemas_of_the_registry(tmp_path):

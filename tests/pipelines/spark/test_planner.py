@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from weir import Int64, StreamsBuilder, String
+from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.planner import Limits, aligned_until, partition_lag, plan_task, total_lag
 from weir.pipelines.spark.task import Task
 from weir.pipelines.tasks.plan import Receipt, ReceiptStatus
+from weir.pipelines.topology import Topology
 from weir.state.types import BlobRef, FileEntry, StateId, TaskId
 
 LIMITS = Limits(max_records=100, max_bytes=1 << 20, max_skew_ms=None)
@@ -27,10 +30,23 @@ def source_task(partition: int = 0, position: int = 10, *, visited: bool = True)
     )
 
 
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    one, other = (builder.stream(topic, key=String("key"), value=Int64("n")) for topic in ("in", "other"))
+    one.merge(other).group_by("n").count("counts").to_delta("out")
+    return builder.build()
+
+
+TOPOLOGY = topology()
+
+
+def planned(task: Task, ends, **arguments):
+    settings = dict(state=STATE, limits=LIMITS, now_ms=0, until_time_ms=None) | arguments
+    return plan_task(task, ends=ends, frontiers=Frontiers(TOPOLOGY, {task.id: task}, ends), **settings)
+
+
 def plan(task: Task, end: int, now_ms: int = 0):
-    return plan_task(
-        task, state=STATE, ends={("in", task.id.partition): end}, limits=LIMITS, now_ms=now_ms, until_time_ms=None
-    )
+    return planned(task, {("in", task.id.partition): end}, now_ms=now_ms)
 
 
 def receipt(task: Task, **changes) -> Receipt:
@@ -40,10 +56,10 @@ def receipt(task: Task, **changes) -> Receipt:
     )
 
 
-@pytest.mark.parametrize(("end", "planned"), [(11, 11), (110, 110), (500, 110)])
-def test_a_range_reaches_to_the_end_but_takes_no_more_records_than_the_limit(end, planned):
+@pytest.mark.parametrize(("end", "reached"), [(11, 11), (110, 110), (500, 110)])
+def test_a_range_reaches_to_the_end_but_takes_no_more_records_than_the_limit(end, reached):
     found = plan(source_task(), end)
-    assert [(read.start, read.end) for read in found.ranges] == [(10, planned)]
+    assert [(read.start, read.end) for read in found.ranges] == [(10, reached)]
     assert (found.expected, found.committed, found.state) == (StateId(3, 7), StateId(3, 5), STATE)
 
 
@@ -51,14 +67,8 @@ def test_a_task_waits_for_an_idle_topic_as_long_as_it_is_told_to():
     task = replace(source_task(), topics=("in", "other"), positions={"in": {0: 10}, "other": {0: 5}})
 
     def ranges(now_ms: int, other_end: int) -> list[str]:
-        found = plan_task(
-            task,
-            state=STATE,
-            ends={("in", 0): 20, ("other", 0): other_end},
-            now_ms=now_ms,
-            limits=replace(LIMITS, max_task_idle_ms=100),
-            until_time_ms=None,
-        )
+        ends = {("in", 0): 20, ("other", 0): other_end}
+        found = planned(task, ends, now_ms=now_ms, limits=replace(LIMITS, max_task_idle_ms=100))
         return [wanted.topic for wanted in found.ranges] if found else []
 
     assert ranges(1_000, 5) == ranges(1_099, 5) == []
@@ -69,14 +79,7 @@ def test_a_task_waits_for_an_idle_topic_as_long_as_it_is_told_to():
 
 @pytest.mark.parametrize(("max_task_idle_ms", "available"), [(0, 500), (None, None)])
 def test_a_plan_says_how_much_the_brokers_have_unless_the_task_waits_for_nothing(max_task_idle_ms, available):
-    found = plan_task(
-        source_task(),
-        state=STATE,
-        ends={("in", 0): 500},
-        now_ms=0,
-        until_time_ms=None,
-        limits=replace(LIMITS, max_task_idle_ms=max_task_idle_ms),
-    )
+    found = planned(source_task(), {("in", 0): 500}, limits=replace(LIMITS, max_task_idle_ms=max_task_idle_ms))
     assert [(wanted.end, wanted.available) for wanted in found.ranges] == [(110, available)]
 
 
@@ -92,7 +95,8 @@ def test_a_task_without_input_gets_no_plan_unless_something_is_due():
 def test_pending_blobs_alone_are_a_reason_to_run():
     task = Task(id=TaskId(1, 0), instance="first", topics=(), visited=True)
     assert plan(task, 0) is None
-    blob = BlobRef(source="0_0", target="1_0", edge="e", state=STATE, path="b", rows=1, size_bytes=10)
+    (edge,) = TOPOLOGY.edges
+    blob = BlobRef(source="0_0", target="1_0", edge=edge.name, state=STATE, path="b", rows=1, size_bytes=10)
     task.pending.append(blob)
     assert plan(task, 0).blobs == (blob,)
 

@@ -14,7 +14,7 @@ from tests.pipelines.spark.sales import application, expected, sales, totals
 from weir.infra.kafka.admin import BrokerUnreachableError
 from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.control import ControlPanel
-from weir.pipelines.spark.errors import OffsetsLostError, RestoreFailedError
+from weir.pipelines.spark.errors import CommitLogLostError, OffsetsLostError, RestoreFailedError
 from weir.pipelines.spark.restore_jobs import Restored, RestoreRequest, read_progress, restore
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.task_store import TaskStore
@@ -93,6 +93,44 @@ def test_a_topic_that_ends_before_the_committed_position_stops_the_start(place):
         place.run()
 
 
+@pytest.mark.parametrize("lost", ["", "_commits"])
+def test_state_without_a_commit_log_stops_every_start_until_the_folder_is_back_or_the_state_is_gone(place, lost):
+    place.run()
+    gone = place.warehouse / "sales" / lost
+    gone.rename(place.folder / "aside")
+    for _ in range(2):
+        with pytest.raises(CommitLogLostError, match=r"has run before \(there is local state in .*weir reset sales"):
+            place.run()
+    assert not gone.exists(), "nothing was claimed"
+    (place.folder / "aside").rename(gone)
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(20, partition)
+    assert place.run().records_in == 40
+    assert totals(place) == expected(place)
+
+
+def test_tables_without_a_commit_log_and_without_state_stop_the_start_too(place):
+    """As after a move to another machine that left the log behind: appends to such tables would count as done."""
+    place.run()
+    shutil.rmtree(place.warehouse / "sales" / "_commits")
+    shutil.rmtree(place.state_folder)
+    with pytest.raises(CommitLogLostError, match=r"there is a table 'totals' beside it"):
+        place.run()
+
+
+def test_a_first_run_that_was_killed_before_its_first_commit_is_begun_again(place):
+    def die(reason):
+        raise KeyboardInterrupt
+
+    driver = place.driver()
+    driver._commit = die
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(Event(), until_caught_up=True)
+    assert list(place.state_folder.glob("*/first")), "there is state that no commit knows"
+    assert place.run().records_in == 200
+    assert totals(place) == expected(place)
+
+
 def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
     """With start="latest", records that arrive between a kill and the next start would be skipped."""
     place.topics.rows = {("sales", 0): [], ("sales", 1): []}
@@ -102,7 +140,7 @@ def test_where_the_first_run_began_is_durable_before_it_reads_a_record(place):
     stop = Event()
     other = Place(application(), place.topics, place.folder / "killed")
     driver = other.driver(on_progress=lambda progress: stop.set() if progress.committed_epoch else None)
-    driver._finish = lambda reason: None  # killed
+    driver._finish = lambda reason, stop: None  # killed
     driver.run(stop, until_caught_up=False)
     assert newest_commit(other.warehouse, "sales") is not None
 

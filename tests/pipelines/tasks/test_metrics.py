@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event, frame
 from weir import BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
@@ -31,7 +32,7 @@ def epochs(*batches):
     )
     processor, session, clocks, outputs = TaskProcessor(builder.build().sub_topologies[0]), MemorySession(), {}, []
     for batch in batches:
-        outputs.append(processor.run({"events": batch}, session, clocks, 0))
+        outputs.append(processor.run(in_turn({"events": batch}), session, clocks, 0))
         clocks = outputs[-1].clocks
     return outputs
 
@@ -109,11 +110,16 @@ def test_readings_have_kafka_streams_names_and_tags():
     metrics = RunMetrics(lambda: clock[0])
     clock[0] = 10.0
     metrics.commit(0.2)
-    nodes = {"SOURCE": {"process": 100}, "AGG": {"late_records": 4}, "SUPPRESS": {"suppression_emits": 9}}
+    nodes = {
+        "SOURCE": {"process": 100},
+        "AGG": {"late_records": 4},
+        "JOIN": {"expired_records": 2},
+        "SUPPRESS": {"suppression_emits": 9},
+    }
     metrics.epoch(
         "0_1",
         EpochMetrics(records=100, lateness_ms=500, max_lateness_ms=70, buffers={"held": (3, 96)}, nodes=nodes),
-        {"records_in": 100, "late_records": 4, "null_keys": 1, "rows_out": 5},
+        {"records_in": 100, "late_records": 4, "expired_records": 2, "null_keys": 1, "rows_out": 5},
     )
     metrics.restoring("0_0", 500, 1500)
     found = {(reading.group, reading.name, *reading.tags.values()): reading.value for reading in metrics.readings()}
@@ -128,12 +134,14 @@ def test_readings_have_kafka_streams_names_and_tags():
         (task, "process-rate", "0_1"): 10.0,
         (task, "record-lateness-avg", "0_1"): 5.0,
         (task, "record-lateness-max", "0_1"): 70,
-        (task, "dropped-records-rate", "0_1"): 0.5,
-        (task, "dropped-records-total", "0_1"): 5,
+        (task, "dropped-records-rate", "0_1"): 0.7,
+        (task, "dropped-records-total", "0_1"): 7,
         (task, "late-record-drop-total", "0_1"): 4,
         (node, "process-total", "0_1", "SOURCE"): 100,
         (node, "late-record-drop-total", "0_1", "AGG"): 4,
-        (node, "expired-window-record-drop-rate", "0_1", "AGG"): 0.4,
+        (task, "expired-window-record-drop-total", "0_1"): 2,
+        (node, "expired-window-record-drop-rate", "0_1", "JOIN"): 0.2,
+        (node, "expired-window-record-drop-total", "0_1", "JOIN"): 2,
         (node, "suppression-emit-rate", "0_1", "SUPPRESS"): 0.9,
         (node, "suppression-emit-total", "0_1", "SUPPRESS"): 9,
         (state, "suppression-buffer-count-avg", "0_1", "held"): 3,

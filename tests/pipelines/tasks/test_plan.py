@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from weir.pipelines.tasks.order import Mark
 from weir.pipelines.tasks.plan import OffsetRange, TaskPlan
 from weir.state.types import BlobRef, StateId, TaskId
 
@@ -22,6 +23,8 @@ OTHER = {
     "ranges": (RANGE,),
     "global_ranges": (RANGE,),
     "until_time_ms": 1_000,
+    "is_strict": True,
+    "marks": (Mark(1, 0, 0, 0),),
     "blobs": (BLOB,),
     "max_bytes": 1,
     "lets_idle": True,

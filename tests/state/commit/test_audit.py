@@ -11,7 +11,7 @@ from weir.state.changelog.compaction import Compaction
 from weir.state.commit.audit import newest_commits, offset_breaks, row_count
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer
-from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, TableSwap, TaskCommit
 from weir.state.commit.rollup import roll_up
 from weir.state.commit.tables import AppendTable, read_rows
 from weir.state.types import FileEntry, StateId, TableSpec
@@ -32,7 +32,9 @@ def driver(tmp_path):
     committer.close()
 
 
-def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int | None = None) -> CommitRecord:
+def record(
+    warehouse: Path, epoch: int, *, offset: int | None = None, read: int | None = None, reason: str = ""
+) -> CommitRecord:
     """A commit of ten records per epoch, unless told otherwise, with a row in each table."""
     app, offset = warehouse / "app", epoch * 10 if offset is None else offset
     files = (
@@ -48,7 +50,14 @@ def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int 
         )
     }
     return CommitRecord(
-        kind="commit", generation=1, epoch=epoch, at_ms=epoch, fingerprint="f", files=files, tasks=tasks
+        kind="commit",
+        generation=1,
+        epoch=epoch,
+        at_ms=epoch,
+        fingerprint="f",
+        reason=reason,
+        files=files,
+        tasks=tasks,
     )
 
 
@@ -60,8 +69,9 @@ def record(warehouse: Path, epoch: int, *, offset: int | None = None, read: int 
         ({"read": 31}, True, "11 records over 10 offsets: some were read twice"),
         ({"read": 29}, False, "9 records over 10 offsets: the other offsets hold no record"),
         ({"offset": 5, "read": 5}, None, ""),
+        ({"offset": 0, "read": 20, "reason": LOST_RECORDS_ACCEPTED}, None, ""),
     ],
-    ids=["in order", "back", "twice", "gap", "restarted"],
+    ids=["in order", "back", "twice", "gap", "restarted", "another topic accepted"],
 )
 def test_offsets_that_do_not_add_up_from_commit_to_commit_are_found(tmp_path, driver, fields, is_wrong, text):
     for commit in (record(tmp_path, 1), record(tmp_path, 2), record(tmp_path, 3, **fields)):

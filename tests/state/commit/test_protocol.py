@@ -28,7 +28,7 @@ from weir.state.commit.log import COMMITS
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import AppendTable, read_rows, read_table
-from weir.state.errors import FencedError, TableBehindError, TableSchemaError
+from weir.state.errors import FencedError, TableAheadError, TableBehindError, TableSchemaError
 from weir.state.types import StateId, TableSpec
 
 
@@ -303,6 +303,28 @@ def test_a_promised_file_that_is_gone_stops_the_next_start(tmp_path):
     (tmp_path / "app" / "facts" / wanted.files[0].path).unlink()
     with pytest.raises(TableBehindError, match=r"commit 1\.1 names the file"):
         committer(tmp_path).claim()
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_tables_ahead_of_a_log_that_was_lost_or_is_an_older_copy_stop_every_start(tmp_path, kept):
+    """Their appends would count as done, or their rows would double."""
+    log, copy = tmp_path / "app" / "_commits", tmp_path / "copy"
+    driver = committer(tmp_path)
+    driver.claim()
+    for epoch in (1, 2, 3, 4):
+        driver.commit(record(tmp_path, 1, epoch))
+        if epoch == kept:
+            shutil.copytree(log, copy)
+    shutil.rmtree(log)
+    if kept:
+        shutil.copytree(copy, log)
+    newest = "1.2" if kept else "none"
+    for _ in range(3):
+        with pytest.raises(
+            TableAheadError, match=rf"has commit 1\.4, but the newest one in the commit log is {newest}"
+        ):
+            committer(tmp_path).claim()
+    assert facts(tmp_path) == [1, 2, 3, 4]
 
 
 def test_a_table_that_lost_its_delta_log_is_rebuilt_from_the_commits(tmp_path):

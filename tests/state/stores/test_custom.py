@@ -64,6 +64,16 @@ def test_a_store_that_begins_to_manage_offsets_gets_those_of_the_file_that_it_la
 
 
 def test_an_invalid_file_is_named_with_its_line(tmp_path):
-    (tmp_path / "notes.checkpoint").write_text("0\n1\nt 0 -5\n")
-    with pytest.raises(PositionsFileError, match=r"notes.checkpoint, line 3: .*-5.*restore the file.*remove it"):
+    (tmp_path / "notes.checkpoint").write_text("0\n1\nt 0 five\n")
+    with pytest.raises(PositionsFileError, match=r"notes.checkpoint, line 3: 'five'.*restore the file.*remove it"):
         OffsetKeeper(Notes(managed=False), tmp_path)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_an_unknown_offset_in_the_file_is_no_offset_and_the_others_stand(tmp_path, managed):
+    (tmp_path / "notes.checkpoint").write_text("0\n2\nt 0 -4\nt 1 7\n")
+    keeper = OffsetKeeper(Notes(managed), tmp_path)
+    assert [keeper.committed_offset("t", partition) for partition in (0, 1)] == [None, 7]
+    keeper.commit({"t": {1: 8}})
+    if not managed:
+        assert (tmp_path / "notes.checkpoint").read_text() == "0\n1\nt 1 8\n"

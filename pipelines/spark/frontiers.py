@@ -1,0 +1,128 @@
+"""How far the sources of each task have come, and so which rows a task may take (PROTOCOL 31).
+
+A source is a topic partition or a task that sends. It has more if records up to the ends of the plan are unread, or if
+rows are on their way to it, however far upstream; edges that lead back do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import groupby
+
+from weir.pipelines.spark.task import Task, TaskState
+from weir.pipelines.tasks.order import BEFORE_ALL, Key, Mark, merge_clock, topic_mark
+from weir.pipelines.topology import Topology
+from weir.pipelines.topology.changes import partition_of_task
+from weir.state.types import BlobRef, TaskId, TopicPartition
+
+
+@dataclass(frozen=True, order=True)
+class Frontier:
+    """Nothing that a task still sends comes before ``key``."""
+
+    key: Key
+    via: tuple[TaskId, ...]
+    """The tasks on which that depends: first the one that reads or takes next, last the task itself."""
+
+
+class Frontiers:
+    """The frontiers of all tasks at one moment."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        tasks: Mapping[TaskId, Task],
+        ends: Mapping[TopicPartition, int],
+        given_up: Collection[TaskId] = (),
+    ) -> None:
+        """``given_up``: tasks for whose topics and waiting rows nobody waits."""
+        self._topology, self._tasks, self._ends, self._given_up = topology, tasks, ends, given_up
+        self._of: dict[TaskId, Frontier] = {}
+        self._least: dict[int, list[tuple[Mark, Frontier]]] = {}
+        by_sub_topology: dict[int, list[Task]] = {}
+        for task in tasks.values():
+            by_sub_topology.setdefault(task.id.sub_topology, []).append(task)
+        for index in (sub_topology.index for sub_topology in topology.sub_topologies):  # writers come first
+            self._least[index] = nsmallest(2, self._senders(index, by_sub_topology))
+            for task in by_sub_topology.get(index, ()):
+                if (found := self._frontier(task)) is not None:
+                    self._of[task.id] = found
+
+    def marks(self, task: Task, *, reads: Collection[str]) -> tuple[Mark, ...]:
+        """Of the sources that have more, other than the topics that the task ``reads``, the two furthest behind."""
+        marks = [mark for mark, _ in self._least[task.id.sub_topology]]
+        marks += [mark for topic, mark in self._topics(task) if topic not in reads]
+        return tuple(nsmallest(2, marks))
+
+    def is_held(self, task: Task, topic: str) -> bool:
+        """Whether none of the task's next records of ``topic`` could be taken: other tasks may still send rows that
+        come before."""
+        least = self._least[task.id.sub_topology]
+        own = dict(self._topics(task)).get(topic)
+        return bool(least) and own is not None and least[0][0] < own
+
+    def takeable(self, task: Task, marks: Collection[Mark]) -> tuple[BlobRef, ...]:
+        """The blobs of which the task may take at least the first row, given ``marks``."""
+        return tuple(blob for blob, bound in self._bounds(task, marks) if bound is None)
+
+    def waited_for(self, task: Task) -> tuple[TaskId, ...]:
+        """The tasks on which it depends how long rows that have reached ``task`` wait, if some do: first the one that
+        has to read, or to take rows, next."""
+        if not task.pending or task.state is not TaskState.RUNNING:
+            return ()
+        via: dict[Mark, tuple[TaskId, ...]] = {mark: (task.id,) for _, mark in self._topics(task)}
+        via |= {mark: frontier.via for mark, frontier in self._least[task.id.sub_topology]}
+        bounds = [bound for _, bound in self._bounds(task, via) if bound is not None]
+        return via[min(bounds)] if bounds else ()
+
+    def _bounds(self, task: Task, marks: Collection[Mark]) -> Iterator[tuple[BlobRef, Mark | None]]:
+        """The task's blobs, each with the mark that keeps back its first row, or None."""
+        highest = dict[tuple[int, int], Key]()
+        """By source, the greatest key of an earlier epoch: nothing overtakes what was sent before."""
+        for _, sent in groupby(sorted(task.pending, key=_epoch), key=_epoch):
+            together = [(blob, self._source(task, blob)) for blob in sent]
+            for blob, source in together:
+                first = max(blob.first or BEFORE_ALL, highest.get(source, BEFORE_ALL))
+                bound = min((mark for mark in marks if mark.source != source), default=None)
+                yield blob, bound if bound is not None and bound <= Mark(*first, *source) else None
+            for blob, source in together:
+                highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
+
+    def _frontier(self, task: Task) -> Frontier | None:
+        found = [frontier for _, frontier in self._least[task.id.sub_topology][:1]]
+        if task.id not in self._given_up:
+            found += [Frontier((mark.merge_ms, mark.origin), ()) for _, mark in self._topics(task)]
+            found += [Frontier(blob.first or BEFORE_ALL, ()) for blob in task.pending]
+        if not found:
+            return None
+        least = min(found)
+        return Frontier(least.key, (*least.via, task.id))
+
+    def _senders(self, index: int, tasks: Mapping[int, list[Task]]) -> Iterator[tuple[Mark, Frontier]]:
+        """The marks of the tasks that send to the sub-topology, of those that have more."""
+        sub_topology = self._topology.sub_topology(index)
+        ranks = {edge.source: sub_topology.ranks[edge.name] for edge in sub_topology.edges_in if not edge.leads_back}
+        for source, rank in ranks.items():
+            for task in tasks.get(source, ()):
+                if (frontier := self._of.get(task.id)) is not None:
+                    yield Mark(*frontier.key, rank, task.id.partition), frontier
+
+    def _topics(self, task: Task) -> Iterator[tuple[str, Mark]]:
+        """The task's topics that have more, with their marks."""
+        if task.id in self._given_up:
+            return
+        ranks, partition = self._topology.sub_topology(task.id.sub_topology).ranks, task.id.partition
+        for topic in task.topics:
+            position = task.positions[topic][partition]
+            if self._ends.get((topic, partition), position) > position:
+                merge_ms, rank = task.clocks.get(merge_clock(topic)), self._topology.topic_ranks[topic]
+                yield topic, topic_mark(merge_ms, rank, partition, position, ranks[topic])
+
+    def _source(self, task: Task, blob: BlobRef) -> tuple[int, int]:
+        return self._topology.sub_topology(task.id.sub_topology).ranks[blob.edge], partition_of_task(blob.source)
+
+
+def _epoch(blob: BlobRef) -> int:
+    return blob.state.version

@@ -1,0 +1,289 @@
+"""The order in which a task takes rows, and how far it may go while more of them may come (PROTOCOL 30 and 31).
+
+Every topic record has a key: its *merge time*, the greatest event time of its partition so far, and its *origin*, the
+topic partition and the offset. Rows that a task forwards keep the key of the record that caused them. A task takes rows
+by key; rows of one key, which come from one record on several ways, by source, by the sending task's partition, and
+then as their sender forwarded them. Which rows are there belongs to ``weir.pipelines.tasks.epoch``, what may still come
+to ``weir.pipelines.spark.frontiers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import polars as pl
+
+MERGE, ORIGIN = "_merge", "_origin"
+"""The columns of a row's key: ms, and a number that ``origin`` gives."""
+RANK_BITS, PARTITION_BITS, OFFSET_BITS = 8, 12, 43
+OFFSETS = (1 << OFFSET_BITS) - 1
+"""Of an origin. Where a program has more topics or partitions, or a topic more records, numbers repeat: the order is
+still one order, but no longer that of topics and partitions."""
+Key = tuple[int, int]
+BEFORE_ALL: Key = (-(1 << 62), 0)
+"""The key of rows that no record caused, where a task has taken none in the same epoch."""
+
+
+def origin(rank: int, partition: int, offset: int) -> int:
+    """The origin of a record of a topic with this rank (``Topology.topic_ranks``)."""
+    rank, partition = rank & (1 << RANK_BITS) - 1, partition & (1 << PARTITION_BITS) - 1
+    return (rank << PARTITION_BITS | partition) << OFFSET_BITS | offset & OFFSETS
+
+
+def merge_clock(topic: str) -> str:
+    """The clock for the merge time of the task's partition of ``topic``."""
+    return f"_merge:{topic}"
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """A place in the order. That of a source that has more: nothing of it comes before this."""
+
+    merge_ms: int
+    origin: int
+    rank: int
+    """The source's place among those of the task (``SubTopology.ranks``)."""
+    partition: int
+
+    @property
+    def source(self) -> tuple[int, int]:
+        return self.rank, self.partition
+
+
+def topic_mark(merge_ms: int | None, topic_rank: int, partition: int, position: int, rank: int) -> Mark:
+    """The mark of a topic partition, given its merge time (None if not known) and its next offset."""
+    if merge_ms is None:
+        return Mark(*BEFORE_ALL, rank, partition)
+    return Mark(merge_ms, origin(topic_rank, partition, position), rank, partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows of one source that came together, in the order in which they were read or sent."""
+
+    input: str
+    """The topic or edge."""
+    rank: int
+    partition: int
+    frame: pl.DataFrame
+    """With the columns of the key."""
+    batch: str = ""
+    """Rows that one task sent in one epoch on several edges have the same; ``_offset`` says what came first."""
+
+    @property
+    def source(self) -> tuple[int, int]:
+        return self.rank, self.partition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """Rows in the order in which a task takes them."""
+
+    frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    """By topic or edge, without the columns of the key."""
+    places: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of each row of a frame, its turn among the rows of all, from 0."""
+    merge_ms: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """By turn, like ``origins``."""
+    origins: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.merge_ms)
+
+    def __getitem__(self, turns: slice) -> Turns:
+        """The rows with these turns, which must follow one another."""
+        start, stop, _ = turns.indices(len(self))
+        cuts = {name: np.searchsorted(places, (start, stop)) for name, places in self.places.items()}
+        return Turns(
+            frames={name: frame[slice(*cuts[name])] for name, frame in self.frames.items()},
+            places={name: places[slice(*cuts[name])] - start for name, places in self.places.items()},
+            merge_ms=self.merge_ms[start:stop],
+            origins=self.origins[start:stop],
+        )
+
+
+class Arrivals:
+    """The rows that have reached a task, in the order of each source, and how many of each the task takes."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = list(parts)
+        self._names = list(dict.fromkeys(part.input for part in self.parts))
+        frames: dict[str, list[pl.DataFrame]] = {name: [] for name in self._names}
+        begins, heights = [], dict.fromkeys(self._names, 0)
+        for part in self.parts:
+            frames[part.input].append(part.frame.drop(MERGE, ORIGIN))
+            begins.append(heights[part.input])
+            heights[part.input] += part.frame.height
+        self._frames = {name: pl.concat(found, rechunk=True) for name, found in frames.items()}
+        numbered = sorted(enumerate(self.parts), key=lambda numbered: numbered[1].source)
+        self._sources = {
+            source: _Source.of(
+                [(number, part, begins[number], self._names.index(part.input)) for number, part in found]
+            )
+            for source, found in groupby(numbered, key=lambda numbered: numbered[1].source)
+        }
+        self._taken = {source: len(rows.merge_ms) for source, rows in self._sources.items()}
+
+    def wait_for(self, marks: Iterable[Mark]) -> None:
+        """Take only rows that lie before the marks of all other sources."""
+        for source, rows in self._sources.items():
+            if bound := min((mark for mark in marks if mark.source != source), default=None):
+                self._taken[source] = min(self._taken[source], rows.before(bound, source))
+
+    def take(self, turns: int) -> None:
+        """Take only the first of the rows that could be taken."""
+        owners = self._owners[:turns]
+        counts = np.bincount(owners, minlength=len(self._sources))
+        self._taken = {source: int(count) for source, count in zip(self._sources, counts, strict=True)}
+        self.__dict__.pop("_order", None)
+
+    def taken_of(self) -> list[int]:
+        """How many rows of each part the task takes; they are its first."""
+        counts = np.zeros(len(self.parts), np.int64)
+        for source, rows in self._sources.items():
+            counts += np.bincount(rows.parts[: self._taken[source]], minlength=len(self.parts))
+        return counts.tolist()
+
+    @property
+    def turns(self) -> Turns:
+        """The rows that the task takes."""
+        inputs, rows, merge_ms, origins = self._order
+        frames, places = {}, {}
+        for number, name in enumerate(self._names):
+            found = np.flatnonzero(inputs == number) if len(self._names) > 1 else np.arange(len(rows))
+            if len(found):
+                frames[name], places[name] = _gathered(self._frames[name], rows[found]), found
+        return Turns(frames=frames, places=places, merge_ms=merge_ms, origins=origins)
+
+    @cached_property
+    def _order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """By turn: number of the input, row in its frame, merge time, origin."""
+        found = [rows[: self._taken[source]] for source, rows in self._sources.items()]
+        columns = [
+            np.concatenate(column) if len(found) > 1 else column[0]
+            for column in zip(*((rows.inputs, rows.rows, rows.merge_ms, rows.origins) for rows in found), strict=True)
+        ] or [np.empty(0, np.int64)] * 4
+        if len(found) > 1:
+            order = np.lexsort((columns[3], columns[2]))
+            columns = [column[order] for column in columns]
+        return columns[0], columns[1], columns[2], columns[3]
+
+    @property
+    def _owners(self) -> np.ndarray:
+        """By turn, the number of the source."""
+        found = [rows[: self._taken[source]] for source, rows in self._sources.items()]
+        owners = np.repeat(np.arange(len(found)), [len(rows.merge_ms) for rows in found])
+        if len(found) < 2:
+            return owners
+        keys = [np.concatenate([rows.origins for rows in found]), np.concatenate([rows.merge_ms for rows in found])]
+        return owners[np.lexsort(keys)]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The rows of one source in its order. Their keys never fall: none is taken before one that came earlier."""
+
+    parts: np.ndarray
+    inputs: np.ndarray
+    rows: np.ndarray
+    merge_ms: np.ndarray
+    origins: np.ndarray
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[int, Part, int, int]]) -> _Source:
+        """From parts in order, each with its number, its first row in the input's frame, and the input's number."""
+        batches = []
+        for batch, found in groupby(parts, key=lambda one: one[1].batch):
+            together = list(found)
+            columns = [
+                np.concatenate(column) if len(together) > 1 else column[0]
+                for column in zip(*(_columns(*one) for one in together), strict=True)
+            ]
+            if batch and len(together) > 1:
+                places = np.concatenate([part.frame.get_column("_offset").to_numpy() for _, part, _, _ in together])
+                order = np.argsort(places, kind="stable")
+                columns = [column[order] for column in columns]
+            batches.append(columns)
+        if len(batches) > 1:
+            numbers, inputs, rows, merge_ms, origins = (np.concatenate(column) for column in zip(*batches, strict=True))
+        else:
+            ((numbers, inputs, rows, merge_ms, origins),) = batches
+        return cls(numbers, inputs, rows, *running(merge_ms, origins))
+
+    def __getitem__(self, upto: slice) -> _Source:
+        return _Source(self.parts[upto], self.inputs[upto], self.rows[upto], self.merge_ms[upto], self.origins[upto])
+
+    def before(self, mark: Mark, source: tuple[int, int]) -> int:
+        """How many of the rows, which are those of ``source``, lie before ``mark``."""
+        start, stop = (int(np.searchsorted(self.merge_ms, mark.merge_ms, side=side)) for side in ("left", "right"))
+        side = "right" if source < mark.source else "left"
+        return start + int(np.searchsorted(self.origins[start:stop], mark.origin, side=side))  # type: ignore[call-overload]
+
+
+def running(merge_ms: np.ndarray, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The greatest key up to each row."""
+    rises, stays = merge_ms[1:] > merge_ms[:-1], merge_ms[1:] == merge_ms[:-1]
+    if bool(np.all(rises | (stays & (origins[1:] >= origins[:-1])))):
+        return merge_ms, origins
+    order = np.lexsort((origins, merge_ms))
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    greatest = order[np.maximum.accumulate(ranks)]
+    return merge_ms[greatest], origins[greatest]
+
+
+def with_keys(frame: pl.DataFrame, rank: int, partition: int, merge_ms: int | None = None) -> pl.DataFrame:
+    """Records of a topic partition, in order, with keys; ``merge_ms`` is its merge time before them."""
+    times = frame.get_column("_ts").cum_max()
+    if merge_ms is not None:
+        times = times.clip(lower_bound=merge_ms)
+    offsets = frame.get_column("_offset").to_numpy() & OFFSETS
+    return frame.with_columns(times.alias(MERGE), pl.Series(ORIGIN, offsets | origin(rank, partition, 0)))
+
+
+def sent(rows: pl.DataFrame, turns: Turns, causes: np.ndarray, partition: int) -> pl.DataFrame:
+    """``rows`` as a task with the number ``partition`` sends them to others: in the order of the records that caused
+    them, with that turn as their place, and with the keys of those records.
+
+    ``causes`` are the ``_offset`` of the rows taken, by turn. What no record caused has the key of the last one taken.
+    """
+    offsets = rows.get_column("_offset").to_numpy()
+    if len(turns) == 0:
+        merge_ms, origins = (pl.lit(part, pl.Int64) for part in BEFORE_ALL)
+        return rows.with_columns(_partition=pl.lit(partition, pl.Int32), _merge=merge_ms, _origin=origins)
+    if not np.array_equal(offsets, causes):
+        at = np.minimum(np.searchsorted(causes, offsets), len(causes) - 1)
+        at[offsets < 0] = len(causes) - 1
+        if np.any(at[1:] < at[:-1]):
+            order = np.argsort(at, kind="stable")
+            rows, at = rows[order], at[order]
+        turns = replace(turns, merge_ms=turns.merge_ms[at], origins=turns.origins[at])
+        causes = causes[at]
+    return rows.with_columns(
+        pl.lit(partition, pl.Int32).alias("_partition"),
+        pl.Series("_offset", causes),
+        pl.Series(MERGE, turns.merge_ms),
+        pl.Series(ORIGIN, turns.origins),
+    )
+
+
+def _columns(number: int, part: Part, begin: int, input_number: int) -> tuple[np.ndarray, ...]:
+    height = part.frame.height
+    return (
+        np.full(height, number, np.int64),
+        np.full(height, input_number, np.int64),
+        np.arange(begin, begin + height),
+        part.frame.get_column(MERGE).to_numpy(),
+        part.frame.get_column(ORIGIN).to_numpy(),
+    )
+
+
+def _gathered(frame: pl.DataFrame, rows: np.ndarray) -> pl.DataFrame:
+    """The rows at ``rows``; a slice where they follow one another."""
+    if len(rows) == rows[-1] - rows[0] + 1 and bool(np.all(rows[1:] > rows[:-1])):
+        return frame[int(rows[0]) : int(rows[-1]) + 1]
+    return frame[pl.Series(rows.astype(np.uint32))]

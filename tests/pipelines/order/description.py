@@ -1,0 +1,246 @@
+"""Programs and topics as plain data, of which both the Weir program (``building``) and the model (``model``) are made.
+
+A program is a list of steps, each of which refers to earlier ones by their place in the list. Every record has one text
+as its key and a ``Value``; the functions of steps have names, so that each side has its own rendering of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Value(NamedTuple):
+    num: int
+    word: str
+
+
+class Record(NamedTuple):
+    key: str
+    value: Value | None
+    ts: int
+
+
+@dataclass(frozen=True)
+class Step:
+    pass
+
+
+@dataclass(frozen=True)
+class Source(Step):
+    topic: str
+    is_table: bool = False
+
+
+@dataclass(frozen=True)
+class Filter(Step):
+    """Of a stream or a table; ``how`` is one of ``model.PREDICATES``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class MapValues(Step):
+    """Of a stream or a table; ``how`` is one of ``model.MAPPERS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class SelectKey(Step):
+    """``how`` is one of ``model.KEYS``."""
+
+    parent: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Repartition(Step):
+    parent: int
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class Merge(Step):
+    parent: int
+    other: int
+
+
+@dataclass(frozen=True)
+class ToTable(Step):
+    parent: int
+
+
+@dataclass(frozen=True)
+class ToStream(Step):
+    """A table's updates as a stream, without tombstones."""
+
+    parent: int
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    size: int
+    grace: int
+
+
+@dataclass(frozen=True)
+class Hopping:
+    size: int
+    advance: int
+    grace: int
+
+
+@dataclass(frozen=True)
+class Sessions:
+    gap: int
+    grace: int
+
+
+Windows = Tumbling | Hopping | Sessions
+
+
+@dataclass(frozen=True)
+class Aggregate(Step):
+    """Of a stream by its key. ``fold`` is one of ``model.FOLDS``.
+
+    ``emits`` is "updates", or "suppressed" or "on close" for the two ways to final results.
+    """
+
+    parent: int
+    fold: str
+    windows: Windows | None = None
+    emits: str = "updates"
+
+
+@dataclass(frozen=True)
+class Suppress(Step):
+    """Under a time limit, of a table without windows; ``records`` limits the buffer."""
+
+    parent: int
+    limit: int
+    records: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupTable(Step):
+    """Of a table by another key. ``fold`` is one of ``model.CHANGE_FOLDS``."""
+
+    parent: int
+    key: str
+    fold: str
+
+
+@dataclass(frozen=True)
+class StreamTableJoin(Step):
+    parent: int
+    table: int
+    is_left: bool
+
+
+@dataclass(frozen=True)
+class JoinWithin:
+    before: int
+    after: int
+    grace: int
+
+
+@dataclass(frozen=True)
+class StreamJoin(Step):
+    """``kind`` is "inner", "left" or "outer"."""
+
+    parent: int
+    other: int
+    kind: str
+    windows: JoinWithin
+
+
+@dataclass(frozen=True)
+class TableJoin(Step):
+    """``kind`` is "inner", "left" or "outer"."""
+
+    parent: int
+    other: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class ForeignJoin(Step):
+    """Of two tables; ``key`` is one of ``model.KEYS``, of the left table's values."""
+
+    parent: int
+    other: int
+    key: str
+    is_left: bool
+
+
+@dataclass(frozen=True)
+class Sink(Step):
+    """Writes the output table ``out<place of this step>``: facts of a stream or of final results, else updates."""
+
+    parent: int
+
+
+@dataclass(frozen=True)
+class Program:
+    topics: tuple[tuple[str, int], ...]
+    """Topics with their numbers of partitions."""
+    steps: tuple[Step, ...]
+
+    def parents(self, place: int) -> tuple[int, ...]:
+        step = self.steps[place]
+        names = ("parent", "other", "table")
+        return tuple(getattr(step, name) for name in names if hasattr(step, name))
+
+    def is_table(self, place: int) -> bool:
+        match self.steps[place]:
+            case Source(is_table=is_table):
+                return is_table
+            case Filter(parent=parent) | MapValues(parent=parent):
+                return self.is_table(parent)
+            case ToTable() | Aggregate() | Suppress() | GroupTable() | TableJoin() | ForeignJoin():
+                return True
+        return False
+
+    def is_windowed(self, place: int) -> bool:
+        match self.steps[place]:
+            case Aggregate(windows=windows):
+                return windows is not None
+            case Filter() | MapValues() | Repartition() | ToStream() | Merge():
+                return self.is_windowed(self.parents(place)[0])
+        return False
+
+    def is_final(self, place: int) -> bool:
+        match self.steps[place]:
+            case Aggregate(emits=emits):
+                return emits != "updates"
+            case Filter() | MapValues() if self.is_table(place):
+                return self.is_final(self.parents(place)[0])
+        return False
+
+    def has_new_key(self, place: int) -> bool:
+        """Whether the next grouping or join moves the stream's records."""
+        match self.steps[place]:
+            case SelectKey():
+                return True
+            case Filter() | MapValues() | Merge():
+                return any(self.has_new_key(parent) for parent in self.parents(place))
+        return False
+
+    def facts(self) -> list[int]:
+        """The sinks of facts."""
+        return [
+            place
+            for place, step in enumerate(self.steps)
+            if isinstance(step, Sink) and (not self.is_table(step.parent) or self.is_final(step.parent))
+        ]
+
+    def updates(self) -> list[int]:
+        """The sinks of updates."""
+        return [place for place, step in enumerate(self.steps) if isinstance(step, Sink) and place not in self.facts()]
+
+
+Data = dict[tuple[str, int], list[Record]]
+"""The records of each topic partition, in the order of their offsets."""

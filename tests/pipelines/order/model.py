@@ -1,0 +1,746 @@
+"""A plain model of Weir: one machine that takes one record after another, through dictionaries and lists.
+
+Written apart from the engine, from docs/operators.md and from what Kafka Streams does. All topics are complete before
+the start. The machine takes their records in the order of (merge time, topic's rank, partition, offset); each passes
+through every sub-topology before the next is taken. What reaches a task because of one record is ordered by source,
+sending partition, the turn in which its sender took what caused it, and edge. Within a task a record goes depth first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.pipelines.order.description import (
+    Aggregate,
+    Data,
+    Filter,
+    ForeignJoin,
+    GroupTable,
+    Hopping,
+    MapValues,
+    Merge,
+    Program,
+    Record,
+    Repartition,
+    SelectKey,
+    Sessions,
+    Sink,
+    Source,
+    StreamJoin,
+    StreamTableJoin,
+    Suppress,
+    TableJoin,
+    ToStream,
+    ToTable,
+    Tumbling,
+    Value,
+    Windows,
+)
+
+Key = Any
+"""A text; with a window, (text, start, end)."""
+Row = tuple[Value, int]
+"""A table's row and its time."""
+
+PREDICATES: dict[str, Callable[[Value], bool]] = {
+    "even": lambda value: value.num % 2 == 0,
+    "not thirds": lambda value: value.num % 3 != 0,
+    "not a": lambda value: value.word != "a",
+}
+MAPPERS: dict[str, Callable[[Value], Value]] = {
+    "more": lambda value: Value(value.num + 1, value.word),
+    "rest": lambda value: Value(value.num % 7, value.word),
+    "reworded": lambda value: Value(value.num, f"w{value.num % 5}"),
+}
+KEYS: dict[str, Callable[[Value], str]] = {
+    "word": lambda value: value.word,
+    "number": lambda value: f"n{value.num % 4}",
+    "both": lambda value: f"{value.word}{value.num % 3}",
+}
+CHAIN, MODULUS = 31, 1009
+
+
+def first_of(value: Value) -> Value:
+    return Value(0, "")
+
+
+def chained(state: Value, value: Value) -> Value:
+    """A fold that no other order gives."""
+    return Value((state.num * CHAIN + value.num + 1) % MODULUS, value.word)
+
+
+def unchained(state: Value, value: Value) -> Value:
+    return Value((state.num * CHAIN - value.num) % MODULUS, state.word)
+
+
+def chains_joined(one: Value, other: Value) -> Value:
+    return Value((one.num * CHAIN + other.num) % MODULUS, max(one.word, other.word))
+
+
+FOLDS: dict[str, Callable[[Value | None, Value], Value]] = {
+    "sum and last": lambda state, value: Value((state.num if state else 0) + value.num, value.word),
+    "first and greatest": lambda state, value: Value(
+        state.num if state else value.num, max(state.word, value.word) if state else value.word
+    ),
+    "count and greatest": lambda state, value: Value(
+        state.num + 1 if state else 1, max(state.word, value.word) if state else value.word
+    ),
+    "chain": lambda state, value: chained(state or Value(0, ""), value),
+}
+MERGERS: dict[str, Callable[[Value, Value], Value]] = {
+    "sum and last": lambda one, other: Value(one.num + other.num, other.word),
+    "first and greatest": lambda one, other: Value(one.num, max(one.word, other.word)),
+    "count and greatest": lambda one, other: Value(one.num + other.num, max(one.word, other.word)),
+    "chain": chains_joined,
+}
+CHANGE_FOLDS: dict[str, tuple[Callable[[Value | None, Value], Value], Callable[[Value, Value], Value]]] = {
+    "sum": (
+        lambda state, value: Value((state.num if state else 0) + value.num, "sum"),
+        lambda state, value: Value(state.num - value.num, "sum"),
+    ),
+    "count": (
+        lambda state, value: Value((state.num if state else 0) + 1, "count"),
+        lambda state, value: Value(state.num - 1, "count"),
+    ),
+    "chain": (lambda state, value: chained(state or Value(0, ""), value), unchained),
+}
+
+
+def joined(one: Value | None, other: Value | None) -> Value:
+    """What all joins make of two values."""
+    one, other = one or Value(500, "-"), other or Value(900, "+")
+    return Value((one.num * 3 + other.num) % MODULUS, (one.word + other.word)[-2:])
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's, as ``org.apache.kafka.common.utils.Utils`` has it, unsigned."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    for at in range(0, len(data) - len(data) % 4, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = h * m & mask ^ k
+    if rest := data[len(data) - len(data) % 4 :]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def partition_of(key: str, count: int) -> int:
+    """Where Kafka's default partitioner puts a key that is written as UTF-8."""
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % count
+
+
+class Change(NamedTuple):
+    """An update of a table."""
+
+    key: Key
+    new: Value | None
+    old: Value | None
+    ts: int
+
+
+class Sent(NamedTuple):
+    """A row on an edge: of a stream, or added to or removed from a group."""
+
+    key: Key
+    value: Value
+    ts: int
+    change: str = ""
+    """Of a group's row: "add", "remove", or "replace" with ``value`` in place of ``old``."""
+    old: Value | None = None
+
+
+@dataclass(eq=False)
+class Node:
+    """A step, or a part of one: an edge is a node of its own, and so is the suppression of final results."""
+
+    place: int
+    """Of its step."""
+    kind: str
+    parents: list[Node]
+    step: Any = None
+    children: list[Node] = field(default_factory=list)
+    number: int = 0
+    group: int = -1
+    """The sub-topology that the node is in; for an edge, the one that writes."""
+    target: int = -1
+    """For an edge, the sub-topology that reads."""
+
+
+@dataclass
+class Task:
+    """One sub-topology over one partition."""
+
+    partition: int
+    turn: int = -1
+    state: dict[Node, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    facts: dict[int, list[tuple[Key, Value, int]]]
+    """By sink of facts: the rows with their times."""
+    standing: dict[int, dict[Key, tuple[Value, int]]]
+    """By sink of updates: the rows that stand."""
+    late_records: int
+
+
+class CircleError(Exception):
+    """Sub-topologies lead back to earlier ones."""
+
+
+class Machine:
+    """``Machine(program).run(data)``."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes: list[Node] = []
+        self._ends: list[Node] = []
+        """The last node of each step."""
+        for place, step in enumerate(program.steps):
+            self._ends.append(self._add_step(place, step))
+        self.groups = self._split()
+        self.counts = self._task_counts()
+        self._inputs = [self._sources_of(group) for group in range(len(self.groups))]
+        self.tasks = {
+            (group, partition): Task(partition) for group, count in enumerate(self.counts) for partition in range(count)
+        }
+        self._out: list[tuple[Node, Sent]] = []
+        self.facts: dict[int, list[tuple[Key, Value, int]]] = {place: [] for place in program.facts()}
+        self.standing: dict[int, dict[Key, Row]] = {place: {} for place in program.updates()}
+        self.late = 0
+
+    # The graph
+
+    def _node(self, place: int, kind: str, parents: list[Node], step: Any = None) -> Node:
+        node = Node(place=place, kind=kind, parents=parents, step=step, number=len(self.nodes))
+        for parent in dict.fromkeys(parents):
+            parent.children.append(node)
+        self.nodes.append(node)
+        return node
+
+    def _add_step(self, place: int, step: Any) -> Node:
+        parents = [self._ends[parent] for parent in self.program.parents(place)]
+        moved = [
+            self._node(place, "edge", [self._ends[parent]], Repartition(parent))
+            if self._moves(step, index) and self.program.has_new_key(parent)
+            else self._ends[parent]
+            for index, parent in enumerate(self.program.parents(place))
+        ]
+        match step:
+            case Source():
+                return self._node(place, "table source" if step.is_table else "source", [], step)
+            case Repartition():
+                return self._node(place, "edge", parents, step)
+            case Aggregate(windows=None):
+                return self._node(place, "aggregate", moved, step)
+            case Aggregate():
+                kind = "session aggregate" if isinstance(step.windows, Sessions) else "window aggregate"
+                node = self._node(place, kind, moved, step)
+                return node if step.emits == "updates" else self._node(place, "final", [node], step)
+            case GroupTable():
+                select = self._node(place, "select changes", parents, step)
+                edge = self._node(place, "edge", [select], Repartition(step.parent))
+                return self._node(place, "aggregate changes", [edge], step)
+            case Filter() | MapValues():
+                kind = "filter" if isinstance(step, Filter) else "map values"
+                is_table = self.program.is_table(step.parent)
+                return self._node(place, f"table {kind}" if is_table else kind, parents, step)
+            case Sink():
+                return self._node(place, "updates" if place in self.program.updates() else "facts", parents, step)
+            case ForeignJoin():
+                return self._node(place, "foreign join", [], step)
+        names = {
+            SelectKey: "select key",
+            Merge: "merge",
+            ToTable: "to table",
+            ToStream: "to stream",
+            Suppress: "suppress",
+            StreamTableJoin: "stream-table join",
+            StreamJoin: "stream join",
+            TableJoin: "table join",
+        }
+        return self._node(place, names[type(step)], moved, step)
+
+    @staticmethod
+    def _moves(step: Any, index: int) -> bool:
+        """Whether the step needs the records of that parent where their keys belong."""
+        return isinstance(step, Aggregate | ToTable | StreamJoin) or (isinstance(step, StreamTableJoin) and index == 0)
+
+    def _split(self) -> list[list[Node]]:
+        """Sub-topologies: nodes that are joined in memory; those that write to others first."""
+        chosen = {node: node for node in self.nodes}
+        entered: dict[Node, Node] = {}
+
+        def find(node: Node) -> Node:
+            while chosen[node] is not node:
+                node = chosen[node]
+            return node
+
+        for node in self.nodes:
+            for parent in node.parents:
+                near = entered.setdefault(parent, node) if parent.kind == "edge" else parent
+                chosen[find(node)] = find(near)
+        waiting: list[list[Node]] = []
+        entrances = [node for node in self.nodes if isinstance(node.step, Source)]
+        for head in entrances:
+            at = head if head.kind != "edge" else entered.get(head)
+            if at is None or any(at in group for group in waiting):
+                continue
+            waiting.append([node for node in self.nodes if find(node) is find(at) and node.kind != "foreign join"])
+            entrances += [node for node in waiting[-1] if node.kind == "edge"]
+        ordered: list[list[Node]] = []
+        while waiting:
+            ready = [
+                group
+                for group in waiting
+                if not any(
+                    node.kind == "edge" and any(child in group for child in node.children)
+                    for other in waiting
+                    for node in other
+                )
+            ]
+            if not ready:
+                raise CircleError
+            ordered.append(ready[0])
+            waiting.remove(ready[0])
+        for index, group in enumerate(ordered):
+            for node in group:
+                node.group = index
+        for node in self.nodes:
+            if node.kind == "edge" and node.children:
+                node.target = node.children[0].group
+        return ordered
+
+    def _edges_into(self, group: int) -> list[Node]:
+        """In the order in which the engine declares them: by the sub-topology that writes."""
+        edges = [node for node in self.nodes if node.kind == "edge" and node.target == group]
+        return sorted(edges, key=lambda edge: (edge.group, edge.number))
+
+    def _task_counts(self) -> list[int]:
+        partitions = dict(self.program.topics)
+        counts: list[int] = []
+        for index, group in enumerate(self.groups):
+            edges = self._edges_into(index)
+            wanted = [partitions[node.step.topic] for node in group if isinstance(node.step, Source)]
+            wanted += [edge.step.partitions for edge in edges if edge.step.partitions]
+            counts.append(max(wanted or [counts[edge.group] for edge in edges]))
+        return counts
+
+    def check_co_partitioned(self) -> bool:
+        """Whether the topics and edges that meet in a join or a store have one number of partitions."""
+        partitions = dict(self.program.topics)
+        for node in self.nodes:
+            if node.kind in ("edge", "merge", "filter", "map values", "select key", "facts", "updates"):
+                continue
+            widths = {
+                partitions[head.step.topic]
+                if isinstance(head.step, Source)
+                else head.step.partitions or self.counts[node.group]
+                for parent in node.parents
+                for head in heads(parent)
+            }
+            if len(widths) > 1:
+                return False
+        return True
+
+    def _looked_up(self, group: int) -> set[Node]:
+        """Topics and edges that feed tables which joins only look up."""
+        return {
+            head for node in self.groups[group] if node.kind == "stream-table join" for head in heads(node.parents[1])
+        }
+
+    def _sources_of(self, group: int) -> dict[Any, int]:
+        """The rank of each source of a sub-topology: a topic's node, or the number of a sub-topology that writes."""
+        tables = self._looked_up(group)
+        senders: dict[Any, list[Node]] = {}
+        for edge in self._edges_into(group):
+            senders.setdefault(edge.group, []).append(edge)
+        for node in self.groups[group]:
+            if isinstance(node.step, Source):
+                senders[node] = [node]
+        order = sorted(senders, key=lambda sender: not set(senders[sender]) <= tables)
+        return {sender: rank for rank, sender in enumerate(order)}
+
+    def topic_ranks(self) -> dict[str, int]:
+        """First the topics whose rows meet others only as looked-up tables, then all as declared."""
+        sources = [node for node in self.nodes if isinstance(node.step, Source)]
+
+        def is_only_looked_up(source: Node) -> bool:
+            reached, meetings = {source}, []
+            for group in range(len(self.groups)):
+                inputs = [node for node in self.groups[group] if isinstance(node.step, Source)]
+                inputs += self._edges_into(group)
+                mine = reached & set(inputs)
+                if len(self._inputs[group]) > 1:
+                    meetings += [name in self._looked_up(group) for name in mine]
+                reached |= {
+                    edge for edge in self.groups[group] if edge.kind == "edge" and mine & set(heads(edge.parents[0]))
+                }
+            return bool(meetings) and all(meetings)
+
+        order = sorted(sources, key=lambda source: not is_only_looked_up(source))
+        return {source.step.topic: rank for rank, source in enumerate(order)}
+
+    # The run
+
+    def order(self, data: Data) -> list[tuple[str, int, Record]]:
+        """The records of all topics in the one order."""
+        ranks, keyed = self.topic_ranks(), []
+        for (topic, partition), records in data.items():
+            merge_time = -1
+            for offset, record in enumerate(records):
+                merge_time = max(merge_time, record.ts)
+                keyed.append(((merge_time, ranks[topic], partition, offset), (topic, partition, record)))
+        return [record for _, record in sorted(keyed, key=lambda pair: pair[0])]
+
+    def run(self, data: Data) -> Outcome:
+        sources = {node.step.topic: node for node in self.nodes if isinstance(node.step, Source)}
+        for topic, partition, record in self.order(data):
+            source = sources[topic]
+            arriving: dict[tuple[int, int], list[tuple[tuple[int, ...], Node, Any]]] = defaultdict(list)
+            arriving[source.group, partition].append(((self._inputs[source.group][source], 0, 0, 0), source, record))
+            for group in range(len(self.groups)):
+                for number in range(self.counts[group]):
+                    for _, entrance, item in sorted(arriving[group, number], key=lambda each: each[0]):
+                        self._take(self.tasks[group, number], entrance, item, arriving)
+        for node in self.nodes:
+            if node.kind == "foreign join":
+                self._join_by_foreign_key(node)
+        standing = {place: dict(rows) for place, rows in self.standing.items()}
+        return Outcome(self.facts, standing, self.late)
+
+    def _take(self, task: Task, entrance: Node, item: Any, arriving: dict[tuple[int, int], list[Any]]) -> None:
+        """One turn of a task: everything that one row causes there."""
+        task.turn += 1
+        self._out = []
+        if entrance.kind == "edge":
+            self._forward(task, entrance, item)
+        else:
+            for forwarded in self._process(task, entrance, entrance, item):
+                self._forward(task, entrance, forwarded)
+        for edge, sent in self._out:
+            target = partition_of(_text(sent.key), self.counts[edge.target])
+            rank = self._inputs[edge.target][edge.group]
+            place = (rank, task.partition, task.turn, edge.number)
+            arriving[edge.target, target].append((place, edge, sent))
+
+    def _forward(self, task: Task, node: Node, item: Any) -> None:
+        for child in node.children:
+            if child.kind == "edge":
+                if child.children:
+                    self._out.append((child, item if isinstance(item, Sent) else Sent(*item)))
+                continue
+            for forwarded in self._process(task, child, node, item):
+                self._forward(task, child, forwarded)
+
+    def _process(self, task: Task, node: Node, parent: Node, item: Any) -> Iterator[Any]:
+        """What a node forwards for one item of one parent; nothing is computed before it is asked for."""
+        step = node.step
+        match node.kind:
+            case "source":
+                yield item
+            case "table source" | "to table":
+                rows: dict[Key, Row] = self._state(task, node, dict)
+                old = rows.pop(item.key, None)
+                if item.value is not None:
+                    rows[item.key] = item.value, item.ts
+                yield Change(item.key, item.value, old and old[0], item.ts)
+            case "filter":
+                if PREDICATES[step.how](item.value):
+                    yield item
+            case "map values":
+                yield item._replace(value=MAPPERS[step.how](item.value))
+            case "select key":
+                yield item._replace(key=KEYS[step.how](item.value))
+            case "merge":
+                yield item
+            case "to stream":
+                if item.new is not None:
+                    yield Record(item.key, item.new, item.ts)
+            case "table filter":
+                new, old = (_kept(step.how, value) for value in (item.new, item.old))
+                if new is not None or old is not None:
+                    yield item._replace(new=new, old=old)
+            case "table map values":
+                new, old = (None if value is None else MAPPERS[step.how](value) for value in (item.new, item.old))
+                yield item._replace(new=new, old=old)
+            case "facts":
+                if node.parents[0].kind == "final" or isinstance(item, Change):
+                    item = Record(item.key, item.new, item.ts)
+                self.facts[node.place].append((item.key, item.value, item.ts))
+            case "updates":
+                rows = self.standing[node.place]
+                rows.pop(item.key, None)
+                if item.new is not None:
+                    rows[item.key] = item.new, item.ts
+            case "aggregate":
+                rows = self._state(task, node, dict)
+                old = rows.get(item.key)
+                new = FOLDS[step.fold](old and old[0], item.value)
+                rows[item.key] = new, max(item.ts, old[1] if old else item.ts)
+                yield Change(item.key, new, old and old[0], rows[item.key][1])
+            case "window aggregate":
+                yield from self._window(task, node, item)
+            case "session aggregate":
+                yield from self._session(task, node, item)
+            case "final":
+                yield from self._final(task, node, item)
+            case "suppress":
+                yield from self._suppress(task, node, item)
+            case "select changes":
+                yield from self._select_changes(task, node, item)
+            case "aggregate changes":
+                yield from self._aggregate_changes(task, node, item)
+            case "stream-table join":
+                if parent is node.parents[0]:
+                    row = self._row(task, node.parents[1], item.key)
+                    if row is not None or step.is_left:
+                        yield item._replace(value=joined(item.value, row and row[0]))
+            case "stream join":
+                yield from self._stream_join(task, node, parent is node.parents[0], item)
+            case "table join":
+                yield from self._table_join(task, node, parent is node.parents[0], item)
+            case kind:
+                raise NotImplementedError(kind)
+
+    @staticmethod
+    def _state(task: Task, node: Node, new: Callable[[], Any]) -> Any:
+        return task.state.setdefault(node, new())
+
+    def _row(self, task: Task, table: Node, key: Key) -> Row | None:
+        """A table's row, through the steps that keep none."""
+        match table.kind:
+            case "table filter":
+                row = self._row(task, table.parents[0], key)
+                return row if row and PREDICATES[table.step.how](row[0]) else None
+            case "table map values":
+                row = self._row(task, table.parents[0], key)
+                return (MAPPERS[table.step.how](row[0]), row[1]) if row else None
+            case "table join":
+                left, right = (self._row(task, parent, key) for parent in table.parents)
+                return _joined_rows(table.step.kind, left, right)
+        found: Row | None = self._state(task, table, dict).get(key)
+        return found
+
+    # Windows
+
+    def _window(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+        state = self._state(task, node, lambda: {"time": -1, "windows": {}})
+        state["time"] = max(state["time"], item.ts)
+        for start, end in _windows_of(node.step.windows, item.ts):
+            if end + node.step.windows.grace <= state["time"]:
+                self.late += 1
+                continue
+            key = (item.key, start, end)
+            old: Row | None = state["windows"].get(key)
+            new = FOLDS[node.step.fold](old and old[0], item.value)
+            state["windows"][key] = new, max(item.ts, old[1] if old else item.ts)
+            yield Change(key, new, old and old[0], state["windows"][key][1])
+
+    def _session(self, task: Task, node: Node, item: Any) -> Iterator[Change]:
+        gap, grace = node.step.windows.gap, node.step.windows.grace
+        state = self._state(task, node, lambda: {"time": -1, "windows": {}})
+        state["time"] = max(state["time"], item.ts)
+        open_from = state["time"] - gap - grace
+        sessions: dict[Key, Value] = state["windows"]
+        met = sorted(
+            (end, start)
+            for key, start, end in sessions
+            if key == item.key and end >= max(item.ts - gap, open_from) and start <= item.ts + gap
+        )
+        first = min([item.ts, *(start for _, start in met)])
+        last = max([item.ts, *(end for end, _ in met)])
+        if last < open_from:
+            self.late += 1
+            return
+        merged: Value | None = None
+        for end, start in met:
+            value = sessions.pop((item.key, start, end))
+            merged = value if merged is None else MERGERS[node.step.fold](merged, value)
+            if (start, end) != (first, last):
+                yield Change((item.key, start, end), None, value, end)
+        key = (item.key, first, last)
+        sessions[key] = FOLDS[node.step.fold](merged, item.value)
+        yield Change(key, sessions[key], None, last)
+
+    def _final(self, task: Task, node: Node, item: Change) -> Iterator[Change]:
+        """Each window once, when it can change no more."""
+        windows: Windows = node.step.windows
+        delay = windows.gap + windows.grace + 1 if isinstance(windows, Sessions) else windows.grace
+        buffer = self._state(task, node, lambda: {"time": -1, "rows": {}})
+        buffer["time"] = max(buffer["time"], item.ts)
+        buffer["rows"][item.key] = item
+        if item.new is None:
+            del buffer["rows"][item.key]
+        due = [key for key in buffer["rows"] if key[2] + delay <= buffer["time"]]
+        for key in sorted(due, key=lambda key: (key[2], key[0].encode(), key[1])):
+            yield buffer["rows"].pop(key)._replace(old=None)
+
+    def _suppress(self, task: Task, node: Node, item: Change) -> Iterator[Change]:
+        buffer = self._state(task, node, lambda: {"time": -1, "rows": {}, "sent": {}})
+        buffer["time"] = max(buffer["time"], item.ts)
+        rows: dict[Key, tuple[int, Change]] = buffer["rows"]
+        place = min(item.ts, rows[item.key][0]) if item.key in rows else item.ts
+        rows[item.key] = place, item
+        while rows:
+            key = min(rows, key=lambda key: (rows[key][0], rows[key][1].ts, key.encode()))
+            is_full = node.step.records is not None and len(rows) > node.step.records
+            if not is_full and rows[key][0] + node.step.limit > buffer["time"]:
+                break
+            _, change = rows.pop(key)
+            yield change._replace(old=buffer["sent"].get(key))
+            buffer["sent"][key] = change.new
+
+    # Tables by another key
+
+    def _select_changes(self, task: Task, node: Node, item: Change) -> Iterator[Sent]:
+        """Takes out the row that this key brought last, and brings the new one."""
+        brought = self._state(task, node, dict)
+        old, new = brought.pop(item.key, None), item.new
+        if new is not None:
+            brought[item.key] = new
+        select = KEYS[node.step.key]
+        if old is not None and new is not None and select(old) == select(new):
+            yield Sent(select(new), new, item.ts, "replace", old)
+            return
+        if old is not None:
+            yield Sent(select(old), old, item.ts, "remove")
+        if new is not None:
+            yield Sent(select(new), new, item.ts, "add")
+
+    def _aggregate_changes(self, task: Task, node: Node, item: Sent) -> Iterator[Change]:
+        add, subtract = CHANGE_FOLDS[node.step.fold]
+        rows: dict[Key, Row] = self._state(task, node, dict)
+        old = rows.get(item.key)
+        state = old and old[0]
+        taken = item.old if item.change == "replace" else item.value if item.change == "remove" else None
+        if taken is not None and state is not None:
+            state = subtract(state, taken)
+        if item.change != "remove":
+            state = add(state, item.value)
+        if state is None:
+            return
+        rows[item.key] = state, max(item.ts, old[1] if old else item.ts)
+        yield Change(item.key, state, old and old[0], rows[item.key][1])
+
+    # Joins
+
+    def _stream_join(self, task: Task, node: Node, is_left: bool, item: Any) -> Iterator[Record]:
+        windows, kind = node.step.windows, node.step.kind
+        state = self._state(
+            task, node, lambda: {"time": -1, "times": {True: -1, False: -1}, "kept": [], "held": [], "count": 0}
+        )
+        retention = max(1, windows.before + windows.after + windows.grace)
+        on = {True: windows.after, False: windows.before}
+        back = {True: windows.before, False: windows.after}
+        is_outer = {True: kind in ("left", "outer"), False: kind == "outer"}
+        state["time"] = max(state["time"], item.ts)
+        if item.ts == state["time"]:
+            over = [held for held in state["held"] if held[0] + on[not held[1]] + windows.grace < state["time"]]
+            for held in sorted(over, key=lambda held: (held[0], not held[1], held[2].encode(), held[3])):
+                state["held"].remove(held)
+                ts, is_right, key, _, value = held
+                yield Record(key, joined(None, value) if is_right else joined(value, None), ts)
+        state["times"][is_left] = max(state["times"][is_left], item.ts)
+        number = state["count"] = state["count"] + 1
+        own = (item.ts, not is_left, item.key, number, item.value)
+        met = [
+            other
+            for other in state["kept"]
+            if other[1] == is_left
+            and other[2] == item.key
+            and item.ts - back[is_left] <= other[0] <= item.ts + on[is_left]
+            and other[0] > state["times"][not is_left] - retention
+        ]
+        state["kept"].append(own)
+        for other in sorted(met, key=lambda other: (other[0], other[3])):
+            if other in state["held"]:
+                state["held"].remove(other)
+            pair = (item.value, other[4]) if is_left else (other[4], item.value)
+            yield Record(item.key, joined(*pair), max(item.ts, other[0]))
+        if not met and is_outer[is_left]:
+            if item.ts + on[is_left] < state["time"]:
+                yield Record(item.key, joined(item.value, None) if is_left else joined(None, item.value), item.ts)
+            else:
+                state["held"].append(own)
+
+    def _table_join(self, task: Task, node: Node, is_left: bool, item: Change) -> Iterator[Change]:
+        kind, (left, right) = node.step.kind, node.parents
+        other = self._row(task, right if is_left else left, item.key)
+        needs_partner = kind == "inner" or (kind == "left" and not is_left)
+        if other is None and (needs_partner or (item.new is None and item.old is None)):
+            return
+        mine: Row | None = None if item.new is None else (item.new, item.ts)
+        row = _joined_rows(kind, mine, other) if is_left else _joined_rows(kind, other, mine)
+        sent: dict[Key, Value | None] = self._state(task, node, dict)
+        old, sent[item.key] = sent.get(item.key), row and row[0]
+        yield Change(item.key, row and row[0], old, max(item.ts, other[1] if other else item.ts))
+
+    def _join_by_foreign_key(self, node: Node) -> None:
+        """What stands once both tables have taken everything."""
+        step = node.step
+        left, right = (self._rows_of(self._ends[place]) for place in (step.parent, step.other))
+        for sink in (sink for sink in self.nodes if sink.kind == "updates" and node in sink.parents):
+            for key, (value, ts) in left.items():
+                other = right.get(KEYS[step.key](value))
+                if other is not None or step.is_left:
+                    row = joined(value, other and other[0]), max(ts, other[1] if other else ts)
+                    self.standing[sink.place][key] = row
+
+    def _rows_of(self, table: Node) -> dict[Key, Row]:
+        """All rows of a table, in whichever task."""
+        keys = {
+            (number, key)
+            for (group, number), task in self.tasks.items()
+            if group == table.group
+            for base in bases(table)
+            for key in self._state(task, base, dict)
+        }
+        found = {key: self._row(self.tasks[table.group, number], table, key) for number, key in keys}
+        return {key: row for key, row in found.items() if row is not None}
+
+
+def heads(node: Node) -> list[Node]:
+    """The topics and edges that lead to a node in memory, the node included."""
+    if node.kind == "edge" or not node.parents:
+        return [node]
+    return [head for parent in node.parents for head in heads(parent)]
+
+
+def bases(table: Node) -> list[Node]:
+    """The nodes that keep what a table is made of."""
+    if table.kind in ("table filter", "table map values", "table join"):
+        return [base for parent in table.parents for base in bases(parent)]
+    return [table]
+
+
+def _text(key: Key) -> str:
+    return key if isinstance(key, str) else key[0]
+
+
+def _kept(how: str, value: Value | None) -> Value | None:
+    return value if value is not None and PREDICATES[how](value) else None
+
+
+def _windows_of(windows: Windows, ts: int) -> list[tuple[int, int]]:
+    """The bounds of the windows that contain ``ts``, by start."""
+    match windows:
+        case Tumbling(size=size):
+            return [(ts - ts % size, ts - ts % size + size)]
+        case Hopping(size=size, advance=advance):
+            return [(start, start + size) for start in range(ts - ts % advance, -1, -advance) if start + size > ts][
+                ::-1
+            ]
+    raise NotImplementedError(windows)
+
+
+def _joined_rows(kind: str, left: Row | None, right: Row | None) -> Row | None:
+    if (left is None and kind != "outer") or (right is None and kind == "inner") or (left is None and right is None):
+        return None
+    times = [row[1] for row in (left, right) if row is not None]
+    return joined(left and left[0], right and right[0]), max(times)

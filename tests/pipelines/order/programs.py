@@ -1,0 +1,284 @@
+"""Random programs, random topics for them, and random ways to cut their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.pipelines.order.description import (
+    Aggregate,
+    Data,
+    Filter,
+    ForeignJoin,
+    GroupTable,
+    Hopping,
+    JoinWithin,
+    MapValues,
+    Merge,
+    Program,
+    Record,
+    Repartition,
+    SelectKey,
+    Sessions,
+    Sink,
+    Source,
+    Step,
+    StreamJoin,
+    StreamTableJoin,
+    Suppress,
+    TableJoin,
+    ToStream,
+    ToTable,
+    Tumbling,
+    Value,
+)
+from tests.pipelines.order.model import (
+    CHANGE_FOLDS,
+    FOLDS,
+    KEYS,
+    MAPPERS,
+    PREDICATES,
+    CircleError,
+    Machine,
+    Node,
+    bases,
+    heads,
+    partition_of,
+)
+from tests.pipelines.order.running import Cuts
+
+BEGIN_MS = 1_000
+SIZES = st.sampled_from([5, 10, 20, 40])
+GRACES = st.sampled_from([0, 0, 3, 10, 30])
+KINDS = st.sampled_from(["inner", "left", "outer"])
+WINDOWS = st.one_of(
+    st.builds(Tumbling, SIZES, GRACES),
+    st.builds(Hopping, st.just(20), st.sampled_from([5, 8, 10]), GRACES),
+    st.builds(Sessions, st.sampled_from([2, 5, 12]), GRACES),
+)
+STREAM_STEPS = (
+    *("window", "window", "window", "window", "key", "key", "key", "merge", "with stream", "with table", "aggregate"),
+    *("table", "repartition", "map", "filter"),
+)
+TABLE_STEPS = ("stream", "group", "join", "join", "suppress", "foreign", "stream", "group", "map", "filter")
+
+
+@st.composite
+def programs(draw: st.DrawFn, most_topics: int = 3, most_partitions: int = 5, repartitions: bool = True) -> Program:
+    """A program of random steps; every stream and table that leads nowhere else is written out.
+
+    Without ``repartitions`` nothing moves to another task.
+    """
+    count = draw(st.integers(1, most_topics))
+    common = draw(st.integers(1, most_partitions))
+    partitions = [draw(st.sampled_from([common, common, draw(st.integers(1, most_partitions))])) for _ in range(count)]
+    topics = tuple((f"t{number}", partitions[number]) for number in range(count))
+    steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
+    for _ in range(draw(st.integers(1, 9))):
+        parent = draw(st.integers(0, len(steps) - 1))
+        step = draw(_next_step(Program(topics, tuple(steps)), parent))
+        if step is not None and is_fit(Program(topics, (*steps, step)), repartitions=repartitions):
+            steps.append(step)
+    used = {parent for place in range(len(steps)) for parent in Program(topics, tuple(steps)).parents(place)}
+    steps += [Sink(place) for place in range(len(steps)) if place not in used or draw(st.integers(0, 4)) == 4]
+    return Program(topics, tuple(steps))
+
+
+@st.composite
+def _next_step(draw: st.DrawFn, program: Program, parent: int) -> Step | None:
+    """A step after ``parent``; None if the kind that was drawn does not fit."""
+    steps = program.steps
+    is_table, is_windowed = program.is_table(parent), program.is_windowed(parent)
+
+    def another(wanted: Callable[[int], bool]) -> int | None:
+        found = [place for place in range(len(steps)) if place != parent and wanted(place)]
+        return draw(st.sampled_from(found)) if found else None
+
+    def is_plain_stream(place: int) -> bool:
+        return not program.is_table(place) and not program.is_windowed(place) and not isinstance(steps[place], Sink)
+
+    if isinstance(steps[parent], ForeignJoin):
+        return None
+    if is_table and (is_windowed or not is_looked_up(program, parent)):
+        return ToStream(parent)
+    if is_table:
+        match draw(st.sampled_from(TABLE_STEPS)):
+            case "filter":
+                return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
+            case "map":
+                return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+            case "stream":
+                return ToStream(parent)
+            case "group":
+                return GroupTable(
+                    parent, draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(CHANGE_FOLDS)))
+                )
+            case "suppress" if isinstance(steps[parent], Source | ToTable | Aggregate):
+                return Suppress(parent, draw(SIZES), draw(st.sampled_from([None, None, 2])))
+            case "join" | "foreign" as kind:
+                other = another(lambda place: is_looked_up(program, place))
+                if other is None:
+                    return None
+                if kind == "join":
+                    return TableJoin(parent, other, draw(KINDS))
+                return ForeignJoin(parent, other, draw(st.sampled_from(sorted(KEYS))), draw(st.booleans()))
+        return None
+    if is_windowed:
+        kinds: tuple[str, ...] = ("filter", "map", "key", "key", "repartition")
+    else:
+        kinds = STREAM_STEPS
+    match draw(st.sampled_from(kinds)):
+        case "filter":
+            return Filter(parent, draw(st.sampled_from(sorted(PREDICATES))))
+        case "map":
+            return MapValues(parent, draw(st.sampled_from(sorted(MAPPERS))))
+        case "key":
+            return SelectKey(parent, draw(st.sampled_from(sorted(KEYS))))
+        case "repartition":
+            return Repartition(parent, draw(st.sampled_from([None, None, 1, 2, 3, 5])))
+        case "table":
+            return ToTable(parent)
+        case "aggregate":
+            return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))))
+        case "window":
+            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            return Aggregate(parent, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
+        case "merge":
+            other = another(is_plain_stream)
+            return None if other is None else Merge(parent, other)
+        case "with stream":
+            other = another(is_plain_stream)
+            if other is None:
+                return None
+            windows = draw(st.builds(JoinWithin, st.sampled_from([0, 4, 12]), st.sampled_from([0, 6, 20]), GRACES))
+            return StreamJoin(parent, other, draw(KINDS), windows)
+        case "with table":
+            table = another(lambda place: is_looked_up(program, place))
+            return None if table is None else StreamTableJoin(parent, table, draw(st.booleans()))
+    return None
+
+
+def is_looked_up(program: Program, place: int) -> bool:
+    """Whether a step is a table in which a join can look up rows."""
+    match program.steps[place]:
+        case Source(is_table=is_table):
+            return is_table
+        case ToTable() | GroupTable():
+            return True
+        case Aggregate(windows=windows):
+            return windows is None
+        case Filter(parent=parent) | MapValues(parent=parent):
+            return program.is_table(place) and is_looked_up(program, parent)
+        case TableJoin():
+            return all(is_looked_up(program, parent) for parent in program.parents(place))
+    return False
+
+
+def is_fit(program: Program, *, repartitions: bool = True) -> bool:
+    """Whether a program can be run, and its result has one order."""
+    try:
+        machine = Machine(program)
+    except CircleError:
+        return False
+    kinds = {type(step) for step in program.steps}
+    return (
+        machine.check_co_partitioned()
+        and not {ForeignJoin, StreamTableJoin} <= kinds  # messages would be further inputs
+        and (repartitions or all(node.kind != "edge" for node in machine.nodes))
+        and (repartitions or ForeignJoin not in kinds)
+        and not any(_looks_up_itself(node) for node in machine.nodes if node.kind.endswith("table join"))
+        and not any(_meets_itself(node) for node in machine.nodes if _forwards_several(node))
+    )
+
+
+def _looks_up_itself(join: Node) -> bool:
+    """Whether what a record changes may be found by the record itself in a way that differs from Kafka Streams.
+
+    That is so for a joined table of which only one side has changed. And where one record removes both sides of a join
+    of tables, neither has a partner for the tombstone, so that none is forwarded.
+    """
+    one, other = join.parents
+    tables = [other] if join.kind == "stream-table join" else [one, other]
+    if len(tables) == 2 and set(bases(one)) & set(bases(other)):
+        return True
+    return any(len(bases(table)) > 1 for table in tables) and bool(set(heads(one)) & set(heads(other)))
+
+
+def _forwards_several(node: Node) -> bool:
+    """Whether one record may make a node forward several rows."""
+    if node.kind in ("final", "suppress", "stream join", "session aggregate"):
+        return True
+    if node.kind == "window aggregate":
+        return isinstance(node.step.windows, Hopping)
+    return len(node.parents) > 1 and bool(set.intersection(*(set(_above(parent)) for parent in node.parents)))
+
+
+def _meets_itself(node: Node) -> bool:
+    """Whether what a node forwards reaches another node in memory on several ways: then all rows of one way come
+    before those of the next, as the README says of ``flat_map``."""
+    below, waiting = {node}, [node]
+    while waiting:
+        for child in waiting.pop().children:
+            if child not in below and child.kind != "edge":
+                below.add(child)
+                waiting.append(child)
+    return any(sum(parent in below for parent in each.parents) > 1 for each in below)
+
+
+def _above(node: Node) -> list[Node]:
+    """The node and all from which its rows come in memory; of a repartition, only itself."""
+    if node.kind == "edge":
+        return [node]
+    return [node, *(each for parent in node.parents for each in _above(parent))]
+
+
+@st.composite
+def data_for(draw: st.DrawFn, program: Program, most: int = 90) -> Data:
+    """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
+    data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
+    tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}
+    size = draw(st.integers(30, most))
+    grain = draw(st.sampled_from([1, 1, 5, 10]))
+    jitter = draw(st.sampled_from([0, 8, 40, 100]))
+    keys = draw(st.sampled_from([1, 3, 6, 12]))
+    paces = {name: draw(st.sampled_from([0, 1, 3, 9])) for name in data}
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([topic for topic, _ in program.topics]),
+                st.integers(0, keys - 1),
+                st.integers(0, 9),
+                st.sampled_from("abcd"),
+                st.integers(0, jitter),
+                st.sampled_from([0] * 40 + [400]),
+            ),
+            min_size=size,
+            max_size=size,
+        )
+    )
+    counts = dict(program.topics)
+    for topic, number, num, word, late, far in drawn:
+        key = f"k{number}"
+        name = topic, partition_of(key, counts[topic])
+        ts = BEGIN_MS + len(data[name]) * paces[name] + far - late
+        is_gone = topic in tables and num == 9
+        data[name].append(Record(key, None if is_gone else Value(num, word), ts - ts % grain))
+    return data
+
+
+CUTS = st.builds(
+    Cuts,
+    max_records=st.sampled_from([7, 20, 1000, 3, 1]),
+    max_skew=st.sampled_from([None, None, 0, 10, 100]),
+    steps_between_kills=st.lists(st.integers(2, 60), max_size=3).map(tuple),
+    seed=st.integers(0, 1000),
+    commit_interval=st.sampled_from([1, 100, 10_000]),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn, **limits: Any) -> tuple[Program, Data]:
+    program = draw(programs(**limits))
+    return program, draw(data_for(program))

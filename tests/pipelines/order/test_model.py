@@ -1,0 +1,148 @@
+"""The model itself, against values worked out by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.pipelines.order.description import (
+    Aggregate,
+    Data,
+    GroupTable,
+    Hopping,
+    JoinWithin,
+    Merge,
+    Program,
+    Record,
+    Repartition,
+    SelectKey,
+    Sessions,
+    Sink,
+    Source,
+    Step,
+    StreamJoin,
+    StreamTableJoin,
+    Tumbling,
+    Value,
+)
+from tests.pipelines.order.model import CircleError, Machine, murmur2, partition_of
+
+ONE = (("t", 1),)
+TWO = (("left", 1), ("right", 1))
+
+
+def counted(*times: int, key: str = "k") -> list[Record]:
+    return [Record(key, Value(1, "a"), ts) for ts in times]
+
+
+def outcome(topics, data: Data, *steps: Step):
+    return Machine(Program(topics, steps)).run(data)
+
+
+def test_hashes_are_those_of_kafkas_own_test():
+    """org.apache.kafka.common.utils.UtilsTest.testMurmur2."""
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    assert {key: murmur2(key) for key in known} == {key: value % (1 << 32) for key, value in known.items()}
+    assert partition_of("21", 5) == ((-973932308) & 0x7FFFFFFF) % 5
+
+
+def test_records_are_taken_by_merge_time_then_topic_then_partition_then_offset():
+    program = Program((("t", 2), ("u", 1)), (Source("t"), Source("u"), Sink(0), Sink(1)))
+    data = {
+        ("t", 0): counted(10, 5, 30),
+        ("t", 1): counted(10, 20),
+        ("u", 0): counted(4, 10),
+    }
+    assert [(topic, partition, record.ts) for topic, partition, record in Machine(program).order(data)] == [
+        *[("u", 0, 4), ("t", 0, 10), ("t", 0, 5), ("t", 1, 10), ("u", 0, 10)],
+        *[("t", 1, 20), ("t", 0, 30)],
+    ]
+
+
+def test_a_looked_up_table_comes_first_and_a_table_that_is_also_joined_otherwise_does_not():
+    steps = (Source("t"), Source("u", is_table=True), StreamTableJoin(0, 1, is_left=False))
+    assert Machine(Program((("t", 1), ("u", 1)), steps)).topic_ranks() == {"u": 0, "t": 1}
+    steps = (Source("t"), Source("u"), Merge(0, 1))
+    assert Machine(Program((("t", 1), ("u", 1)), steps)).topic_ranks() == {"t": 0, "u": 1}
+
+
+@pytest.mark.parametrize(
+    ("windows", "times", "facts", "late"),
+    [
+        (Tumbling(10, 5), [1, 12, 9, 15, 9], {("k", 0, 10): (2, 9)}, 1),
+        (Tumbling(10, 0), [1, 10, 9], {("k", 0, 10): (1, 1)}, 1),
+        (Hopping(10, 5, 0), [12, 21, 14], {("k", 5, 15): (1, 12), ("k", 10, 20): (1, 12)}, 2),
+        (Sessions(5, 0), [1, 6, 12, 18], {("k", 1, 6): (2, 6), ("k", 12, 12): (1, 12)}, 0),
+        (Sessions(5, 0), [1, 6, 12], {("k", 1, 6): (2, 6)}, 0),
+        (Sessions(5, 2), [10, 20, 12, 13, 23], {("k", 10, 10): (1, 10), ("k", 13, 13): (1, 13)}, 1),
+    ],
+)
+@pytest.mark.parametrize("emits", ["suppressed", "on close"])
+def test_final_results_come_when_their_window_can_change_no_more(windows, times, facts, late, emits):
+    found = outcome(
+        ONE, {("t", 0): counted(*times)}, Source("t"), Aggregate(0, "count and greatest", windows, emits), Sink(1)
+    )
+    assert {key: (value.num, ts) for key, value, ts in found.facts[2]} == facts
+    assert found.late_records == late
+
+
+def test_records_without_a_match_are_sent_once_both_sides_are_past_their_window_and_grace():
+    data = {
+        ("left", 0): [Record("a", Value(1, "l"), 10), Record("b", Value(2, "l"), 11), Record("b", Value(3, "l"), 30)],
+        ("right", 0): [Record("b", Value(5, "r"), 12), Record("c", Value(6, "r"), 16), Record("c", Value(7, "r"), 17)],
+    }
+    steps = (Source("left"), Source("right"), StreamJoin(0, 1, "outer", JoinWithin(2, 3, 3)), Sink(2))
+    found = outcome(TWO, data, *steps)
+    assert found.facts[3] == [
+        ("b", Value(2 * 3 + 5, "lr"), 12),
+        ("a", Value(1 * 3 + 900, "l+"), 10),
+        ("c", Value(500 * 3 + 6 - 1009, "-r"), 16),
+        ("c", Value(500 * 3 + 7 - 1009, "-r"), 17),
+    ]
+
+
+def test_a_row_leaves_its_old_group():
+    data = {("t", 0): [Record("k", Value(1, "a"), 1), Record("k", Value(2, "b"), 2), Record("k", None, 3)]}
+    found = outcome(ONE, data, Source("t", is_table=True), GroupTable(0, "word", "sum"), Sink(1))
+    assert found.standing[2] == {"a": (Value(0, "sum"), 2), "b": (Value(0, "sum"), 3)}
+
+
+def test_stream_time_is_that_of_the_task_that_owns_the_key():
+    assert [partition_of(word, 2) for word in "adf"] == [0, 1, 1]
+    steps = (Source("t"), SelectKey(0, "word"), Aggregate(1, "count and greatest", Tumbling(10, 0)), Sink(2))
+    data = {("t", 0): [], ("t", 1): [Record("k", Value(1, word), ts) for word, ts in (("d", 15), ("a", 5), ("f", 5))]}
+    found = outcome((("t", 2),), data, *steps)
+    assert found.standing[3] == {("d", 10, 20): (Value(1, "d"), 15), ("a", 0, 10): (Value(1, "a"), 5)}
+    assert found.late_records == 1
+
+
+def test_rows_of_one_record_arrive_by_the_sub_topology_that_sent_them():
+    steps = (
+        *(Source("t"), SelectKey(0, "word"), Repartition(1), SelectKey(2, "number"), Repartition(3)),
+        *(SelectKey(0, "number"), Repartition(5), Merge(4, 6), Aggregate(7, "chain"), Sink(8)),
+    )
+    data = {("t", 0): [Record("k", Value(0, "a"), 1), Record("k", Value(4, "b"), 2)]}
+    found = outcome(ONE, data, *steps)
+    chain = 0
+    for num in (0, 0, 4, 4):
+        chain = (chain * 31 + num + 1) % 1009
+    assert found.standing[9] == {"n0": (Value(chain, "b"), 2)}
+
+
+def test_a_circle_of_sub_topologies_is_refused():
+    with pytest.raises(CircleError):
+        Machine(Program(ONE, (Source("t"), SelectKey(0, "word"), Repartition(1), Merge(0, 2), Sink(3))))
+
+
+def test_outputs_are_those_that_the_program_names():
+    found = outcome(ONE, {("t", 0): counted(1)}, Source("t"), Sink(0), Aggregate(0, "sum and last"), Sink(2))
+    assert Counter(found.facts[1]) == {("k", Value(1, "a"), 1): 1}
+    assert found.standing[3] == {"k": (Value(1, "a"), 1)}
