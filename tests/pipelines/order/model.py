@@ -3,7 +3,8 @@
 Written apart from the engine, from docs/operators.md and from what Kafka Streams does. All topics are complete before
 the start. The machine takes their records in the order of (merge time, topic's rank, partition, offset); each passes
 through every sub-topology before the next is taken. What reaches a task because of one record is ordered by source,
-sending partition, the turn in which its sender took what caused it, and edge. Within a task a record goes depth first.
+sending partition, the turn in which its sender took what caused it, and edge; of sources and edges, those that feed
+looked-up tables come first. Within a task a record goes depth first.
 """
 
 from __future__ import annotations
@@ -205,7 +206,9 @@ class Machine:
             self._ends.append(self._add_step(place, step))
         self.groups = self._split()
         self.counts = self._task_counts()
-        self._inputs = [self._sources_of(group) for group in range(len(self.groups))]
+        self._inputs = [self._inputs_of(group) for group in range(len(self.groups))]
+        self._ranks = [list(dict.fromkeys(self._source(each) for each in inputs)) for inputs in self._inputs]
+        """Of each sub-topology, its sources in the order in which rows of one record are taken."""
         self.tasks = {
             (group, partition): Task(partition) for group, count in enumerate(self.counts) for partition in range(count)
         }
@@ -349,22 +352,21 @@ class Machine:
         return True
 
     def _looked_up(self, group: int) -> set[Node]:
-        """Topics and edges that feed tables which joins only look up."""
+        """Topics and edges that feed tables which joins look up."""
         return {
             head for node in self.groups[group] if node.kind == "stream-table join" for head in heads(node.parents[1])
         }
 
-    def _sources_of(self, group: int) -> dict[Any, int]:
-        """The rank of each source of a sub-topology: a topic's node, or the number of a sub-topology that writes."""
+    def _inputs_of(self, group: int) -> list[Node]:
+        """Edges and topics in the order of their turns: those of looked-up tables first, then as declared."""
+        topics = [node for node in self.groups[group] if isinstance(node.step, Source)]
         tables = self._looked_up(group)
-        senders: dict[Any, list[Node]] = {}
-        for edge in self._edges_into(group):
-            senders.setdefault(edge.group, []).append(edge)
-        for node in self.groups[group]:
-            if isinstance(node.step, Source):
-                senders[node] = [node]
-        order = sorted(senders, key=lambda sender: not set(senders[sender]) <= tables)
-        return {sender: rank for rank, sender in enumerate(order)}
+        return sorted([*self._edges_into(group), *topics], key=lambda entrance: entrance not in tables)
+
+    @staticmethod
+    def _source(entrance: Node) -> Any:
+        """All edges from one sub-topology are one source; a topic is one by itself."""
+        return entrance.group if entrance.kind == "edge" else entrance
 
     def topic_ranks(self) -> dict[str, int]:
         """First the topics whose rows meet others only as looked-up tables, then all as declared."""
@@ -373,10 +375,8 @@ class Machine:
         def is_only_looked_up(source: Node) -> bool:
             reached, meetings = {source}, []
             for group in range(len(self.groups)):
-                inputs = [node for node in self.groups[group] if isinstance(node.step, Source)]
-                inputs += self._edges_into(group)
-                mine = reached & set(inputs)
-                if len(self._inputs[group]) > 1:
+                mine = reached & set(self._inputs[group])
+                if len(self._ranks[group]) > 1:
                     meetings += [name in self._looked_up(group) for name in mine]
                 reached |= {
                     edge for edge in self.groups[group] if edge.kind == "edge" and mine & set(heads(edge.parents[0]))
@@ -403,7 +403,9 @@ class Machine:
         for topic, partition, record in self.order(data):
             source = sources[topic]
             arriving: dict[tuple[int, int], list[tuple[tuple[int, ...], Node, Any]]] = defaultdict(list)
-            arriving[source.group, partition].append(((self._inputs[source.group][source], 0, 0, 0), source, record))
+            arriving[source.group, partition].append(
+                ((self._ranks[source.group].index(source), 0, 0, 0), source, record)
+            )
             for group in range(len(self.groups)):
                 for number in range(self.counts[group]):
                     for _, entrance, item in sorted(arriving[group, number], key=lambda each: each[0]):
@@ -425,8 +427,8 @@ class Machine:
                 self._forward(task, entrance, forwarded)
         for edge, sent in self._out:
             target = partition_of(_text(sent.key), self.counts[edge.target])
-            rank = self._inputs[edge.target][edge.group]
-            place = (rank, task.partition, task.turn, edge.number)
+            rank, place_of_edge = self._ranks[edge.target].index(edge.group), self._inputs[edge.target].index(edge)
+            place = (rank, task.partition, task.turn, place_of_edge)
             arriving[edge.target, target].append((place, edge, sent))
 
     def _forward(self, task: Task, node: Node, item: Any) -> None:

@@ -76,14 +76,48 @@ def programs(draw: st.DrawFn, most_topics: int = 3, most_partitions: int = 5, re
     partitions = [draw(st.sampled_from([common, common, draw(st.integers(1, most_partitions))])) for _ in range(count)]
     topics = tuple((f"t{number}", partitions[number]) for number in range(count))
     steps: list[Step] = [Source(topic, draw(st.sampled_from([False, False, True]))) for topic, _ in topics]
-    for _ in range(draw(st.integers(1, 9))):
+    for _ in range(draw(st.integers(2, 8))):
         parent = draw(st.integers(0, len(steps) - 1))
-        step = draw(_next_step(Program(topics, tuple(steps)), parent))
-        if step is not None and is_fit(Program(topics, (*steps, step)), repartitions=repartitions):
-            steps.append(step)
+        more = draw(_next_steps(Program(topics, tuple(steps)), parent))
+        if most_partitions == 1:
+            more = [Repartition(step.parent) if isinstance(step, Repartition) else step for step in more]
+        if is_fit(Program(topics, (*steps, *more)), repartitions=repartitions):
+            steps += more
     used = {parent for place in range(len(steps)) for parent in Program(topics, tuple(steps)).parents(place)}
     steps += [Sink(place) for place in range(len(steps)) if place not in used or draw(st.integers(0, 4)) == 4]
     return Program(topics, tuple(steps))
+
+
+@st.composite
+def _next_steps(draw: st.DrawFn, program: Program, parent: int) -> list[Step]:
+    """A step after ``parent``, or several that move its rows; none if the kind that was drawn does not fit."""
+    first = len(program.steps)
+    is_stream = not program.is_table(parent)
+    keys = st.sampled_from(sorted(KEYS))
+    match draw(st.sampled_from(["step", "step", "regrouped", "moved", "two ways"])):
+        case "regrouped" if is_stream:
+            emits = draw(st.sampled_from(["updates", "suppressed", "on close"]))
+            aggregate = Aggregate(first, draw(st.sampled_from(sorted(FOLDS))), draw(WINDOWS), emits)
+            return [SelectKey(parent, draw(keys)), aggregate, ToStream(first + 1)]
+        case "moved" if is_stream:
+            return [SelectKey(parent, draw(keys)), Repartition(first, draw(st.sampled_from([None, 2, 3])))]
+        case "two ways" if is_stream and not program.is_windowed(parent):
+            ways: list[Step] = [SelectKey(parent, draw(keys)), Repartition(first)]
+            ways += [SelectKey(parent, draw(keys)), Repartition(first + 2)]
+            if draw(st.booleans()):
+                ways += [SelectKey(first + 3, draw(keys)), Repartition(first + 4)]
+            one, other, end = first + 1, first + len(ways) - 1, first + len(ways)
+            within = JoinWithin(4, 6, draw(GRACES))
+            meetings: list[list[Step]] = [
+                [Merge(one, other)],
+                [StreamJoin(one, other, draw(KINDS), within)],
+                [ToTable(other), StreamTableJoin(one, end, draw(st.booleans()))],
+                [ToTable(one), StreamTableJoin(other, end, draw(st.booleans()))],
+                [ToTable(one), ToTable(other), TableJoin(end, end + 1, draw(KINDS))],
+            ]
+            return [*ways, *draw(st.sampled_from(meetings))]
+    step = draw(_next_step(program, parent))
+    return [] if step is None else [step]
 
 
 @st.composite
@@ -235,7 +269,7 @@ def _above(node: Node) -> list[Node]:
 
 
 @st.composite
-def data_for(draw: st.DrawFn, program: Program, most: int = 90) -> Data:
+def data_for(draw: st.DrawFn, program: Program, most: int = 70) -> Data:
     """Topics with keys where Kafka's partitioner puts them, out of order by several windows."""
     data: Data = {(topic, partition): [] for topic, count in program.topics for partition in range(count)}
     tables = {step.topic for step in program.steps if isinstance(step, Source) and step.is_table}

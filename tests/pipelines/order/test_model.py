@@ -23,6 +23,7 @@ from tests.pipelines.order.description import (
     Step,
     StreamJoin,
     StreamTableJoin,
+    ToTable,
     Tumbling,
     Value,
 )
@@ -135,6 +136,16 @@ def test_rows_of_one_record_arrive_by_the_sub_topology_that_sent_them():
     for num in (0, 0, 4, 4):
         chain = (chain * 31 + num + 1) % 1009
     assert found.standing[9] == {"n0": (Value(chain, "b"), 2)}
+
+
+def test_of_the_rows_that_one_record_sends_those_for_a_looked_up_table_arrive_first():
+    """On whatever edges they come: a stream row finds the table row that its own record makes."""
+    steps = (
+        *(Source("t"), SelectKey(0, "word"), Repartition(1), SelectKey(0, "word"), ToTable(3)),
+        *(StreamTableJoin(2, 4, is_left=True), Sink(5)),
+    )
+    data = {("t", 0): [Record("k", Value(1, "a"), 1), Record("k", Value(2, "a"), 2)]}
+    assert outcome(ONE, data, *steps).facts[6] == [("a", Value(1 * 3 + 1, "aa"), 1), ("a", Value(2 * 3 + 2, "aa"), 2)]
 
 
 def test_a_circle_of_sub_topologies_is_refused():
