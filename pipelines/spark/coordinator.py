@@ -502,6 +502,8 @@ class Coordinator:
                 if blob.edge not in leads_back:
                     size = blob.size_bytes * (blob.rows - blob.taken) // blob.rows
                     waiting[blob.source] = waiting.get(blob.source, 0) + size
+        if not waiting:
+            return set()
         awaited = {each for task in self.tasks.values() for each in frontiers.waited_for(task)}
         return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
 

@@ -138,6 +138,8 @@ class Driver:
                 self._react(result, stop)
             if coordinator.has_ended:
                 return True
+            if result is None:
+                stop.wait(IDLE_WAIT_S)
         return False
 
     def _run_epoch(self) -> EpochResult | None:

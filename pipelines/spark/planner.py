@@ -87,7 +87,8 @@ def plan_task(
                     topic=topic, partition=partition, start=start, end=end, available=available if waits else None
                 )
             )
-    if task.waits_for_idle_topics({wanted.topic for wanted in ranges}, now_ms, limits.max_task_idle_ms or 0):
+    busy = {topic for topic in task.topics if partition_lag(task, topic, ends) > 0}
+    if task.waits_for_idle_topics(busy, now_ms, limits.max_task_idle_ms or 0):
         ranges = []
     marks = frontiers.marks(task, reads={wanted.topic for wanted in ranges}) if waits else ()
     blobs = frontiers.takeable(task, marks)
