@@ -383,7 +383,8 @@ class TopologyTestDriver:
         waiting = {task.sub_topology.index: list(parts)}
         while waiting:
             index, task = next((index, task) for index, task in self._tasks.items() if index in waiting)
-            output = task.run(waiting.pop(index), self._now_ms)
+            order = task.sub_topology.inputs.index
+            output = task.run(sorted(waiting.pop(index), key=lambda part: order(part.input)), self._now_ms)
             self._counts.update(output.counts)
             self._metrics.epoch(f"{index}_0", output.metrics, {**output.counts, **(dropped or {})})
             dropped = None
