@@ -23,7 +23,8 @@ def parents_by_arrival(node: Node) -> list[int]:
 
 
 def is_written_first(table: Node, trigger: Node, node: Node) -> bool:
-    """Whether ``table`` has already taken a record when the record comes from ``trigger`` to ``node``."""
+    """Whether ``table`` has already taken a record when the record comes from ``trigger`` to ``node``; also true where
+    no record reaches both."""
     for head in dict.fromkeys(_heads(node)):
         steps = list(_steps(head, set()))
         arrivals = [index for index, step in enumerate(steps) if step == (trigger, node)]
@@ -32,7 +33,7 @@ def is_written_first(table: Node, trigger: Node, node: Node) -> bool:
             return True
         if arrivals and written:
             return written[0] < arrivals[0]
-    return False
+    return True
 
 
 def _heads(node: Node) -> Iterator[Node]:

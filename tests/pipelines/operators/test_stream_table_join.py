@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from polars import col
 
-from weir import Application, CoPartitioningError, Json, StreamsBuilder, String, TopologyError
+from weir import Application, CoPartitioningError, Int64, Json, StreamsBuilder, String, TopologyError
 from weir.testing import TopologyTestDriver
 
 
@@ -159,3 +159,16 @@ def test_what_cannot_be_joined_is_refused_with_the_way_out():
     windowless = builder.table("short", key=String("id"), value=Json(Customer), store="short")
     with pytest.raises(TopologyError, match=r"'tier', .* would be called 'tier_right'.*; rename one"):
         orders.map_values(tier=col("note"), tier_right=col("note")).join(windowless)
+
+
+def test_a_record_that_changes_one_side_of_a_joined_table_is_joined_with_its_own_row():
+    """As in Kafka Streams, which reads the joined table from the stores of both sides."""
+    builder = StreamsBuilder()
+    prices = builder.table("prices", key=String("item"), value=Int64("price"), store="prices")
+    stock = builder.table("stock", key=String("item"), value=Int64("pieces"), store="stock")
+    prices.to_stream().map_values(asked="price").join(prices.join(stock)).to_delta("out")
+    with TopologyTestDriver(Application("shop", builder)) as driver:
+        driver.create_input_topic("stock").pipe_input("tea", 9)
+        driver.create_input_topic("prices").pipe_key_value_list([("tea", 300), ("tea", 310)])
+        rows = driver.create_output_table("out").read_rows()
+    assert rows == [dict(item="tea", asked=price, price=price, pieces=9) for price in (300, 310)]
