@@ -27,6 +27,7 @@ from weir import (
     Sum,
     Suppressed,
 )
+from weir.pipelines.tasks.order import MERGE, ORIGIN
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
 
@@ -126,7 +127,7 @@ def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
         clocks, gauges = output.clocks, output.gauges
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
-        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
+        edges += [row for rows in output.edges.values() for row in rows.drop(MERGE, ORIGIN).to_dicts()]
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:

@@ -12,6 +12,7 @@ from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
+from weir.pipelines.tasks.order import MERGE, ORIGIN
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
 
@@ -96,7 +97,7 @@ def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]])
         clocks = output.clocks
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
-        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
+        edges += [row for rows in output.edges.values() for row in rows.drop(MERGE, ORIGIN).to_dicts()]
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:
