@@ -98,7 +98,9 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     keys, schema = key_columns(live), pl.scan_delta(live).collect_schema()
     values = [name for name in schema if name not in _OF_COMMITS]
     numeric = [name for name in values if schema[name].is_numeric() and name not in keys]
-    identity = pl.struct(keys or [name for name in values if not schema[name].is_nested()])
+    same = keys or [name for name in values if not (schema[name].is_nested() or schema[name].is_float())]
+    """Columns in which rows that count as equal are equal to the last bit, so that they come into one part."""
+    identity = pl.struct(same) if same else pl.lit(0)
     sides = tuple(
         (folder / swap.table, files.filter(may_be_of_days(files, swap)), where)
         for folder, files, where in (

@@ -61,8 +61,8 @@ def _from_json(text: str, columns: Mapping[str, pl.DataType], at_least: int, opt
     except ValueError as error:
         raise _unfit(option, f"{text!r} begins with {{ but is not JSON ({error})", columns) from None
     values = dict(pairs)
-    problems = [f"{name!r} is no column of it" for name in values if name not in columns]
-    problems += [f"{name!r} is there twice" for name in values if sum(name == each for each, _ in pairs) > 1]
+    problems = [f"{name!r} is not one of its columns" for name in values if name not in columns]
+    problems += [f"{name!r} is given twice" for name in values if sum(name == each for each, _ in pairs) > 1]
     last = max([at_least, *(place for place, name in enumerate(columns, start=1) if name in values)])
     problems += [f"{name!r} is missing" for name in list(columns)[:last] if name not in values]
     if problems:

@@ -45,6 +45,8 @@ Item = TypeVar("Item", TaskPlan, SettleRequest)
 Answer = TypeVar("Answer")
 JOB_ATTEMPTS = 3
 FIRST_INSTANCE = "first"
+SMALLEST_BLOB = 4_096
+"""What a waiting blob counts at least, in bytes: many small ones cost time in every epoch."""
 
 
 @dataclass
@@ -90,6 +92,8 @@ class Coordinator:
         self._has_uncommitted = False
         self._stages, self._meetings = _stages(application), _meetings(application)
         self._stalls = Stalls(application.max_source_wait)
+        self._listed: set[str] = set()
+        """The blobs that the newest commit lists, which are synced."""
         self._ended: set[TaskId] = set()
         """Tasks whose stream time has moved to the end of the input."""
 
@@ -149,6 +153,7 @@ class Coordinator:
                 )
             )
         pending = record.pending_blobs if record else ()
+        self._listed = {blob.path for blob in pending}
         for blob in pending:
             self.tasks[topology.task_of(blob.target)].pending.append(blob)
         orphans = remove_orphans(self._blobs, pending)
@@ -219,7 +224,7 @@ class Coordinator:
                     for task in ready
                     if task.id not in busy
                     and task.owes_settling
-                    and (planned := plan(task, until_time_ms=None, is_visit=True))
+                    and (planned := plan(task, until_time_ms=until_ms.get(task.id), is_visit=True))
                 ]
                 self.epoch = state.epoch
                 result = result or EpochResult()
@@ -264,7 +269,7 @@ class Coordinator:
         )
         # 1. Files written and synced: the tasks' files already are, blobs only now
         try:
-            sync_blobs(self._blobs, record.pending_blobs)
+            sync_blobs(self._blobs, [blob for blob in record.pending_blobs if blob.path not in self._listed])
         except FileNotFoundError:  # a newer driver's start removes what no commit names
             self._committer.check_claim()
             raise
@@ -275,6 +280,7 @@ class Coordinator:
         remove_blobs(self._blobs, passed)
         remove_snapshots(self._blobs.parent, replaced)
         self.committed_id, self._has_uncommitted = record.state_id, False
+        self._listed = {blob.path for blob in record.pending_blobs}
         self.commits += 1
         self._on_commit(
             {
@@ -500,7 +506,7 @@ class Coordinator:
         for task in self.tasks.values():
             for blob in task.pending:
                 if blob.edge not in leads_back:
-                    size = blob.size_bytes * (blob.rows - blob.taken) // blob.rows
+                    size = max(SMALLEST_BLOB, blob.size_bytes * (blob.rows - blob.taken) // blob.rows)
                     waiting[blob.source] = waiting.get(blob.source, 0) + size
         if not waiting:
             return set()

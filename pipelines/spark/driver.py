@@ -275,7 +275,8 @@ class Driver:
     def _finish(self, reason: str, stop: Event) -> RunSummary:
         """Commit what there is, let the tasks hear of it, and close their stores cleanly."""
         coordinator = self._coordinator
-        if self._stop_request is not None and self._stop_request.arguments.get("drain"):
+        request, self._stop_request = self._stop_request, None
+        if request is not None and request.arguments.get("drain"):
             self._drain(stop)
         self._report("stopping", now=True)
         if coordinator.has_uncommitted or any(task.current != task.committed for task in coordinator.tasks.values()):
@@ -300,7 +301,8 @@ class Driver:
     def _drain(self, stop: Event) -> None:
         """Read until no row waits between tasks: up to the newest time of those that wait now, and nothing later.
 
-        What is still unread then comes after all that was taken, so the results are those of a run that reads on.
+        What is still unread then comes after all that was taken, so the results are those of a run that reads on. A
+        signal or another request to stop ends it; what waits is then committed.
         """
         coordinator = self._coordinator
         self._refresh_ends(stop)
@@ -310,7 +312,7 @@ class Driver:
             for topic in task.topics:
                 if task.clocks.get(merge_clock(topic), BEFORE_ALL_MS) > upto_ms:
                     self._ends[topic, task.id.partition] = task.positions[topic][task.id.partition]
-        while not stop.is_set() and any(task.pending for task in coordinator.tasks.values()):
+        while not (stop.is_set() or self._stop_request) and any(task.pending for task in coordinator.tasks.values()):
             self._answer_requests()
             self._restores.take_up()
             result = coordinator.run_epoch(self._ends, self._limits, time.time_ns() // 1_000_000, upto_ms=upto_ms)

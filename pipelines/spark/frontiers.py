@@ -40,26 +40,27 @@ class Frontiers:
         """``given_up``: tasks for whose topics and waiting rows nobody waits."""
         self._topology, self._tasks, self._ends, self._given_up = topology, tasks, ends, given_up
         self._of: dict[TaskId, Frontier] = {}
-        self._least: dict[int, list[tuple[Mark, Frontier]]] = {}
+        self._senders: dict[int, list[tuple[Mark, Frontier]]] = {}
+        """By sub-topology, those that send to it and have more, the one furthest behind first."""
         by_sub_topology: dict[int, list[Task]] = {}
         for task in tasks.values():
             by_sub_topology.setdefault(task.id.sub_topology, []).append(task)
         for index in (sub_topology.index for sub_topology in topology.sub_topologies):  # writers come first
-            self._least[index] = nsmallest(2, self._senders(index, by_sub_topology))
+            self._senders[index] = sorted(self._senders_of(index, by_sub_topology))
             for task in by_sub_topology.get(index, ()):
                 if (found := self._frontier(task)) is not None:
                     self._of[task.id] = found
 
     def marks(self, task: Task, *, reads: Collection[str]) -> tuple[Mark, ...]:
         """Of the sources that have more, other than the topics that the task ``reads``, the two furthest behind."""
-        marks = [mark for mark, _ in self._least[task.id.sub_topology]]
+        marks = [mark for mark, _ in self._least(task)]
         marks += [mark for topic, mark in self._topics(task) if topic not in reads]
         return tuple(nsmallest(2, marks))
 
     def is_held(self, task: Task, topic: str) -> bool:
         """Whether none of the task's next records of ``topic`` could be taken: other tasks may still send rows that
         come before."""
-        least = self._least[task.id.sub_topology]
+        least = self._least(task)
         own = dict(self._topics(task)).get(topic)
         return bool(least) and own is not None and least[0][0] < own
 
@@ -67,15 +68,38 @@ class Frontiers:
         """The blobs of which the task may take at least the first row, given ``marks``."""
         return tuple(blob for blob, bound in self._bounds(task, marks) if bound is None)
 
-    def waited_for(self, task: Task) -> tuple[TaskId, ...]:
+    def waited_for(self, task: Task, *, by_topics: bool = False) -> tuple[TaskId, ...]:
         """The tasks on which it depends how long rows that have reached ``task`` wait, if some do: first the one that
-        has to read, or to take rows, next."""
-        if not task.pending or task.state is not TaskState.RUNNING:
+        has to read, or to take rows, next. ``by_topics``: also what records that it has not read yet wait for."""
+        if task.state is not TaskState.RUNNING:
             return ()
         via: dict[Mark, tuple[TaskId, ...]] = {mark: (task.id,) for _, mark in self._topics(task)}
-        via |= {mark: frontier.via for mark, frontier in self._least[task.id.sub_topology]}
+        own = sorted(via)
+        via |= {mark: frontier.via for mark, frontier in self._least(task)}
         bounds = [bound for _, bound in self._bounds(task, via) if bound is not None]
+        if by_topics and own and min(via) < own[-1]:
+            bounds.append(min(via))
         return via[min(bounds)] if bounds else ()
+
+    def is_given_up(self, task: Task) -> bool:
+        """Whether nobody waits for the task's topics and waiting rows."""
+        return task.id in self._given_up
+
+    def _least(self, task: Task) -> list[tuple[Mark, Frontier]]:
+        """Of those that send to the task and have more, the two furthest behind. What a sender has sent last comes
+        before all that it still sends, even if its own records begin anew."""
+        senders = self._senders[task.id.sub_topology]
+        if not task.pending:
+            return senders[:2]
+        highest = dict[tuple[int, int], Key]()
+        for blob in task.pending:
+            source = self._source(task, blob)
+            highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
+        raised = [
+            (max(mark, Mark(*highest.get(mark.source, BEFORE_ALL), *mark.source)), frontier)
+            for mark, frontier in senders
+        ]
+        return nsmallest(2, raised)
 
     def _bounds(self, task: Task, marks: Collection[Mark]) -> Iterator[tuple[BlobRef, Mark | None]]:
         """The task's blobs, each with the mark that keeps back its first row, or None."""
@@ -91,7 +115,7 @@ class Frontiers:
                 highest[source] = max(blob.last or BEFORE_ALL, highest.get(source, BEFORE_ALL))
 
     def _frontier(self, task: Task) -> Frontier | None:
-        found = [frontier for _, frontier in self._least[task.id.sub_topology][:1]]
+        found = [frontier for _, frontier in self._senders[task.id.sub_topology][:1]]
         if task.id not in self._given_up:
             found += [Frontier((mark.merge_ms, mark.origin), ()) for _, mark in self._topics(task)]
             found += [Frontier(blob.first or BEFORE_ALL, ()) for blob in task.pending]
@@ -100,7 +124,7 @@ class Frontiers:
         least = min(found)
         return Frontier(least.key, (*least.via, task.id))
 
-    def _senders(self, index: int, tasks: Mapping[int, list[Task]]) -> Iterator[tuple[Mark, Frontier]]:
+    def _senders_of(self, index: int, tasks: Mapping[int, list[Task]]) -> Iterator[tuple[Mark, Frontier]]:
         """The marks of the tasks that send to the sub-topology, of those that have more."""
         sub_topology = self._topology.sub_topology(index)
         ranks = {edge.source: sub_topology.ranks[edge.name] for edge in sub_topology.edges_in if not edge.leads_back}

@@ -84,7 +84,11 @@ def plan_task(
         if end > start and not is_ahead and not (waits and frontiers.is_held(task, topic)):
             ranges.append(
                 OffsetRange(
-                    topic=topic, partition=partition, start=start, end=end, available=available if waits else None
+                    topic=topic,
+                    partition=partition,
+                    start=start,
+                    end=end,
+                    available=available if waits and not frontiers.is_given_up(task) else None,
                 )
             )
     busy = {topic for topic in task.topics if partition_lag(task, topic, ends) > 0}

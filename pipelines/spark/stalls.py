@@ -49,7 +49,7 @@ class Stalls:
 
     def note(self, frontiers: Frontiers, tasks: Mapping[TaskId, Task], now_ms: int) -> None:
         """Remember which sources rows wait for after an epoch, and say so in the tasks that the rows wait for."""
-        waited_for = {id: via[0] for id, task in tasks.items() if (via := frontiers.waited_for(task))}
+        waited_for = {id: via[0] for id, task in tasks.items() if (via := frontiers.waited_for(task, by_topics=True))}
         self._stalls = {
             id: self._stalls.get(id) or _Stall(_place(tasks[id]), now_ms)
             for id in {*waited_for.values(), *self._given_up}
@@ -65,8 +65,7 @@ class Stalls:
 
 
 def _place(task: Task) -> object:
-    positions = {topic: dict(offsets) for topic, offsets in task.positions.items()}
-    return positions, [(blob.path, blob.taken) for blob in task.pending]
+    return {topic: dict(offsets) for topic, offsets in task.positions.items()}, task.takes
 
 
 def _what(task: Task) -> str:

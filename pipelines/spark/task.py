@@ -60,6 +60,8 @@ class Task:
     """By topic, how far an offset takes its merge time, by the newest epoch that says so."""
     pending: list[BlobRef] = field(default_factory=list)
     """Blobs for this task of which rows are left."""
+    takes: int = 0
+    """How many epochs have taken rows from other tasks."""
     waits: str = ""
     """What rows that it may not take yet have been waiting for, if for long."""
     files: list[FileEntry] = field(default_factory=list)
@@ -162,6 +164,7 @@ class Task:
         self.files += receipt.files
         self.rows_since_snapshot += sum(file.rows for file in receipt.files if file.table.startswith(CHANGELOG_FOLDER))
         self.consumed += receipt.consumed
+        self.takes += bool(receipt.consumed or receipt.left)
         gone, left = {blob.path for blob in receipt.consumed}, {blob.path: blob for blob in receipt.left}
         self.pending = [left.get(blob.path, blob) for blob in self.pending if blob.path not in gone]
         for name, count in receipt.counts.items():

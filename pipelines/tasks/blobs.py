@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from weir.pipelines.tasks.order import BEFORE_ALL, MERGE, OFFSETS, ORIGIN, Key
+from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
 from weir.state.types import BlobRef, StateId
 
 
@@ -51,11 +51,14 @@ def key_at(frame: pl.DataFrame, row: int) -> Key:
 
 
 def read_blob(folder: Path, blob: BlobRef) -> pl.DataFrame:
-    """The rows that its target has not taken, with the columns of their keys; rows without keys come before all."""
-    rows = pl.read_ipc(folder / blob.path)[blob.taken :]
-    if blob.first is None:
-        return rows.with_columns(_merge=BEFORE_ALL[0], _origin=BEFORE_ALL[1])
-    return rows if ORIGIN in rows.columns else rows.with_columns(origins_of_offsets(rows, blob.first[1]))
+    """The rows that its target has not taken, with the columns of their keys."""
+    rows = pl.read_ipc(folder / blob.path)
+    if MERGE not in rows.columns:  # written before rows had keys
+        rows = rows.with_columns(pl.col("_ts").cum_max().alias(MERGE), pl.lit(0, pl.Int64).alias(ORIGIN))
+    rows = rows[blob.taken :]
+    if ORIGIN not in rows.columns and blob.first is not None:
+        rows = rows.with_columns(origins_of_offsets(rows, blob.first[1]))
+    return rows
 
 
 def sync_blobs(folder: Path, blobs: Sequence[BlobRef]) -> None:

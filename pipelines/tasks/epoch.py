@@ -83,7 +83,8 @@ class _Input:
     positions: Positions = field(default_factory=dict)
     times_ms: dict[str, int] = field(default_factory=dict)
     dead: list[BadRecord] = field(default_factory=list)
-    stopped_at: BadRecord | None = None
+    stopped_at: dict[str, BadRecord] = field(default_factory=dict)
+    """By topic, the bad record before which reading stopped."""
     skipped: list[tuple[str, int]] = field(default_factory=list)
     """Topic and offset of records without a valid time."""
     raws: dict[str, FetchedRecords] = field(default_factory=dict)
@@ -107,8 +108,8 @@ class _Input:
             self.times_ms[f"{topic}-{partition}"] = cast(int, frame["_ts"][:rows].max())
         self.dead = [record for record in self.dead if record.topic != topic or record.offset < position]
         self.skipped = [(name, offset) for name, offset in self.skipped if name != topic or offset < position]
-        if self.stopped_at is not None and self.stopped_at.topic == topic:
-            self.stopped_at = None
+        self.stopped_at.pop(topic, None)
+        self.stopped_early.discard(topic)
 
     def cut_to_taken(self, partition: int) -> list[str]:
         """Leave the topics' rows that are not taken; the names of those topics."""
@@ -277,7 +278,7 @@ class EpochRunner:
                 next_punctuation_ms=output.next_punctuation_ms,
                 metrics=output.metrics,
                 stopped_early=tuple(sorted(read.stopped_early)),
-                bad_record=read.stopped_at,
+                bad_record=next(iter(read.stopped_at.values()), None),
                 wants_commit=read.was_cut,
             )
 
@@ -337,10 +338,12 @@ class EpochRunner:
         read.arrivals, read.blobs = Arrivals(parts), tuple(blobs)
         if len(inputs) > 1 or blobs:
             read.arrivals.wait_for([*plan.marks, *self._marks_of(plan, sub_topology, read, clocks)])
-            for topic in read.cut_to_taken(partition):
-                self._reader(topic, partition).take_back(read.raws[topic], read.positions[topic][partition])
-                read.stopped_early.discard(topic)
+            self._cut_to_taken(read, partition)
         return read
+
+    def _cut_to_taken(self, read: _Input, partition: int) -> None:
+        for topic in read.cut_to_taken(partition):
+            self._reader(topic, partition).take_back(read.raws[topic], read.positions[topic][partition])
 
     def _read_topic(
         self, plan: TaskPlan, wanted: OffsetRange, source: SourceNode, read: _Input, clocks: Mapping[str, int]
@@ -360,8 +363,8 @@ class EpochRunner:
         )
         frame, position = decoded.frame, raw.next_offset
         if decoded.bad and self._settings.on_error == "fail":
-            read.stopped_at = min(decoded.bad, key=lambda record: record.offset)
-            position = read.stopped_at.offset
+            read.stopped_at[topic] = min(decoded.bad, key=lambda record: record.offset)
+            position = read.stopped_at[topic].offset
             frame = frame.filter(pl.col("_offset") < position)
         else:
             read.dead += decoded.bad
@@ -376,8 +379,15 @@ class EpochRunner:
                 beyond = (frame["_ts"] > until_ms).arg_true()
                 if len(beyond) and (rows := max(not plan.is_strict, beyond[0])) < frame.height:
                     read.cut(topic, partition, rows)
+                    self._reader(topic, partition).take_back(raw, read.positions[topic][partition])
                     read.stopped_early.add(topic)
-        if until_ms is not None and raw.next_time_ms is not None and raw.next_time_ms > until_ms:
+        if (
+            until_ms is not None
+            and source.timestamp.is_records_own
+            and topic not in read.stopped_at
+            and raw.next_time_ms is not None
+            and raw.next_time_ms > until_ms
+        ):
             read.stopped_early.add(topic)
 
     def _read_global(self, topic: str, partition: int, start: int, end: int) -> FetchedRecords:
@@ -434,7 +444,7 @@ class EpochRunner:
             room = plan.max_uncommitted_bytes - written
             if room <= 0:
                 read.arrivals.take(taken)
-                read.cut_to_taken(plan.task.partition)
+                self._cut_to_taken(read, plan.task.partition)
                 read.was_cut = True
                 return joined(outputs, sinks)
             batch = max(BATCH_ROWS, taken * room // (2 * max(1, written)))

@@ -9,7 +9,7 @@ to ``weir.pipelines.spark.frontiers``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -25,13 +25,16 @@ OFFSETS = (1 << OFFSET_BITS) - 1
 still one order, but no longer that of topics and partitions."""
 Key = tuple[int, int]
 BEFORE_ALL: Key = (-(1 << 62), 0)
-"""The key of rows that no record caused, where a task has taken none in the same epoch."""
 
 
 def origin(rank: int, partition: int, offset: int) -> int:
     """The origin of a record of a topic with this rank (``Topology.topic_ranks``)."""
     rank, partition = rank & (1 << RANK_BITS) - 1, partition & (1 << PARTITION_BITS) - 1
     return (rank << PARTITION_BITS | partition) << OFFSET_BITS | offset & OFFSETS
+
+
+LAST_KEY = ("_last_merge", "_last_origin")
+"""The clocks for the key of the last row that a task has taken, where it sends rows on."""
 
 
 def merge_clock(topic: str) -> str:
@@ -128,7 +131,7 @@ class Arrivals:
         }
         self._taken = {source: len(rows.merge_ms) for source, rows in self._sources.items()}
 
-    def wait_for(self, marks: Iterable[Mark]) -> None:
+    def wait_for(self, marks: Collection[Mark]) -> None:
         """Take only rows that lie before the marks of all other sources."""
         for source, rows in self._sources.items():
             if bound := min((mark for mark in marks if mark.source != source), default=None):
@@ -245,15 +248,22 @@ def with_keys(frame: pl.DataFrame, rank: int, partition: int, merge_ms: int | No
     return frame.with_columns(times.alias(MERGE), pl.Series(ORIGIN, offsets | origin(rank, partition, 0)))
 
 
-def sent(rows: pl.DataFrame, turns: Turns, causes: np.ndarray, partition: int) -> pl.DataFrame:
+def last_key(clocks: Mapping[str, int]) -> Key:
+    """The key of the last row that a task has taken; before all if it has taken none."""
+    merge_ms, origins = (clocks.get(name, part) for name, part in zip(LAST_KEY, BEFORE_ALL, strict=True))
+    return merge_ms, origins
+
+
+def sent(rows: pl.DataFrame, turns: Turns, causes: np.ndarray, partition: int, last: Key) -> pl.DataFrame:
     """``rows`` as a task with the number ``partition`` sends them to others: in the order of the records that caused
     them, with that turn as their place, and with the keys of those records.
 
-    ``causes`` are the ``_offset`` of the rows taken, by turn. What no record caused has the key of the last one taken.
+    ``causes`` are the ``_offset`` of the rows taken, by turn. What no record caused has the key ``last``, that of the
+    last row taken.
     """
     offsets = rows.get_column("_offset").to_numpy()
     if len(turns) == 0:
-        merge_ms, origins = (pl.lit(part, pl.Int64) for part in BEFORE_ALL)
+        merge_ms, origins = (pl.lit(part, pl.Int64) for part in last)
         return rows.with_columns(_partition=pl.lit(partition, pl.Int32), _merge=merge_ms, _origin=origins)
     if not np.array_equal(offsets, causes):
         at = np.minimum(np.searchsorted(causes, offsets), len(causes) - 1)

@@ -20,7 +20,7 @@ from weir.pipelines.operators.suppress import HELD_BYTES
 from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.tasks.metrics import EpochMetrics, lateness
 from weir.pipelines.tasks.operator_factory import global_join_of, operator_of, several_inputs_of
-from weir.pipelines.tasks.order import MERGE, ORIGIN, Turns, sent
+from weir.pipelines.tasks.order import LAST_KEY, MERGE, ORIGIN, Turns, last_key, sent
 from weir.pipelines.tasks.output import EpochOutput, sink_rows
 from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.idle import followed_while_idle, idle_after_ms
@@ -103,12 +103,16 @@ class TaskProcessor:
             clocks_before=clocks,
         )
         inputs, causes = self._in_turn(turns, epoch)
+        if self._sub_topology.edges_out and len(turns):
+            epoch.clocks.update(zip(LAST_KEY, (int(turns.merge_ms[-1]), int(turns.origins[-1])), strict=True))
         try:
             output = self._run(inputs, epoch, lets_idle=lets_idle, end_time_ms=end_time_ms)
         except UserFunctionError as error:
             raise _placed(error, self._sub_topology.sources, turns.frames, inputs) from error.__cause__
         edges = {
-            edge.name: sent(output.edges[edge.name], turns, causes, partition).select(*edge.schema, MERGE, ORIGIN)
+            edge.name: sent(output.edges[edge.name], turns, causes, partition, last_key(epoch.clocks)).select(
+                *edge.schema, MERGE, ORIGIN
+            )
             for edge in self._sub_topology.edges_out
             if edge.name in output.edges
         }

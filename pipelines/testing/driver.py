@@ -24,7 +24,7 @@ from weir.pipelines.serdes.source import RAW_SCHEMA, BadRecord, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS
 from weir.pipelines.tasks.global_tables import GlobalTables
 from weir.pipelines.tasks.metrics import Reading, RunMetrics
-from weir.pipelines.tasks.order import MERGE, Arrivals, Part, with_keys
+from weir.pipelines.tasks.order import Arrivals, Part, with_keys
 from weir.pipelines.tasks.output import EpochOutput
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.testing.stores import (
@@ -117,7 +117,6 @@ class TopologyTestDriver:
         self._now_ms = time_to_ms(initial_wall_clock)
         self._offsets: Counter[str] = Counter()
         self._partition_times: dict[str, int] = {}
-        self._merge_times: dict[str, int] = {}
         self._outputs = {
             sink.table: (sink.record, deque[pl.DataFrame]())
             for sub_topology in self._topology.sub_topologies
@@ -371,9 +370,7 @@ class TopologyTestDriver:
         self._counts.update(dropped)
         if decoded.frame.height:
             self._partition_times[topic] = max(decoded.frame["_ts"][0], self._partition_times.get(topic, UNKNOWN_MS))
-        frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0, self._merge_times.get(topic))
-        if frame.height:
-            self._merge_times[topic] = frame[MERGE][0]
+        frame = with_keys(decoded.frame, self._topology.topic_ranks[topic], 0)
         ranks = task.sub_topology.ranks
         self._run(task, [Part(input=topic, rank=ranks[topic], partition=0, frame=frame)], dropped)
 

@@ -11,8 +11,9 @@ from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateI
 FORMAT_VERSION = 1
 SWAP_FORMAT_VERSION = 2
 """The format of rows with swaps: a version of Weir that does not know swaps must not redo such a row."""
-TAKEN_FORMAT_VERSION = 3
-"""The format of rows that list blobs of which some rows were taken: another version would take those again."""
+KEYED_FORMAT_VERSION = 3
+"""The format of rows that list blobs whose rows have keys: a version of Weir that does not know keys cannot read them,
+and would take again what was taken of a blob."""
 LOST_RECORDS_ACCEPTED = "lost records accepted"
 """The reason of a commit that moves positions to where topics can still be read, and holds nothing else."""
 
@@ -139,6 +140,6 @@ class CommitRecord:
     @property
     def needed_format(self) -> int:
         """The lowest format version that says everything that the row says."""
-        if any(blob.taken for blob in self.pending_blobs):
-            return TAKEN_FORMAT_VERSION
+        if any(blob.first is not None for blob in self.pending_blobs):
+            return KEYED_FORMAT_VERSION
         return SWAP_FORMAT_VERSION if self.swaps else self.format_version

@@ -81,8 +81,8 @@ def test_a_json_value_of_another_type_is_refused(kind, json):
     [
         ("UA", "'UA' has 1 of 2 values"),
         ('{"carrier": "UA"}', "'origin' is missing"),
-        ('{"carrier": "UA", "origin": "EWR", "dest": "IAH"}', "'dest' is no column of it"),
-        ('{"carrier": "UA", "origin": "EWR", "carrier": "AA"}', "'carrier' is there twice"),
+        ('{"carrier": "UA", "origin": "EWR", "dest": "IAH"}', "'dest' is not one of its columns"),
+        ('{"carrier": "UA", "origin": "EWR", "carrier": "AA"}', "'carrier' is given twice"),
         ('{"carrier": null, "origin": null}', "is null"),
         ("{carrier", "is not JSON"),
         ('{"carrier": "UA", "origin": "EWR"} x', "is not JSON"),

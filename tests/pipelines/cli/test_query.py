@@ -131,7 +131,7 @@ def test_bounds_and_prefixes_take_json_too(tmp_path):
     assert ask(lower='{"customer": "b"}') == ask(prefix='{"customer": "b"}') == ask(prefix="b") == ["bob"]
     assert ask(upper='{"customer": "b"}') == ["ann"]
     for option, question in (("--from", "lower"), ("--to", "upper"), ("--prefix", "prefix")):
-        with pytest.raises(OperationError, match=f"^{option}: .*'name' is no column of it.* column customer "):
+        with pytest.raises(OperationError, match=f"^{option}: .*'name' is not one of its columns.* column customer "):
             ask(**{question: '{"name": "b"}'})
 
 

@@ -27,7 +27,6 @@ from weir import (
     Sum,
     Suppressed,
 )
-from weir.pipelines.tasks.order import MERGE, ORIGIN
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
 
@@ -118,16 +117,17 @@ def batches(records: list[tuple], cuts: set[int]) -> list[pl.DataFrame]:
 
 def run(sub_topology: SubTopology, batches: list[pl.DataFrame]) -> dict:
     processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
+    merge_ms: dict[str, int] = {}
     counts: dict[str, int] = {}
     facts: dict[str, list[dict]] = {}
     edges = []
     gauges = {}
     for batch in batches:
-        output = processor.run(in_turn({"events": batch}), session, clocks, 0)
+        output = processor.run(in_turn({"events": batch}, merge_ms=merge_ms), session, clocks, 0)
         clocks, gauges = output.clocks, output.gauges
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
-        edges += [row for rows in output.edges.values() for row in rows.drop(MERGE, ORIGIN).to_dicts()]
+        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:

@@ -12,7 +12,6 @@ from tests.pipelines.in_turn import in_turn
 from tests.pipelines.memory_session import MemorySession
 from tests.pipelines.operators.one_topic import Event
 from weir import Json, KStream, StreamsBuilder, String
-from weir.pipelines.tasks.order import MERGE, ORIGIN
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SubTopology
 
@@ -89,15 +88,16 @@ def frames(sub_topology: SubTopology, batch: Sequence[tuple[Row, int]]) -> dict[
 def run(sub_topology: SubTopology, batches: Sequence[Sequence[tuple[Row, int]]]) -> dict:
     """State and outputs after all batches: facts in order; of updates, the newest per key."""
     processor, session, clocks = TaskProcessor(sub_topology), MemorySession(), {}
+    merge_ms: dict[str, int] = {}
     counts: dict[str, int] = {}
     facts: dict[str, list[dict]] = {}
     edges: list[dict] = []
     for batch in batches:
-        output = processor.run(in_turn(frames(sub_topology, batch), sub_topology.inputs), session, clocks, 0)
+        output = processor.run(in_turn(frames(sub_topology, batch), sub_topology.inputs, merge_ms), session, clocks, 0)
         clocks = output.clocks
         for table, rows in output.sinks.items():
             facts.setdefault(table, []).extend(rows.drop("_seq").to_dicts())
-        edges += [row for rows in output.edges.values() for row in rows.drop(MERGE, ORIGIN).to_dicts()]
+        edges += [row for rows in output.edges.values() for row in rows.to_dicts()]
         for name, count in output.counts.items():
             counts[name] = counts.get(name, 0) + count
     for sink in sub_topology.sinks:

@@ -20,7 +20,7 @@ from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.planner import Limits
 from weir.pipelines.spark.task import Task, TaskState
 from weir.state.commit.protocol import newest_commit
-from weir.state.commit.record import TAKEN_FORMAT_VERSION
+from weir.state.commit.record import KEYED_FORMAT_VERSION
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
@@ -270,7 +270,7 @@ def test_a_commit_says_how_many_rows_of_a_blob_were_taken_and_an_older_weir_refu
     coordinator.commit("a test")
     commit = newest_commit(behind.warehouse, "clicks")
     assert any(0 < blob.taken < blob.rows for blob in commit.pending_blobs)
-    assert commit.format_version == TAKEN_FORMAT_VERSION == 3
+    assert commit.format_version == KEYED_FORMAT_VERSION == 3
     behind.run()
     assert found(behind) == final_counts(behind.topics.rows)
     assert newest_commit(behind.warehouse, "clicks").format_version == 1

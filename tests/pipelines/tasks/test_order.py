@@ -17,6 +17,7 @@ from weir.pipelines.tasks.order import (
     Mark,
     Part,
     Turns,
+    last_key,
     origin,
     running,
     sent,
@@ -144,7 +145,7 @@ def test_origins_are_ordered_by_topic_then_partition_then_offset():
 def test_what_a_task_sends_has_the_place_and_the_key_of_the_record_that_caused_it():
     turns = Turns(merge_ms=np.array([5, 5, 9]), origins=np.array([1, 2, 3]))
     rows = pl.DataFrame({"who": list("abcd"), "_partition": [9] * 4, "_offset": [12, 10, -1, 10]})
-    found = sent(rows, turns, np.array([10, 11, 12]), partition=4)
+    found = sent(rows, turns, np.array([10, 11, 12]), partition=4, last=(9, 3))
     assert found.rows() == [
         ("b", 4, 10, 5, 1),
         ("d", 4, 10, 5, 1),
@@ -153,7 +154,8 @@ def test_what_a_task_sends_has_the_place_and_the_key_of_the_record_that_caused_i
     ], "in the order of the causes; what no record caused comes with the last one"
 
 
-def test_what_a_task_sends_without_having_taken_anything_comes_before_all():
+def test_what_a_task_sends_without_a_record_has_the_key_of_the_last_one_and_without_any_comes_before_all():
     rows = pl.DataFrame({"who": ["a"], "_partition": [0], "_offset": [-1]})
-    found = sent(rows, Turns(), np.empty(0, np.int64), partition=1)
-    assert (found[MERGE][0], found[ORIGIN][0]) == BEFORE_ALL
+    for clocks, key in (({"_last_merge": 7, "_last_origin": 3}, (7, 3)), ({}, BEFORE_ALL)):
+        found = sent(rows, Turns(), np.empty(0, np.int64), partition=1, last=last_key(clocks))
+        assert (found[MERGE][0], found[ORIGIN][0]) == key
