@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -173,6 +174,20 @@ def test_floats_that_differ_in_their_last_digits_only_are_equal(tmp_path):
     found = counted(tmp_path, spec, live, made, is_whole=True)
     assert (found.removed, found.changed, found.added, found.unchanged) == (0, 2, 0, 3)
     assert found.sums == {}, "with a NaN there is no sum"
+
+
+def test_floats_are_compared_alike_however_many_rows_are_compared_at_a_time(tmp_path, monkeypatch):
+    """Rows that differ in the last digit only are of the same part."""
+    monkeypatch.setattr(differences, "COMPARED_ROWS", 10)
+    spec = TableSpec(name="means", schema=pl.Schema({"name": pl.String(), "mean": pl.Float64(), **OF_COMMITS}))
+    means = [number + 0.1 for number in range(60)]
+    others = [math.nextafter(mean, math.inf) for mean in means]
+    others[7] = 7.1000001
+    live, made = (
+        [{**fact(f"n{number}", 0), "mean": mean} for number, mean in enumerate(values)] for values in (means, others)
+    )
+    found = counted(tmp_path, spec, live, made, is_whole=False)
+    assert (found.removed, found.changed, found.added, found.unchanged) == (1, 0, 1, 59)
 
 
 def test_rows_with_lists_and_records_in_them_are_compared(tmp_path):
