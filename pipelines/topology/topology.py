@@ -51,12 +51,15 @@ class Topology:
 
     @cached_property
     def topic_ranks(self) -> Mapping[str, int]:
-        """The order of the source topics at equal merge times: first those whose rows meet others only as tables that
-        joins look up, then all as declared."""
-        topics = sorted(self.topics(), key=lambda topic: not self._only_looked_up(topic))
+        """The order of the source topics at equal merge times: first those that meet others as tables that joins look
+        up, in their own sub-topology or else, wherever their rows lead, then all as declared."""
+        topics = sorted(self.topics(), key=lambda topic: not self._is_looked_up(topic))
         return {topic: rank for rank, topic in enumerate(topics)}
 
-    def _only_looked_up(self, topic: str) -> bool:
+    def _is_looked_up(self, topic: str) -> bool:
+        own = next(each for each in self.sub_topologies if topic in each.inputs)
+        if len(set(own.ranks.values())) > 1:
+            return topic in own.looked_up
         reached = {topic}
         for edge in self.edges:
             if not edge.leads_back and any(reached & inputs_of(parent) for parent in edge.node.parents):

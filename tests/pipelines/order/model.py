@@ -369,12 +369,15 @@ class Machine:
         return entrance.group if entrance.kind == "edge" else entrance
 
     def topic_ranks(self) -> dict[str, int]:
-        """First the topics whose rows meet others only as looked-up tables, then all as declared."""
+        """First the topics that meet others as looked-up tables, in their own group or else in all that their rows
+        reach, then all as declared."""
         sources = [node for node in self.nodes if isinstance(node.step, Source)]
 
-        def is_only_looked_up(source: Node) -> bool:
+        def is_looked_up(source: Node) -> bool:
             reached, meetings = {source}, []
             for group in range(len(self.groups)):
+                if source in self._inputs[group] and len(self._ranks[group]) > 1:
+                    return source in self._looked_up(group)
                 mine = reached & set(self._inputs[group])
                 if len(self._ranks[group]) > 1:
                     meetings += [name in self._looked_up(group) for name in mine]
@@ -383,7 +386,7 @@ class Machine:
                 }
             return bool(meetings) and all(meetings)
 
-        order = sorted(sources, key=lambda source: not is_only_looked_up(source))
+        order = sorted(sources, key=lambda source: not is_looked_up(source))
         return {source.step.topic: rank for rank, source in enumerate(order)}
 
     # The run
