@@ -117,7 +117,7 @@ def test_every_kind_of_store_takes_a_key_as_text_or_json_and_refuses_other_field
         return rows["cents" if "cents" in rows.columns else "count"].to_list()
 
     assert ask(key) == ask(f'{{"{column}": "{key}"}}') == found
-    with pytest.raises(OperationError, match=f"^KEY: .*'name' is no column.* column {column} "):
+    with pytest.raises(OperationError, match=f"^KEY: .*'name' is not one of its columns.* column {column} "):
         ask('{"name": "ann"}')
 
 
