@@ -45,7 +45,9 @@ def make_history(settings: Settings, epochs: int) -> None:
     coordinator.start(topics.partition_counts(), topics)
     ends, limits = topics.end_offsets(list(topics.rows)), Limits(max_records=10, max_bytes=1 << 20, max_skew_ms=None)
     while coordinator.epoch < epochs:
-        coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000, end_time_ms=0)
+        for task in coordinator.tasks.values():
+            task.visited = False  # so that it gets a plan although there is nothing to read
+        coordinator.run_epoch(ends, limits, time.time_ns() // 1_000_000)
     coordinator.commit("interval")
     coordinator.settle(close=True)
     TaskStoreCache.close_all()
