@@ -18,6 +18,8 @@ from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Click:

@@ -21,6 +21,8 @@ from weir.pipelines.spark.task import TaskState
 from weir.state.commit.tables import read_table
 from weir.state.types import TaskId
 
+pytestmark = pytest.mark.slow
+
 SECOND_MS, MINUTE_MS = 1_000, 60_000
 LIMITS = Limits(max_records=50, max_bytes=1 << 20, max_skew_ms=None)
 MAX_WAIT = timedelta(seconds=2)
