@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -139,10 +138,9 @@ class Arrivals:
 
     def take(self, turns: int) -> None:
         """Take only the first of the rows that could be taken."""
-        owners = self._owners[:turns]
-        counts = np.bincount(owners, minlength=len(self._sources))
+        owners = np.repeat(np.arange(len(self._sources)), list(self._taken.values()))
+        counts = np.bincount(owners[self._order][:turns], minlength=len(self._sources))
         self._taken = {source: int(count) for source, count in zip(self._sources, counts, strict=True)}
-        self.__dict__.pop("_order", None)
 
     def taken_of(self) -> list[int]:
         """How many rows of each part the task takes; they are its first."""
@@ -154,7 +152,10 @@ class Arrivals:
     @property
     def turns(self) -> Turns:
         """The rows that the task takes."""
-        inputs, rows, merge_ms, origins = self._order
+        order = self._order
+        inputs, rows, merge_ms, origins = (
+            self._column(name)[order] for name in ("inputs", "rows", "merge_ms", "origins")
+        )
         frames, places = {}, {}
         for number, name in enumerate(self._names):
             found = np.flatnonzero(inputs == number) if len(self._names) > 1 else np.arange(len(rows))
@@ -162,28 +163,17 @@ class Arrivals:
                 frames[name], places[name] = _gathered(self._frames[name], rows[found]), found
         return Turns(frames=frames, places=places, merge_ms=merge_ms, origins=origins)
 
-    @cached_property
-    def _order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """By turn: number of the input, row in its frame, merge time, origin."""
-        found = [rows[: self._taken[source]] for source, rows in self._sources.items()]
-        columns = [
-            np.concatenate(column) if len(found) > 1 else column[0]
-            for column in zip(*((rows.inputs, rows.rows, rows.merge_ms, rows.origins) for rows in found), strict=True)
-        ] or [np.empty(0, np.int64)] * 4
-        if len(found) > 1:
-            order = np.lexsort((columns[3], columns[2]))
-            columns = [column[order] for column in columns]
-        return columns[0], columns[1], columns[2], columns[3]
-
     @property
-    def _owners(self) -> np.ndarray:
-        """By turn, the number of the source."""
-        found = [rows[: self._taken[source]] for source, rows in self._sources.items()]
-        owners = np.repeat(np.arange(len(found)), [len(rows.merge_ms) for rows in found])
-        if len(found) < 2:
-            return owners
-        keys = [np.concatenate([rows.origins for rows in found]), np.concatenate([rows.merge_ms for rows in found])]
-        return owners[np.lexsort(keys)]
+    def _order(self) -> np.ndarray | slice:
+        """What puts the rows that could be taken, source by source, in turn; nothing to do for a single source."""
+        if len(self._sources) < 2:
+            return slice(None)
+        return np.lexsort((self._column("origins"), self._column("merge_ms")))
+
+    def _column(self, name: str) -> np.ndarray:
+        """One column of the rows that could be taken, source by source."""
+        found = [getattr(rows, name)[: self._taken[source]] for source, rows in self._sources.items()]
+        return np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -216,9 +206,6 @@ class _Source:
         else:
             ((numbers, inputs, rows, merge_ms, origins),) = batches
         return cls(numbers, inputs, rows, *running(merge_ms, origins))
-
-    def __getitem__(self, upto: slice) -> _Source:
-        return _Source(self.parts[upto], self.inputs[upto], self.rows[upto], self.merge_ms[upto], self.origins[upto])
 
     def before(self, mark: Mark, source: tuple[int, int]) -> int:
         """How many of the rows, which are those of ``source``, lie before ``mark``."""

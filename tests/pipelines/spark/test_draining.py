@@ -106,6 +106,6 @@ def test_another_stop_ends_a_drain_and_leaves_the_rows_that_wait(tmp_path, monke
     place.desk.ask("stop", drain="yes")
     summary = driver.run(stop)
     assert summary.reason == "stopped"
-    assert not stop.is_set(), "another stop was asked for in vain"
+    assert not stop.is_set(), "the other stop did not end the drain"
     assert place.desk.answers[asked[0]][1] is False
     assert sum(blob.rows for blob in newest_commit(place.warehouse, "clicks").pending_blobs) == 10
