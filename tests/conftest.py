@@ -11,15 +11,44 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 
+TESTS = Path(__file__).parent
+WHOLE_RUNS = [
+    TESTS / folder
+    for folder in (
+        "orchestration/sensors",
+        "pipelines/backfill",
+        "pipelines/cli/test_compact.py",
+        "pipelines/cli/test_plan.py",
+        "pipelines/cli/test_query.py",
+        "pipelines/migrate",
+        "pipelines/operations",
+        "pipelines/order",
+        "pipelines/spark",
+        "pipelines/test_state_reader.py",
+        "state/changelog",
+    )
+]
+"""Tests that run an application with its commits, or write and restore a whole task: each quick, together not."""
 LEFTOVER_LIMIT_S = 20.0
 # Java starts more often here than it computes: without its second compiler, a broker that starts and ends takes 2.6 s
 # of CPU instead of 4.3.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A busy machine may halt for longer than any example takes.
+hypothesis_settings.register_profile("weir", deadline=None)
+hypothesis_settings.load_profile("weir")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -119,7 +119,7 @@ PROGRAMS: dict[str, Callable[[KStream], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)

@@ -455,7 +455,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [inner, left])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=ROWS, seed=st.integers(0, 1 << 16))
 def test_in_the_end_the_result_is_the_join_of_the_two_tables_whatever_the_order_of_messages(program, rows, seed):
     random = Random(seed)

@@ -81,7 +81,7 @@ def program(windows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_each_record_reaches_and_misses_the_windows_that_a_model_says_whatever_the_epochs(kind, data):
     """Every update, the newest rows of the table, and final results; the late records of each."""

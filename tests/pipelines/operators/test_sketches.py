@@ -48,8 +48,9 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     batched, single = batched_and_single(build(PROGRAMS[name]), records, cuts)

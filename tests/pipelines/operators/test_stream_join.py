@@ -214,7 +214,7 @@ RECORDS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("join", ["left_join", "outer_join"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     before=RECORDS,
     after=RECORDS,
@@ -304,7 +304,7 @@ class Model:
 @pytest.mark.parametrize(
     ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     records=st.lists(
         st.tuples(
@@ -328,7 +328,7 @@ def test_every_record_gives_what_kafka_streams_processor_gives(join, outer, reco
 @pytest.mark.parametrize(
     ("join", "outer"), [("join", set()), ("left_join", {"left"}), ("outer_join", {"left", "right"})]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     records=two_topics.RECORDS,
     cuts=two_topics.CUTS,

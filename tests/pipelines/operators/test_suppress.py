@@ -321,7 +321,7 @@ def limited(records, limit_ms, most):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     records=st.lists(
         st.tuples(

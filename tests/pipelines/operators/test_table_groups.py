@@ -159,7 +159,7 @@ ROWS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(rows=ROWS, cuts=st.sets(st.integers(1, 19), max_size=4))
 def test_any_cut_into_batches_gives_what_single_records_give(name, rows, cuts):
     builder = StreamsBuilder()

@@ -193,7 +193,7 @@ PROGRAMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     assert_cuts_do_not_show(PROGRAMS[name], records, cuts)

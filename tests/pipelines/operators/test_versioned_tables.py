@@ -422,7 +422,7 @@ RECORDS = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     assert_cuts_do_not_show(PROGRAMS[name], records, cuts)
@@ -457,7 +457,7 @@ def by_definition(order: list, grace_ms: int, history_ms: int) -> list[tuple]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     records=st.lists(
         st.tuples(

@@ -182,7 +182,7 @@ def without_deleted(found: dict) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(records=RECORDS, cuts=CUTS)
 def test_any_cut_into_batches_gives_what_single_records_give(name, records, cuts):
     sub_topology = build(PROGRAMS[name])

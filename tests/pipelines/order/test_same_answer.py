@@ -56,7 +56,6 @@ EXAMPLES = int(os.environ.get("ORDER_EXAMPLES", "5"))
 def tried(examples: int) -> Any:
     return settings(
         max_examples=examples,
-        deadline=None,
         derandomize="ORDER_EXAMPLES" not in os.environ,
         suppress_health_check=list(HealthCheck),
     )

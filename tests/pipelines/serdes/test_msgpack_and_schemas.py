@@ -8,7 +8,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weir import Json, Msgpack, TopologyError
@@ -66,7 +66,6 @@ VALUES = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(VALUES)
 def test_msgpack_and_json_of_the_same_values_decode_alike(values):
     @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Kafka's murmur2, against its published values and against a plain rendering of the Java code."""
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.pipelines.serdes.partitioner import key_bytes, murmur2, partition_of
@@ -36,7 +36,6 @@ def test_hashes_are_those_of_kafkas_own_test():
     assert murmur2(list(known)).tolist() == [value & MASK for value in known.values()]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=19), max_size=8))
 def test_hashing_many_keys_equals_hashing_each(keys):
     assert murmur2(keys).tolist() == [murmur2_in_java_steps(key) for key in keys]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weir import Bytes, Delimited, Int64, String, TopologyError
@@ -21,7 +21,6 @@ def rows(serde, items):
     return list(zip(*[column.to_list() for column in columns.columns], strict=True)), columns.absent, set(columns.bad)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=5))
 def test_text_is_read_as_it_was_written(items):
     serde = String()
@@ -30,7 +29,6 @@ def test_text_is_read_as_it_was_written(items):
     assert (absent, bad) == ([index for index, item in enumerate(items) if item is None], set())
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=5))
 def test_integers_are_eight_bytes_and_read_as_they_were_written(items):
     serde = Int64()

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weir import (
@@ -86,7 +86,6 @@ def test_malformed_bytes_are_bad_and_spoil_no_other_record(serde, bad):
     assert found[0] == rows(serde, [serde.encode(item)])[0][0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), max_size=5))
 def test_numbers_are_read_as_they_were_written(items):
     for serde in (Int32(), Int64(), Float64()):

@@ -169,9 +169,10 @@ def decoded(source, records, bounds):
     return rows, bad, skipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXTRACTORS)
 @pytest.mark.parametrize("of", [None, "ms"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(records=RECORDS, cuts=st.sets(st.integers(1, 11), max_size=3))
 def test_any_cut_into_batches_gives_the_times_of_single_records(kind, of, records, cuts):
     builder = StreamsBuilder()

@@ -115,7 +115,7 @@ def keyed(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(keyed())
 def test_a_value_put_under_a_key_is_found_under_it(example):
     columns, keys = example

@@ -18,7 +18,7 @@ ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), s
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     files=st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=8),
     held_rows=st.integers(1, 20),

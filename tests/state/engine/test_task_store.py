@@ -194,7 +194,7 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 def test_undo_keeps_the_first_image_over_several_epochs(store):

@@ -435,5 +435,5 @@ class VersionedMachine(StoreMachine):
 def test_a_store_answers_like_a_dictionary_through_commits_rollbacks_and_crashes(machine, in_memory):
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"in_memory": in_memory}),
-        settings=settings(max_examples=15, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=15, stateful_step_count=25),
     )
