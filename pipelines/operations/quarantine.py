@@ -50,8 +50,18 @@ def quarantine_status(settings: Settings, application: str) -> QuarantineStatus:
         oldest_at=datetime.fromtimestamp(found[0].at_s, UTC) if found else None,
         oldest_age=timedelta(seconds=age_s) if found else None,
         path=str(parents.pop()) if len(parents) == 1 else path,
-        over_limit=f"the quarantine {' and '.join(over)}: `weir compact {application}` cleans it" if over else "",
+        over_limit=f"the quarantine {' and '.join(over)}: {_way_out(settings, application)}" if over else "",
     )
+
+
+def _way_out(settings: Settings, application: str) -> str:
+    """What a compaction would do now about a quarantine that is over its limit."""
+    cleaning = clean_quarantine(settings, application, is_dry_run=True)
+    if cleaning.removed:
+        return f"`weir compact {application}` deletes {counted(len(cleaning.removed), 'folder')}"
+    if cleaning.kept:
+        return f"{cleaning.kept[0].folder.path} has to stay, {cleaning.kept[0].why}"
+    return "what is left is the newest of each task, which stays for an hour"
 
 
 def clean_quarantine(settings: Settings, application: str, *, is_dry_run: bool) -> QuarantineCleaning:

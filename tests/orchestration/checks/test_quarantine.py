@@ -13,7 +13,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.commits import commits_sensor
 from weir.orchestration.sensors.health import health_sensor
 
-BEYOND = "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact flights` cleans it"
+BEYOND = "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact flights` deletes 1 folder"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from typer.testing import CliRunner
 
-from tests.state.quarantine_folders import DAY_S, MIB, put
+from tests.state.quarantine_folders import DAY_S, MIB, put, quarantined_while_open
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations.registry import register
@@ -75,8 +75,8 @@ def test_each_application_has_its_own_folders_size_age_and_path(place):
 @pytest.mark.parametrize(
     ("age_days", "max_bytes", "sentence"),
     [
-        (8, None, "the quarantine has a folder 8.0 days old, more than 7 days: `weir compact sales` cleans it"),
-        (1, 10**6, "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact sales` cleans it"),
+        (8, None, "the quarantine has a folder 8.0 days old, more than 7 days: `weir compact sales` deletes 1 folder"),
+        (1, 10**6, "the quarantine takes 3.2 MB, more than 1.0 MB: `weir compact sales` deletes 1 folder"),
         (8, 10**6, "takes 3.2 MB, more than 1.0 MB and has a folder 8.0 days old, more than 7 days: `weir compact"),
         (6, 10**7, ""),
     ],
@@ -92,3 +92,18 @@ def test_beyond_its_limit_the_way_out_is_named_and_works(place, monkeypatch, age
     weir(place, "compact", "sales")
     assert shown(place)["sales"]["over_limit"] == ""
     assert len(lines(place)) == (0 if sentence else 1)
+
+
+def test_beyond_its_limit_with_nothing_to_delete_yet_the_reason_is_named(place, monkeypatch):
+    monkeypatch.setenv("WEIR_QUARANTINE_MAX_BYTES", "1000000")
+    put(place.state_dir / "shop", "a", age_s=60, mib=3)
+    with quarantined_while_open(place.state_dir / "sales", "used") as used:
+        assert shown(place)["sales"]["over_limit"].endswith(
+            f" old, more than 7 days: {used} has to stay, a process has it open"
+        )
+    assert shown(place)["shop"]["over_limit"] == (
+        "the quarantine takes 3.2 MB, more than 1.0 MB: "
+        "what is left is the newest of each task, which stays for an hour"
+    )
+    weir(place, "compact", "shop")
+    assert shown(place)["shop"]["folders"] == 1
