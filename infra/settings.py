@@ -61,6 +61,10 @@ class Settings(BaseModel):
     """How long compaction keeps the rows of deleted keys; a standby that falls further behind starts over."""
     snapshot_rows: int = Field(default=1_000_000, ge=0)
     """A task publishes a snapshot of its state once its changelogs have grown by this many rows; 0 means never."""
+    quarantine_max_days: float = Field(default=7.0, ge=0)
+    """How long local state that could not be trusted is kept in quarantine; compaction deletes what is older."""
+    quarantine_max_bytes: int = Field(default=10_000_000_000, ge=0)
+    """The most that an application's quarantine takes on disk after a compaction; the oldest goes first."""
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """The port where a run serves its metrics to Prometheus; None means nowhere."""
     metrics_host: str = "127.0.0.1"

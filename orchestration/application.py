@@ -11,6 +11,7 @@ import dagster as dg
 from weir.orchestration.assets.backfill import backfill_assets
 from weir.orchestration.assets.ingest import ingest_assets
 from weir.orchestration.checks.commits import commit_checks, lag_check
+from weir.orchestration.checks.quarantine import quarantine_check
 from weir.orchestration.checks.state import state_checks
 from weir.orchestration.jobs.asset_jobs import audit_job, continuous_job, verify_job
 from weir.orchestration.jobs.compaction import compaction_job
@@ -73,7 +74,12 @@ def weir_assets(
             ingest_assets(supervised),
             *backfill_assets(supervised, first_day, end_day),
         ],
-        asset_checks=[lag_check(supervised), commit_checks(supervised), *state_checks(supervised)],
+        asset_checks=[
+            lag_check(supervised),
+            commit_checks(supervised),
+            quarantine_check(supervised),
+            *state_checks(supervised),
+        ],
         jobs=[
             continuous_job(supervised),
             *request_jobs(supervised),

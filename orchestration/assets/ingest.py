@@ -11,7 +11,7 @@ from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.settings import Settings
 from weir.orchestration.assets.materializations import commit_materializations, update_task_partitions
 from weir.orchestration.drivers.dagster_run import owner_of
-from weir.orchestration.drivers.metadata import pace_metadata
+from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
@@ -114,7 +114,7 @@ def _results_of_terminated(
     if newest is None or driver is None or (driver.owner, driver.state) != (owner_of(run.run_id), "stopped"):
         return []
     events = commit_materializations(
-        supervised, newest, context.instance, settings.warehouse, pace=pace_metadata(settings, supervised.id)
+        supervised, newest, context.instance, settings.warehouse, health=health_metadata(settings, supervised.id)
     )
     return [_result(event) for event in events if event.asset_key in (supervised.ingest, *supervised.tables.values())]
 

@@ -26,11 +26,16 @@ from weir.state.commit.record import CommitRecord
 
 
 def commit_materializations(
-    supervised: Supervised, newest: CommitRecord, instance: dg.DagsterInstance, warehouse: Path, *, pace: dict[str, Any]
+    supervised: Supervised,
+    newest: CommitRecord,
+    instance: dg.DagsterInstance,
+    warehouse: Path,
+    *,
+    health: dict[str, Any],
 ) -> list[dg.AssetMaterialization]:
     """The materializations of a commit. Upstream comes first, otherwise Dagster would show what is downstream as stale.
 
-    A topic is reported when the commit has read further than Dagster knows the topic to reach. ``pace`` is further
+    A topic is reported when the commit has read further than Dagster knows the topic to reach. ``health`` is further
     metadata of the ingest.
     """
     found = f"commit {newest.state_id}, found in the commit log"
@@ -42,11 +47,11 @@ def commit_materializations(
         if any(offset > reaches.get(partition, 0) for partition, offset in offsets.items()):
             events.append(
                 dg.AssetMaterialization(
-                    key, description=f"as far as read by {found}", metadata=_dagster_values(offsets_metadata(offsets))
+                    key, description=f"as far as read by {found}", metadata=dagster_values(offsets_metadata(offsets))
                 )
             )
-    ingest = {**pace, **ingest_metadata(newest, supervised.topics)}
-    events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=_dagster_values(ingest)))
+    ingest = {**health, **ingest_metadata(newest, supervised.topics)}
+    events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
     for name, key in supervised.tables.items():
         folder = warehouse / supervised.id / name
         if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
@@ -54,7 +59,7 @@ def commit_materializations(
                 dg.AssetMaterialization(
                     key,
                     description=found,
-                    metadata=_dagster_values(table_metadata(newest, folder)),
+                    metadata=dagster_values(table_metadata(newest, folder)),
                     tags={DATA_VERSION_TAG: table_data_version(newest, name)},
                 )
             )
@@ -68,7 +73,7 @@ def recorded_metadata(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[
     return {name: entry.value for name, entry in metadata.items()}
 
 
-def _dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
+def dagster_values(metadata: dict[str, Any]) -> dict[str, Any]:
     """Pipes metadata as Dagster's own metadata values."""
     return {
         name: getattr(dg.MetadataValue, value["type"])(value["raw_value"]) if isinstance(value, dict) else value

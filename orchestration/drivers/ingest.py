@@ -19,7 +19,7 @@ from dagster_pipes import PipesContext, open_dagster_pipes
 from weir.infra.process import end_with
 from weir.infra.settings import Settings
 from weir.orchestration.drivers.dagster_run import owner_of, progress_logger
-from weir.orchestration.drivers.metadata import ingest_metadata, pace_metadata, table_data_version, table_metadata
+from weir.orchestration.drivers.metadata import health_metadata, ingest_metadata, table_data_version, table_metadata
 from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
 from weir.state.commit.protocol import newest_commit
@@ -37,7 +37,7 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
     pipes.report_asset_materialization(
         asset_key=pipes.get_extra("ingest"),
         metadata={
-            **pace_metadata(settings, summary.application),
+            **health_metadata(settings, summary.application),
             **ingest_metadata(newest, topics),
             "ended": summary.reason,
             "records_in": summary.records_in,

@@ -13,6 +13,7 @@ from typing import Any
 from weir.infra.control import ControlDatabase, ControlDatabaseError, MinuteRow
 from weir.infra.settings import Settings
 from weir.pipelines.operations.positions import committed_positions, committed_totals
+from weir.pipelines.operations.quarantine import QuarantineStatus, quarantine_status
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import count_rows
 
@@ -44,7 +45,12 @@ def ingest_metadata(newest: CommitRecord, topics: Iterable[str]) -> dict[str, An
     }
 
 
-def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
+def health_metadata(settings: Settings, application: str) -> dict[str, Any]:
+    """Of this moment, not of a commit: the pace, and what is in quarantine."""
+    return {**_pace(settings, application), **quarantine_metadata(quarantine_status(settings, application))}
+
+
+def _pace(settings: Settings, application: str) -> dict[str, Any]:
     """The lag and commit latency that the driver last reported, and its last hour; empty without a control database."""
     try:
         database = ControlDatabase(settings.control_database_url)
@@ -54,6 +60,18 @@ def pace_metadata(settings: Settings, application: str) -> dict[str, Any]:
     metric = status.metric if status else None
     newest = {} if metric is None else {"lag_records": metric.lag, "commit_ms": round(metric.commit_ms, 1)}
     return {**newest, "last_hour": {"raw_value": last_hour_markdown(minutes), "type": "md"}}
+
+
+def quarantine_metadata(found: QuarantineStatus) -> dict[str, Any]:
+    """How many folders are in quarantine on this host, their size on disk, since when and where."""
+    counts = {"quarantine_folders": found.folders, "quarantine_bytes": found.size_bytes}
+    if found.oldest_at is None:
+        return counts
+    return {
+        **counts,
+        "quarantine_oldest_at": {"raw_value": found.oldest_at.timestamp(), "type": "timestamp"},
+        "quarantine_path": {"raw_value": found.path, "type": "path"},
+    }
 
 
 def offsets_metadata(offsets: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import size_text
 from weir.pipelines.operations.compaction import compact_application
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.quarantine import cleaned_sentence
 from weir.state.changelog.compaction import TableReport
 
 SHOWN = ("files_before", "files_after", "rows_before", "rows_after", "bytes_before", "bytes_after", "files_deleted")
@@ -27,12 +28,14 @@ def compaction_pool(supervised: Supervised) -> str:
 
 
 def compaction_job(supervised: Supervised) -> dg.JobDefinition:
-    """``<app>_compaction``: merges files of changelogs, outputs and the commit log, and vacuums."""
+    """``<app>_compaction``: merges files of changelogs, outputs and the commit log, vacuums, and cleans the
+    quarantine."""
 
     @dg.op(
         name=f"{supervised.name}_compact",
         pool=compaction_pool(supervised),
-        description="Merge small files into large ones, and delete files that nothing refers to any more.",
+        description="Merge small files into large ones, delete files that nothing refers to any more, and clean the "
+        "quarantine.",
     )
     def compact(context: dg.OpExecutionContext, config: CompactionConfig, weir: WeirResource) -> None:
         settings, logged = weir.settings(), ""
@@ -49,10 +52,18 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
             )
         except OperationError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
+        removed, kept = compacted.quarantine.removed, compacted.quarantine.kept
+        if config.store is None:
+            context.log.info(cleaned_sentence(compacted.quarantine, is_dry_run=config.dry_run))
+        for folder in kept:
+            context.log.warning("%s stays in quarantine: %s", folder.folder.path, folder.why)
         context.add_output_metadata(
             {
                 "is_dry_run": config.dry_run,
                 "is_running": compacted.is_running,
+                "quarantine_removed": [str(folder.path) for folder in removed],
+                "quarantine_removed_bytes": sum(folder.size_bytes for folder in removed),
+                "quarantine_kept": [f"{folder.folder.path}: {folder.why}" for folder in kept],
                 "tables": dg.MetadataValue.table([_record(report) for report in compacted.reports]),
             }
         )
@@ -69,7 +80,8 @@ def compaction_job(supervised: Supervised) -> dg.JobDefinition:
     @dg.job(
         name=f"{supervised.name}_compaction",
         tags=supervised.tags,
-        description="Merge the files of changelogs, outputs and the commit log; safe next to a running driver.",
+        description="Merge the files of changelogs, outputs and the commit log, and clean the quarantine; safe next to "
+        "a running driver.",
     )
     def job() -> None:
         compact()

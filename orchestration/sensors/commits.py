@@ -17,7 +17,7 @@ from weir.orchestration.assets.materializations import (
     recorded_metadata,
     task_partition_changes,
 )
-from weir.orchestration.drivers.metadata import pace_metadata
+from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
 from weir.state.commit.protocol import newest_commit
@@ -49,7 +49,11 @@ def commits_sensor(supervised: Supervised) -> dg.SensorDefinition:
         events: list[dg.AssetMaterialization] = []
         if is_due(supervised, newest, context.instance, is_running=is_running, now_s=time.time()):
             events = commit_materializations(
-                supervised, newest, context.instance, settings.warehouse, pace=pace_metadata(settings, supervised.id)
+                supervised,
+                newest,
+                context.instance,
+                settings.warehouse,
+                health=health_metadata(settings, supervised.id),
             )
         partitions = task_partition_changes(supervised, newest, context.instance)
         if not (events or partitions):

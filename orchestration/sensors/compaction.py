@@ -1,4 +1,5 @@
-"""Starts a compaction when there is much to merge: closed segments of changelogs, or many small files."""
+"""Starts a compaction when there is much to merge (closed segments of changelogs, or many small files), or when folders
+in quarantine are beyond their limits."""
 
 import time
 
@@ -9,6 +10,7 @@ from weir.infra.settings import Settings
 from weir.orchestration.jobs.compaction import compaction_pool
 from weir.orchestration.resources import WeirResource
 from weir.orchestration.supervised import Supervised
+from weir.pipelines.operations.quarantine import clean_quarantine, cleaned_sentence
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.rows import SEGMENT_EPOCHS
 from weir.state.commit.protocol import newest_commit
@@ -29,7 +31,8 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Starts a compaction when {thresholds.closed_segments_max} segments of changelogs have "
-        f"closed, or when it would merge away {thresholds.spare_files_max:,} files.",
+        f"closed, when it would merge away {thresholds.spare_files_max:,} files, or when it would delete folders in "
+        "quarantine.",
     )
     def compaction_due(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
         _limit_pool(context.instance, compaction_pool(supervised))
@@ -43,17 +46,29 @@ def compaction_sensor(supervised: Supervised, job: dg.JobDefinition) -> dg.Senso
         why = f"{new_segments} of {thresholds.closed_segments_max} segments have closed since the last compaction"
         if new_segments < thresholds.closed_segments_max:
             if now_s - float(asked_at_s or 0) < thresholds.cooldown_s:
-                return dg.SkipReason(f"{why}, which was requested less than {thresholds.cooldown_s:,.0f} s ago")
+                asked = f"{why}, which was requested less than {thresholds.cooldown_s:,.0f} s ago"
+                return _clean_quarantine(supervised, settings, context.cursor) or dg.SkipReason(asked)
             spare = _spare_files(settings, supervised.id)
             why = f"{why}; the next would merge away {spare:,} files, the limit is {thresholds.spare_files_max:,}"
             if spare < thresholds.spare_files_max:
-                return dg.SkipReason(why)
+                return _clean_quarantine(supervised, settings, context.cursor) or dg.SkipReason(why)
         return dg.SensorResult(
             cursor=f"{closed} {now_s:.3f}",
             run_requests=[dg.RunRequest(run_key=f"{supervised.id}-{newest.state_id}", tags={REASON: why})],
         )
 
     return compaction_due
+
+
+def _clean_quarantine(supervised: Supervised, settings: Settings, cursor: str | None) -> dg.SensorResult | None:
+    """Request a compaction for folders in quarantine that have to go: once for the newest of them, since it may be that
+    they cannot be removed."""
+    cleaning = clean_quarantine(settings, supervised.id, is_dry_run=True)
+    if not cleaning.removed:
+        return None
+    folder = cleaning.removed[-1].path.relative_to(settings.state_dir)
+    tags = {REASON: cleaned_sentence(cleaning, is_dry_run=True)}
+    return dg.SensorResult(cursor=cursor, run_requests=[dg.RunRequest(run_key=str(folder), tags=tags)])
 
 
 def _spare_files(settings: Settings, application: str) -> int:

@@ -1,4 +1,5 @@
-"""Warns of what a running driver reports about itself: lag, and tasks that are restoring.
+"""Warns of what a running driver reports about itself: lag, and tasks that are restoring; and of a quarantine that is
+over its limit.
 
 A driver restores a lost or corrupt task by itself while the others keep running, so this sensor only warns of that. A
 driver that makes no progress is left to ``weir.orchestration.sensors.stalled``.
@@ -16,6 +17,7 @@ from weir.orchestration.resources import WeirResource
 from weir.orchestration.sensors.observations import report_changes
 from weir.orchestration.supervised import Supervised
 from weir.orchestration.thresholds import Thresholds
+from weir.pipelines.operations.quarantine import quarantine_status
 
 LOOK_EVERY_S = 30
 LAG_STEPS = 5
@@ -34,10 +36,11 @@ def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Warns of more than {thresholds.lag_max_records:,} records or {thresholds.lag_max_s:.0f} s "
-        "of lag, of growing lag, and of tasks that are restoring.",
+        "of lag, of growing lag, of tasks that are restoring, and of a quarantine over its limit.",
     )
     def health(context: dg.SensorEvaluationContext, weir: WeirResource) -> dg.SensorResult | dg.SkipReason:
-        database = ControlDatabase(weir.settings().control_database_url)
+        settings = weir.settings()
+        database = ControlDatabase(settings.control_database_url)
         status = database.application_status(supervised.id)
         if status is None or not status.is_running or status.metric is None:
             return dg.SkipReason(f"no driver of {supervised.id} is running")
@@ -48,9 +51,12 @@ def health_sensor(supervised: Supervised) -> dg.SensorDefinition:
             steps=LAG_STEPS + 1,
             step_ms=round(thresholds.lag_grows_max_s * 1000 / LAG_STEPS),
         )
+        found = conditions(status, database.last_hour(supervised.id), lags, thresholds)
+        if over_limit := quarantine_status(settings, supervised.id).over_limit:
+            found["quarantine"] = over_limit
         return report_changes(
             supervised.ingest,
-            conditions(status, database.last_hour(supervised.id), lags, thresholds),
+            found,
             context.cursor,
             at_ms=at_ms,
             cooldown_s=thresholds.cooldown_s,

@@ -1,14 +1,18 @@
-"""``weir compact``: merges the many files of an application's tables into few, whether it is running or not."""
+"""``weir compact``: merges the many files of an application's tables into few and cleans its quarantine, whether it is
+running or not."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, JsonOption, load_settings
 from weir.pipelines.cli.render import notices, print_json, print_table
+
+if TYPE_CHECKING:
+    from weir.state.engine.quarantine import QuarantineCleaning
 
 
 def compact(
@@ -19,23 +23,27 @@ def compact(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Merge the files of changelogs, outputs and the commit log; the application may be running.
+    """Merge the files of changelogs, outputs and the commit log, and clean the quarantine.
 
-    Changelogs and tables of updates keep the newest row of each key; facts keep all rows. While the application is
-    running, the newest thousand epochs of its changelogs stay as they are. Deletion markers are dropped after
-    `tombstone_retention_hours` (24), and replaced files are deleted from disk after a day.
+    The application may be running. Changelogs and tables of updates keep the newest row of each key; facts keep all
+    rows. While the application is running, the newest thousand epochs of its changelogs stay as they are. Deletion
+    markers are dropped after `tombstone_retention_hours` (24), and replaced files are deleted from disk after a day.
+
+    Folders in quarantine are deleted after `quarantine_max_days` (7), and earlier, the oldest first, if they take more
+    than `quarantine_max_bytes` (10 GB) on disk; the newest of each task stays for an hour in any case.
     """
     import polars as pl
 
     from weir.pipelines.cli.progress import counting
     from weir.pipelines.operations.compaction import compact_application
+    from weir.pipelines.operations.quarantine import cleaned_sentence
 
     settings = load_settings(directory)
     with counting(f"compacting {application}") as show:
         done = compact_application(settings, application, store=store, is_dry_run=dry_run, on_progress=show)
     reports = done.reports
     if as_json:
-        print_json([asdict(report) for report in reports])
+        print_json({"tables": [asdict(report) for report in reports], "quarantine": _plain(done.quarantine)})
         return
     rows = pl.DataFrame(
         [
@@ -61,3 +69,19 @@ def compact(
         markup=False,
         soft_wrap=True,
     )
+    if store is None:
+        notices.print(
+            f"{application}: {cleaned_sentence(done.quarantine, is_dry_run=dry_run)}", markup=False, soft_wrap=True
+        )
+    for stays in done.quarantine.kept:
+        notices.print(
+            f"{application}: {stays.folder.path} stays in quarantine: {stays.why}", markup=False, soft_wrap=True
+        )
+
+
+def _plain(cleaning: QuarantineCleaning) -> dict[str, Any]:
+    """The cleaning as values for JSON."""
+    return {
+        "removed": [{"path": str(folder.path), "bytes": folder.size_bytes} for folder in cleaning.removed],
+        "kept": [{"path": str(kept.folder.path), "why": kept.why} for kept in cleaning.kept],
+    }

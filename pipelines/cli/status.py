@@ -1,6 +1,7 @@
 """``weir status``: shows the state of every application in the folder.
 
-What is committed comes from the commit log, whether and how it runs from the control database.
+What is committed comes from the commit log, whether and how it runs from the control database, what is in quarantine
+from the state folder.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from weir.pipelines.cli.render import console, print_json, print_table
 
 
 def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Show every application in the folder: state, commits, lag, open windows, late records, tasks."""
+    """Show every application in the folder: state, commits, lag, open windows, late records, quarantine, tasks."""
     from weir.infra.control import ControlDatabase
     from weir.pipelines.operations.registry import applications
     from weir.pipelines.operations.status import application_status
@@ -39,6 +40,8 @@ def _print_application(entry: dict[str, Any]) -> None:
     console.print(f"[bold]{entry['application']}[/bold]  {entry['state']}{where}", soft_wrap=True)
     if entry["error"]:
         console.print(f"  error: {entry['error']}", markup=False, soft_wrap=True)
+    if entry["quarantine"]["folders"]:
+        _print_quarantine(entry["quarantine"])
     if entry["committed_epoch"] is None:
         console.print("  nothing committed yet")
         return
@@ -74,3 +77,17 @@ def _print_application(entry: dict[str, Any]) -> None:
             [{name: task[name] for name in columns} for task in entry["tasks"]], infer_schema_length=None
         )
         print_table(rows if entry["is_running"] else rows.with_columns(status=pl.lit(entry["state"])))
+
+
+def _print_quarantine(quarantine: dict[str, Any]) -> None:
+    from weir.pipelines.operations.quarantine import days
+    from weir.pipelines.operations.text import counted, megabytes
+
+    console.print(
+        f"  quarantine: {counted(quarantine['folders'], 'folder')}, {megabytes(quarantine['size_bytes'])}, the oldest "
+        f"{days(quarantine['oldest_age'].total_seconds())} old, in {quarantine['path']}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if quarantine["over_limit"]:
+        console.print(f"  {quarantine['over_limit']}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Merges the many files of an application's tables into few, whether it runs or not."""
+"""Merges the many files of an application's tables into few and cleans its quarantine, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.backfills import discard_abandoned
 from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.quarantine import clean_quarantine
 from weir.pipelines.operations.registry import require
 from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.protocol import newest_commit
+from weir.state.engine.quarantine import QuarantineCleaning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """What a compaction did to an application's tables, or would do."""
+    """What a compaction did to an application's tables and quarantine, or would do."""
 
     reports: list[TableReport]
+    quarantine: QuarantineCleaning
+    """Empty for a compaction of one store."""
     is_running: bool
     """Whether a driver was running, so that the newest epochs of changelogs stayed as they are."""
 
@@ -32,7 +36,9 @@ def compact_application(
     is_dry_run: bool = False,
     on_progress: Callable[[int, int, str], None] = lambda done, total, table: None,
 ) -> Compacted:
-    """Compact all tables, or one store's changelog; ``on_progress`` gets rows read, rows to read and the table.
+    """Clean the quarantine and compact all tables, or compact one store's changelog.
+
+    ``on_progress`` gets rows read, rows to read and the table.
 
     Raises:
         OperationError: The folder does not know the application or the store, or nothing is committed yet.
@@ -50,8 +56,10 @@ def compact_application(
     tables = _chosen(compaction, application, store)
     if not is_dry_run:
         discard_abandoned(settings, application)
+    # before the tables: merging them needs room on the disk
+    cleaning = clean_quarantine(settings, application, is_dry_run=is_dry_run) if store is None else QuarantineCleaning()
     reports = compaction.plan(tables) if is_dry_run else list(compaction.run(tables))
-    return Compacted(reports=reports, is_running=is_running)
+    return Compacted(reports=reports, quarantine=cleaning, is_running=is_running)
 
 
 def _chosen(compaction: Compaction, application: str, store: str | None) -> list[str]:

@@ -1,5 +1,5 @@
 """The status of an application: what is committed comes from the commit log, whether and how it runs from the control
-database."""
+database, what is in quarantine from the state folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.positions import committed_positions, committed_totals
+from weir.pipelines.operations.quarantine import quarantine_status
 from weir.state.commit.protocol import newest_commit
 
 
@@ -41,6 +42,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "started_at": _time(life.started_at_ms) if life else None,
         "ended_at": _time(life.ended_at_ms) if life else None,
         "error": life.error if life else None,
+        "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "metrics": list(life.readings) if life else [],
     }

@@ -26,7 +26,8 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.state.changelog.restore import RestoreProgress, restore_task
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.instances import quarantine, set_current
+from weir.state.engine.instances import set_current
+from weir.state.engine.quarantine import quarantine
 from weir.state.types import IsolationLevel, StateId, TaskId
 
 log = logging.getLogger(__name__)

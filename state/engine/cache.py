@@ -1,6 +1,7 @@
 """Open task stores by folder, one cache per process: LMDB environments are opened after Spark's fork.
 
-Losing a cached store is harmless; it is used only while its folder still holds the files it was opened from.
+Losing a cached store is harmless; it is used only while its folder still holds the files it was opened from. Of a
+task's instances one is open, so that nothing holds on to one that a restore has replaced.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class TaskStoreCache:
         cached = cls._open.get(folder)
         if cached is not None and cached[1] == identity and cached[0].has_stores(stores):
             return cached[0]
-        cls.discard(folder)
+        for other in [other for other in cls._open if other.parent == folder.parent]:
+            cls.discard(other)  # this instance, or one that a restore has replaced
         store = TaskStore.open(folder, task_id, stores)
         cls._open[folder] = (store, identity)
         return store

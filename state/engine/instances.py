@@ -1,7 +1,7 @@
 """The folders of a task's local state: ``<state_dir>/<application>/<task>/<instance>/`` (PROTOCOL 20).
 
 A restore builds a new instance beside the old one; plans name the instance, and the small ``CURRENT`` file tells
-queries which one to read. Instances that cannot be trusted are moved to ``quarantine``, never deleted.
+queries which one to read. Instances that cannot be trusted move to ``weir.state.engine.quarantine``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from weir.state.engine.environment import IDENTITY, replace_file, sync_folder
+from weir.state.engine.environment import IDENTITY, replace_file
 
 _CURRENT = "CURRENT"
-_QUARANTINE = "quarantine"
-_REASON = "reason.txt"
 
 
 def task_folder(state_dir: Path, application: str, task_id: str) -> Path:
@@ -45,22 +43,3 @@ def instances(state_folder: Path) -> Iterator[Path]:
     """The instances of an application's tasks, those in quarantine aside."""
     for identity in state_folder.glob(f"*/*/{IDENTITY}"):
         yield identity.parent
-
-
-def quarantine(folder: Path, reason: str) -> Path | None:
-    """Move an instance that cannot be trusted aside, and write the reason to its ``reason.txt``.
-
-    Returns its new path, or None if there is no such folder. Nothing is ever deleted.
-    """
-    if not folder.exists():
-        return None
-    parent = folder.parent / _QUARANTINE
-    parent.mkdir(exist_ok=True)
-    number, target = 1, parent / folder.name
-    while target.exists():
-        number += 1
-        target = parent / f"{folder.name}-{number}"
-    folder.rename(target)
-    (target / _REASON).write_text(reason + "\n")
-    sync_folder(parent)
-    return target

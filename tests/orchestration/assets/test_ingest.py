@@ -65,6 +65,7 @@ def test_the_ingest_reports_the_offsets_of_its_newest_commit(place):
     assert ingest["ended"] == "caught_up"
     assert ingest["lag_records"] == 0
     assert ingest["commit_ms"] > 0
+    assert (ingest["quarantine_folders"], ingest["quarantine_bytes"]) == (0, 0)
     assert "| records/s |" in ingest["last_hour"]
 
 
@@ -77,6 +78,7 @@ def test_every_check_passes(place):
         "late_record_rate",
         "dead_letter_rate",
         "uncommitted_bytes",
+        "quarantine",
         "rows_as_committed",
         "state_equals_changelog",
         "sampled_state_equals_changelog",
@@ -90,6 +92,7 @@ def test_every_check_passes(place):
     }
     assert metadata["lag", "ingest"]["lag_records"] == 0
     assert metadata["late_record_rate", "ingest"]["records_in"] == FLIGHTS_IN_2013
+    assert metadata["quarantine", "ingest"]["quarantine_folders"] == 0
     assert metadata["rows_as_committed", "late_departures"]["found_rows"] > 100_000
     assert metadata["state_equals_changelog", "ingest"]["tasks"] == 8
 

@@ -26,7 +26,7 @@ def test_a_topic_is_reported_only_when_a_commit_has_read_further_than_dagster_kn
 
     def keys(epoch: int, offset: int) -> list[dg.AssetKey]:
         events = commit_materializations(
-            FLIGHTS, commit_of(epoch, offset=offset), instance, settings.warehouse, pace={}
+            FLIGHTS, commit_of(epoch, offset=offset), instance, settings.warehouse, health={}
         )
         for event in events:
             instance.report_runless_asset_event(event)

@@ -1,4 +1,5 @@
-"""``weir compact``: what a dry run shows, what a run does, and what it leaves alone while the application runs."""
+"""``weir compact``: what a dry run shows, what a run does, what it leaves alone while the application runs, and what it
+removes from quarantine."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from tests.state.quarantine_folders import DAY_S, MIB, put, quarantined_while_open
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
@@ -45,7 +47,7 @@ def files_and_rows(place: Settings, *arguments: str) -> dict[str, tuple[int, ...
     result = compact(place, "--json", *arguments)
     assert result.exit_code == 0, result.stderr
     names = ("files_before", "files_after", "rows_before", "rows_after")
-    return {report["table"]: tuple(report[name] for name in names) for report in json.loads(result.stdout)}
+    return {report["table"]: tuple(report[name] for name in names) for report in json.loads(result.stdout)["tables"]}
 
 
 def test_a_dry_run_shows_what_a_run_then_does(place):
@@ -74,3 +76,73 @@ def test_an_unknown_store_names_the_known_ones(place):
     result = compact(place, "--store", "nope")
     assert result.exit_code == 1
     assert "sales has no store 'nope' with a changelog; it has totals" in " ".join(result.stderr.split())
+
+
+def compacted_quarantine(place: Settings, *arguments: str) -> dict[str, object]:
+    result = compact(place, "--json", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)["quarantine"]
+
+
+@pytest.fixture
+def quarantines(place):
+    """Of ``sales``, one folder beyond the seven days and one within; of ``shop``, one beyond."""
+    sales, shop = place.state_dir / "sales", place.state_dir / "shop"
+    return {
+        "old": put(sales, "old", age_s=8 * DAY_S, mib=3),
+        "young": put(sales, "young", age_s=6 * DAY_S, mib=2),
+        "other": put(shop, "other", age_s=8 * DAY_S),
+    }
+
+
+def left(quarantines) -> set[str]:
+    return {name for name, folder in quarantines.items() if folder.exists()}
+
+
+def test_folders_beyond_their_days_go_and_a_dry_run_shows_them(place, quarantines):
+    shown = compacted_quarantine(place, "--dry-run")
+    assert left(quarantines) == {"old", "young", "other"}
+    [folder] = shown["removed"]
+    assert folder["path"] == str(quarantines["old"])
+    assert 3 * MIB <= folder["bytes"] < 3.1 * MIB, "not the 300 MiB that the file looks like"
+    assert compacted_quarantine(place) == shown
+    assert left(quarantines) == {"young", "other"}
+
+
+def test_a_line_says_what_went_from_quarantine(place, quarantines):
+    words = " ".join(compact(place, "--dry-run").stderr.split())
+    assert "sales: 1 folder, 3.2 MB, would be removed from quarantine" in words
+    assert "sales: 1 folder, 3.2 MB, removed from quarantine" in " ".join(compact(place).stderr.split())
+    assert "sales: 0 folders, 0.0 MB, removed from quarantine" in " ".join(compact(place).stderr.split())
+    assert left(quarantines) == {"young", "other"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("DAYS", "5.5", {"other"}),
+        ("DAYS", "inf", {"old", "young", "other"}),
+        ("BYTES", str(MIB), {"other"}),
+        ("BYTES", str(3 * MIB), {"young", "other"}),
+    ],
+)
+def test_variables_set_the_limits(place, quarantines, monkeypatch, variable, value, expected):
+    monkeypatch.setenv(f"WEIR_QUARANTINE_MAX_{variable}", value)
+    compacted_quarantine(place)
+    assert left(quarantines) == expected
+
+
+def test_a_compaction_of_one_store_leaves_the_quarantine_alone(place, quarantines):
+    assert compacted_quarantine(place, "--store", "totals") == {"removed": [], "kept": []}
+    assert "quarantine" not in compact(place, "--store", "totals").stderr
+    assert left(quarantines) == {"old", "young", "other"}
+
+
+def test_a_folder_in_use_is_named_and_the_tables_are_compacted_all_the_same(place, quarantines):
+    with quarantined_while_open(place.state_dir / "sales", "used") as used:
+        result = compact(place)
+    assert result.exit_code == 0
+    assert f"{used} stays in quarantine: a process has it open" in " ".join(result.stderr.split())
+    assert "sales: compacted" in result.stderr
+    assert used.exists()
+    assert left(quarantines) == {"young", "other"}

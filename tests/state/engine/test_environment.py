@@ -14,8 +14,9 @@ import pytest
 from weir.state.engine import environment
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.environment import MAX_DEATHS, PAGE_BYTES
-from weir.state.engine.instances import current_instance, new_instance, quarantine, set_current, task_folder
+from weir.state.engine.instances import current_instance, new_instance, set_current, task_folder
 from weir.state.engine.meta import Meta, decode_meta, encode_meta
+from weir.state.engine.quarantine import quarantine
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import NetworkFileSystemError, TaskCorruptedError
 from weir.state.types import StateId
@@ -204,7 +205,7 @@ def test_a_forked_process_opens_its_own_environments(folder):
         TaskStoreCache.close_all()
 
 
-def test_one_instance_is_current_and_the_quarantine_keeps_everything(tmp_path):
+def test_one_instance_is_current_and_quarantined_ones_keep_their_files(tmp_path):
     task = task_folder(tmp_path, "app", "0_1")
     assert current_instance(task) is None
     name = new_instance()
