@@ -14,6 +14,7 @@ from weir.pipelines.cli import (
     control,
     demo,
     inspect,
+    kafka,
     migrate,
     plan,
     query,
@@ -88,16 +89,7 @@ for name, command, example in (
 ):
     app.command(name, epilog=f"Example: {example}")(command)
 
-kafka = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    epilog="Example: weir kafka start",
-    help="Manage the folder's embedded Kafka broker.",
-)
-kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
-kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")(control.kafka_create)
-kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
-app.add_typer(kafka, name="kafka")
+app.add_typer(kafka.kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
 

@@ -113,7 +113,9 @@ def run(
             "or leave out --everything"
         )
     days = _days(first, end, everything=everything)
-    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    settings = load_settings(
+        directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
+    )
     reference = _reference(settings, application)
     source = BackfillInput(
         paths=_paths(reference, sources or []),
@@ -166,7 +168,9 @@ def swap(
     If the application is running, its driver does it, otherwise this command. A backfill of everything needs the
     application stopped, and first reads what has arrived since it was made.
     """
-    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    settings = load_settings(
+        directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
+    )
     _swap_in(settings, application, backfill, max_change=max_change, yes=yes)
 
 
@@ -255,7 +259,7 @@ def discard(
     from weir.pipelines.operations.backfills import discard_abandoned
     from weir.pipelines.operations.registry import require
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     if abandoned == (backfill is not None):
         raise OperationError("name one backfill, or give --abandoned; `weir backfill list` shows all")
     if backfill is not None:

@@ -93,7 +93,7 @@ def run(
     overrides = parse_assignments(assignments or [])
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)
-    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
+    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
     with following(reference) as on_progress:
         summary = drive(
             reference,
@@ -127,5 +127,9 @@ def bench(
     import bench as benchmark
 
     benchmark.main(
-        quick=quick, as_json=as_json, jobs=job or (), weir_alone=weir_alone, dir=load_settings(directory).dir
+        quick=quick,
+        as_json=as_json,
+        jobs=job or (),
+        weir_alone=weir_alone,
+        dir=load_settings(directory, writes=True).dir,
     )
