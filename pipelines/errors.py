@@ -60,7 +60,8 @@ class BadInputError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}: {self.reason}; correct the "
-            'producer or the declared schema, or set on_error="dead_letter" to put such records aside'
+            'producer or the declared schema, or write Application(..., on_error="dead_letter") to put such records '
+            "aside"
         )
 
 
@@ -75,7 +76,8 @@ class PartitionerError(Exception):
         return (
             f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong in "
             "other partitions by Kafka's default partitioner, so repartitioned rows would not find them; "
-            "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)"
+            "set the producer's property partitioner=murmur2_random, or begin with "
+            "stream.repartition(...).to_table(...)"
         )
 
 
@@ -100,7 +102,7 @@ class BufferFullError(Exception):
         )
         return (
             f"{self.name}: the buffer has exceeded its limit of {limits} and shuts down when full; raise the limit, "
-            "shorten the grace, or use spill_to_disk_when_full()"
+            "shorten the windows' grace, or write BufferConfig.max_records(...).spill_to_disk_when_full()"
         )
 
 

@@ -150,7 +150,7 @@ def read(
                 answered_at = time.monotonic()
             if message is None:
                 continue
-            partition = message.partition()
+            partition = message.partition() or 0
             if (error := message.error()) is None:
                 if open_ends is not None and _offset(message) >= open_ends.get(partition, 0):
                     open_ends.pop(partition, None)

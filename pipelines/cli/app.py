@@ -26,14 +26,13 @@ from weir.pipelines.cli import (
 )
 from weir.pipelines.cli.options import DEBUG
 from weir.pipelines.cli.render import notices
-
-_OWN_PACKAGES = ("weir", "bench")
+from weir.pipelines.operations.errors import says_what_to_do
 
 
 def _sentence(error: Exception) -> str:
     """Weir's own errors say what to do; any other is shown with its type and how to see more."""
     text = " ".join(str(error).split())
-    if type(error).__module__.partition(".")[0] in _OWN_PACKAGES and text:
+    if says_what_to_do(error):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the stack trace"
 

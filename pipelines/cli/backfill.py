@@ -47,7 +47,9 @@ MaxChangeOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Swap it in however much changes.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list` shows it.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list APP` shows it.")
+]
 
 
 def run(
@@ -261,7 +263,7 @@ def discard(
 
     settings = load_settings(directory, writes=True)
     if abandoned == (backfill is not None):
-        raise OperationError("name one backfill, or give --abandoned; `weir backfill list` shows all")
+        raise OperationError(f"name one backfill, or give --abandoned; `weir backfill list {application}` shows all")
     if backfill is not None:
         discard_one(settings, application, backfill)
         console.print(f"{application}: {backfill} discarded", markup=False)

@@ -46,7 +46,10 @@ def snapshot(application: AppArgument, directory: DirOption = None, debug: Debug
 
 def restore(
     application: AppArgument,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The task: 0_1, or its name as `weir verify` shows it.")],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The task: 0_1, or its stored name, both as `weir verify APP` shows them."),
+    ],
     from_changelog: Annotated[
         bool, typer.Option("--from-changelog", help="Read the whole changelog and drop the task's snapshot.")
     ] = False,

@@ -68,7 +68,8 @@ def run(
         bool,
         typer.Option(
             "--accept-state-loss",
-            help="Start even if a new topology or partition count leaves stores empty; `weir plan` shows which.",
+            help="Start even if a new topology or partition count leaves stores empty; `weir plan MODULE:APP` shows "
+            "which.",
         ),
     ] = False,
     accept_lost_records: Annotated[
@@ -76,7 +77,7 @@ def run(
         typer.Option(
             "--accept-lost-records",
             help="Start even if a topic was made anew, or has lost records before they were read: keep all state and "
-            "read the topic from its start, or on from where it can be read; `weir plan` shows where.",
+            "read the topic from its start, or on from where it can be read; `weir plan MODULE:APP` shows where.",
         ),
     ] = False,
     directory: DirOption = None,
