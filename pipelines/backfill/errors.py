@@ -151,7 +151,7 @@ class LargeChangeError(BackfillError):
             f"backfill {self.backfill!r} of {self.application!r} was not swapped in, since it would remove or change "
             f"more than {100 * self.max_change:g} % of a table's rows: {'; '.join(self.tables)}. Its own tables are in "
             f"{self.folder}, for `weir.read_table` or any reader of Delta. Swap it in all the same with "
-            f"`weir backfill swap {self.program} {self.backfill} --yes`, allow up to half of the rows with `weir "
-            f"backfill swap {self.program} {self.backfill} --max-change 0.5` (in Dagster, max_change in the config), "
+            f"`weir backfill swap {self.program} {self.backfill} --yes` (--max-change SHARE in place of --yes, or "
+            "max_change in the config of Dagster's run, sets another limit), "
             f"or discard it with `weir backfill discard {self.application} {self.backfill}`"
         )

@@ -152,7 +152,7 @@ def test_a_changed_row_is_named_with_both_its_values(shop):
     assert (found.store, found.key) == ("sums", "key shop=shop-3")
     assert "=8" in found.wanted
     assert "=8" not in found.found
-    assert "weir restore APP TASK --from-changelog" in str(found)
+    assert "`weir restore sales 0_1 --from-changelog`" in str(found)
 
 
 def test_a_missing_row_is_named(shop):
