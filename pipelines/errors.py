@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from weir.pipelines.place import Place
+
 
 class TopologyError(Exception):
-    """The program describes something that cannot run; raised while the topology is built."""
+    """The program describes something that cannot run; raised while the topology is built.
+
+    The text ends with the calls of the program that it is about, such as ``; at shop.py:42: orders.join(...)``: those
+    at ``places``, by default the one that failed.
+    """
+
+    def __init__(self, message: str, *, places: Iterable[Place | None] | None = None) -> None:
+        super().__init__(message)
+        found = [Place.of_call()] if places is None else places
+        self.places = tuple(dict.fromkeys(place for place in found if place is not None))
+
+    def __str__(self) -> str:
+        return "; at ".join([self._message(), *map(str, self.places)])
+
+    def _message(self) -> str:
+        return super().__str__()
 
 
 class CoPartitioningError(TopologyError):
     """Topics that meet in one task have different partition counts, so equal keys would not meet."""
 
-    def __init__(self, sub_topology: str, counts: Mapping[str, int]) -> None:
-        super().__init__(sub_topology, dict(counts))
+    def __init__(self, sub_topology: str, counts: Mapping[str, int], *, places: Iterable[Place | None] = ()) -> None:
+        """``places`` are those of the node where the topics meet, and of what reads each."""
+        super().__init__(sub_topology, places=places)
+        self.args = (sub_topology, dict(counts))
         self.sub_topology, self.counts = sub_topology, dict(counts)
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         topics = ", ".join(f"{topic} has {count}" for topic, count in sorted(self.counts.items()))
         return (
             f"sub-topology {self.sub_topology!r} reads topics with different partition counts ({topics}); "
@@ -41,7 +60,8 @@ class BadInputError(Exception):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}: {self.reason}; correct the "
-            'producer or the declared schema, or set on_error="dead_letter" to put such records aside'
+            'producer or the declared schema, or write Application(..., on_error="dead_letter") to put such records '
+            "aside"
         )
 
 
@@ -56,7 +76,8 @@ class PartitionerError(Exception):
         return (
             f"topic {self.topic!r}, partition {self.partition}: {self.elsewhere} of {self.keys} keys belong in "
             "other partitions by Kafka's default partitioner, so repartitioned rows would not find them; "
-            "produce with partitioner=murmur2_random, or begin with stream.repartition(...).to_table(...)"
+            "set the producer's property partitioner=murmur2_random, or begin with "
+            "stream.repartition(...).to_table(...)"
         )
 
 
@@ -81,7 +102,7 @@ class BufferFullError(Exception):
         )
         return (
             f"{self.name}: the buffer has exceeded its limit of {limits} and shuts down when full; raise the limit, "
-            "shorten the grace, or use spill_to_disk_when_full()"
+            "shorten the windows' grace, or write BufferConfig.max_records(...).spill_to_disk_when_full()"
         )
 
 

@@ -346,7 +346,10 @@ class StateReader:
             if current_instance(folder) is not None
         ]
         if not folders:
-            raise QueryError(f"{self._application.id} has no state in {self._folder.parent} yet; run it first")
+            raise QueryError(
+                f"{self._application.id} has no state in {self._folder.parent} yet; run it first with `weir run "
+                "MODULE:APP`"
+            )
         return folders
 
 

@@ -45,7 +45,7 @@ class TableBehindError(StateError):
     def __str__(self) -> str:
         return (
             f"table {self.table!r}: commit {self.version} names the file {self.missing}, which is neither in "
-            "the table nor on disk; restore the file from a backup, or reset the application"
+            "the table nor on disk; restore the file from a backup, or start over with `weir reset APP`"
         )
 
 
@@ -60,7 +60,7 @@ class TableLostError(StateError):
         return (
             f"table {self.table!r} is at commit {self.version}, but the commit log expects {self.promised} and no "
             "longer lists the files in between: the table's Delta log was lost or restored from an older copy; restore "
-            "the table's folder from a backup, or reset the application"
+            "the table's folder from a backup, or start over with `weir reset APP`"
         )
 
 
@@ -101,7 +101,7 @@ class FormatVersionError(StateError):
     def __str__(self) -> str:
         return (
             f"{self.where} has format version {self.found}, but this Weir reads {self.wanted}; "
-            "run the version that wrote it, or reset the application"
+            "run the version that wrote it, or start over with `weir reset APP`"
         )
 
 
@@ -245,7 +245,7 @@ class TableSchemaError(StateError):
     def __str__(self) -> str:
         return (
             f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; "
-            "write to a table with another name, or reset the application"
+            "write to a table with another name, or start over with `weir reset APP`"
         )
 
 

@@ -71,7 +71,7 @@ class LeaseHeldError(Exception):
         return (
             f"application {self.application!r} is already driven by {self.owner} (process {self.pid} on "
             f"{self.host}, since {since}); stop it with `weir stop {self.application}`, or replace it with "
-            "`weir run --take-over`"
+            "`weir run MODULE:APP --take-over` (in Dagster, with take_over in the ingest's config)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Queries to a Kafka cluster and creation of topics: one lasting client, a time limit on every call, few error types.
+"""Queries to a Kafka cluster, creation and deletion of topics: one lasting client, time limits, few error types.
 
 Reading records belongs to ``weir.infra.kafka.reader``, the embedded broker to ``weir.infra.kafka.broker``.
 """
@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicPartition,
     Uuid,
 )
-from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, NewTopic, OffsetSpec
 
 from weir.infra.kafka.log_ends import LogEnd, truncations
 
@@ -35,7 +35,7 @@ _STALE_LEADER = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
-_UNREACHABLE = _STALE_LEADER | frozenset(
+UNREACHABLE = _STALE_LEADER | frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -95,11 +95,17 @@ class UnknownTopicError(KafkaAdminError):
         self.topic, self.bootstrap_servers, self.partition = topic, bootstrap_servers, partition
 
     def __str__(self) -> str:
-        what = f"topic {self.topic!r}" if self.partition is None else f"partition {self.partition} of {self.topic!r}"
-        return (
-            f"{what} does not exist at {self.bootstrap_servers}; create it (in the folder's own broker: weir kafka "
-            "create), or correct the name"
+        what, way_out = (
+            f"topic {self.topic!r}",
+            (
+                f"create it, in the folder's own broker with `weir kafka create {self.topic}`, or correct the name "
+                "(`weir kafka list` shows all)"
+            ),
         )
+        if self.partition is not None:
+            what = f"partition {self.partition} of {self.topic!r}"
+            way_out = "name one that `weir kafka list` counts; partitions are numbered from 0"
+        return f"{what} does not exist at {self.bootstrap_servers}; {way_out}"
 
 
 class KafkaAdmin:
@@ -148,13 +154,8 @@ class KafkaAdmin:
         Raises:
             BrokerUnreachableError: No broker answered in time.
         """
-        try:
-            known = self._client.list_topics(timeout=self.time_limit_s).topics
-        except KafkaException as error:
-            raise self._translated(error) from None
-        return {
-            topic: len(known[topic].partitions) for topic in topics if topic in known and known[topic].error is None
-        }
+        known = self.topics()
+        return {topic: known[topic] for topic in topics if topic in known}
 
     def partition_count(self, topic: str) -> int:
         """The number of partitions of a topic.
@@ -209,6 +210,53 @@ class KafkaAdmin:
             raise self._translated(error, topic) from None
         self._wait_for_leaders(topic, partitions)
         return True
+
+    def topics(self) -> dict[str, int]:
+        """All topics with their numbers of partitions, sorted, including the brokers' own, which begin with ``__``.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        try:
+            known = self._client.list_topics(timeout=self.time_limit_s).topics
+        except KafkaException as error:
+            raise self._translated(error) from None
+        return {topic: len(found.partitions) for topic, found in sorted(known.items()) if found.error is None}
+
+    def topic_config(self, topics: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """These settings of each topic, as the brokers write them; errors as for ``end_offsets``."""
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        if not wanted:
+            return {}
+        found = {}
+        for resource, future in self._client.describe_configs(wanted, request_timeout=self.time_limit_s).items():
+            try:
+                entries = future.result(self.time_limit_s + 1)
+            except (KafkaException, FutureTimeoutError) as error:
+                raise self._translated(error, resource.name) from None
+            found[resource.name] = {name: str(entries[name].value) for name in names if name in entries}
+        return found
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until the brokers no longer show it.
+
+        Raises:
+            UnknownTopicError: It does not exist.
+            KafkaAdminError: The cluster refused (the text includes its words).
+            BrokerUnreachableError: No broker answered in time, or the topic was still there.
+        """
+        futures = self._client.delete_topics(
+            [topic], operation_timeout=self.time_limit_s, request_timeout=self.time_limit_s
+        )
+        try:
+            futures[topic].result(self.time_limit_s + 1)
+        except (KafkaException, FutureTimeoutError) as error:
+            raise self._translated(error, topic) from None
+        until = time.monotonic() + self.time_limit_s
+        while topic in self.topics():
+            if time.monotonic() > until:
+                raise BrokerUnreachableError(self.bootstrap_servers, f"the topic {topic!r} is still being deleted")
+            time.sleep(0.02)
 
     def end_offsets(
         self, partitions: Sequence[tuple[str, int]], *, is_committed: bool = True
@@ -377,7 +425,7 @@ class KafkaAdmin:
         code = error.args[0].code()
         if code in _UNKNOWN:
             return UnknownTopicError(topic, self.bootstrap_servers, partition)
-        if code in _UNREACHABLE or error.args[0].retriable():
+        if code in UNREACHABLE or error.args[0].retriable():
             return BrokerUnreachableError(self.bootstrap_servers, _reason(error))
         return KafkaAdminError(
             f"Kafka at {self.bootstrap_servers} refused{f' (topic {topic!r})' if topic else ''}: {_reason(error)}"

@@ -36,7 +36,7 @@ MAX_CHANGE_FIELD = Field(
 class BackfillConfig(dg.Config):
     """How the days of the run's partitions are recomputed."""
 
-    swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap`.")
+    swap: bool = Field(default=True, description="Swap the days in; false leaves that to `weir backfill swap APP ID`.")
     max_change: float = MAX_CHANGE_FIELD
     margin_hours: float | None = Field(
         default=None,
@@ -104,7 +104,9 @@ def _backfill_asset(
                 },
             )
         except dg.DagsterExecutionInterruptedError:
-            yield _left_by_termination(row for row in _backfills_of(supervised, settings, days) if row.id not in known)
+            yield _left_by_termination(
+                supervised.id, [row for row in _backfills_of(supervised, settings, days) if row.id not in known]
+            )
             return
         yield from finished.get_results(implicit_materializations=False)
 
@@ -144,7 +146,7 @@ def _backfills_of(supervised: Supervised, settings: Settings, days: Days) -> lis
         return []
 
 
-def _left_by_termination(made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
+def _left_by_termination(application: str, made: Iterable[BackfillRow]) -> dg.MaterializeResult[None]:
     """What to report of a backfill whose run was terminated: Pipes drops the reports of what it has interrupted.
 
     Raises:
@@ -161,7 +163,8 @@ def _left_by_termination(made: Iterable[BackfillRow]) -> dg.MaterializeResult[No
             )
         if row.state == "complete":
             raise dg.Failure(
-                f"the backfill was stopped when it was complete; swap {row.id} in, or discard it, with `weir backfill`",
+                f"the backfill was stopped when it was complete; swap it in with `weir backfill swap {application} "
+                f"{row.id}`, or discard it with `weir backfill discard {application} {row.id}`",
                 allow_retries=False,
             )
     raise dg.Failure("the backfill was stopped; its files were removed", allow_retries=False)

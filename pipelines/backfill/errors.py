@@ -33,7 +33,7 @@ class HistoryLostError(BackfillError):
             f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest} and has no record "
             "from before the days: some of their records may have expired by retention, and a backfill of "
             f"{self.application!r} would replace complete days with incomplete ones; choose later days, or a smaller "
-            "--margin-hours"
+            f"margin: `weir backfill run {self.application} FIRST END --margin-hours 1`"
         )
 
 
@@ -48,7 +48,8 @@ class BeginningLostError(BackfillError):
         return (
             f"topic {self.topic!r}, partition {self.partition}, begins at offset {self.oldest}: earlier records "
             f"have expired by retention, and the stores and totals of {self.application!r} would cover only the "
-            "rest; backfill days that are still there, or give the program another id and run it over what is left"
+            'rest; backfill days that are still there, or give the program another id, as in Application("other-id", '
+            "...), and run it over what is left"
         )
 
 
@@ -62,8 +63,8 @@ class TopicReplacedError(BackfillError):
     def __str__(self) -> str:
         return (
             f"topic {self.topic!r} was deleted and made anew after {self.application!r} had read it, so the records "
-            "that a backfill needs are gone; read them from files with --from PATH, or point --bootstrap-servers at "
-            "the brokers that have them"
+            f"that a backfill needs are gone; read them from files with `weir backfill run {self.application} FIRST "
+            "END --from TOPIC=PATH`, or from the brokers that have them with --bootstrap-servers HOST:PORT there"
         )
 
 
@@ -129,7 +130,10 @@ class UnknownBackfillError(BackfillError):
         self.application, self.backfill, self.reason = application, backfill, reason
 
     def __str__(self) -> str:
-        return f"backfill {self.backfill!r} of {self.application!r}: {self.reason}; `weir backfill list` shows all"
+        return (
+            f"backfill {self.backfill!r} of {self.application!r}: {self.reason}; `weir backfill list "
+            f"{self.application}` shows all"
+        )
 
 
 class LargeChangeError(BackfillError):
@@ -147,6 +151,7 @@ class LargeChangeError(BackfillError):
             f"backfill {self.backfill!r} of {self.application!r} was not swapped in, since it would remove or change "
             f"more than {100 * self.max_change:g} % of a table's rows: {'; '.join(self.tables)}. Its own tables are in "
             f"{self.folder}, for `weir.read_table` or any reader of Delta. Swap it in all the same with "
-            f"`weir backfill swap {self.program} {self.backfill} --yes`, allow more with --max-change, or discard it "
-            f"with `weir backfill discard {self.application} {self.backfill}`"
+            f"`weir backfill swap {self.program} {self.backfill} --yes` (--max-change SHARE in place of --yes, or "
+            "max_change in the config of Dagster's run, sets another limit), "
+            f"or discard it with `weir backfill discard {self.application} {self.backfill}`"
         )

@@ -23,7 +23,10 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
     newest = committed(application, newest)
     known = {topic for task in newest.tasks.values() for topic in task.positions}
     if new := sorted(set(application.topology.topics()) - known):
-        raise NoCutError(application.id, f"its newest commit does not know topic {new[0]!r}; run this program first")
+        raise NoCutError(
+            application.id,
+            f"its newest commit does not know topic {new[0]!r}; run this program first with `weir run MODULE:APP`",
+        )
     if newest.pending_blobs:
         raise NoCutError(
             application.id,
@@ -36,7 +39,7 @@ def cut_of(application: Application, newest: CommitRecord | None) -> CommitRecor
 def committed(application: Application, newest: CommitRecord | None) -> CommitRecord:
     """The live application's newest commit; raises ``NoCutError`` when there is none."""
     if newest is None:
-        raise NoCutError(application.id, "it has not committed anything; run it first")
+        raise NoCutError(application.id, "it has not committed anything; run it first with `weir run MODULE:APP`")
     return newest
 
 

@@ -107,7 +107,7 @@ def read_prepared(app_folder: Path, application: str, backfill: str) -> Prepared
         raise SwapRefusedError(
             application,
             backfill,
-            "nothing is prepared for it, or it has been discarded; `weir backfill list` shows all backfills",
+            f"nothing is prepared for it, or it has been discarded; `weir backfill list {application}` shows all",
         ) from None
 
 

@@ -14,6 +14,7 @@ from weir.pipelines.cli import (
     control,
     demo,
     inspect,
+    kafka,
     migrate,
     plan,
     query,
@@ -25,14 +26,13 @@ from weir.pipelines.cli import (
 )
 from weir.pipelines.cli.options import DEBUG
 from weir.pipelines.cli.render import notices
-
-_OWN_PACKAGES = ("weir", "bench")
+from weir.pipelines.operations.errors import says_what_to_do
 
 
 def _sentence(error: Exception) -> str:
     """Weir's own errors say what to do; any other is shown with its type and how to see more."""
     text = " ".join(str(error).split())
-    if type(error).__module__.partition(".")[0] in _OWN_PACKAGES and text:
+    if says_what_to_do(error):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no message'}; run it again with --debug for the stack trace"
 
@@ -88,16 +88,7 @@ for name, command, example in (
 ):
     app.command(name, epilog=f"Example: {example}")(command)
 
-kafka = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    epilog="Example: weir kafka start",
-    help="Manage the folder's embedded Kafka broker.",
-)
-kafka.command("start", epilog="Example: weir kafka start --dir .weir")(control.kafka_start)
-kafka.command("create", epilog="Example: weir kafka create orders --partitions 4")(control.kafka_create)
-kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kafka_stop)
-app.add_typer(kafka, name="kafka")
+app.add_typer(kafka.kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
 

@@ -47,7 +47,9 @@ MaxChangeOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Swap it in however much changes.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list` shows it.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The backfill's id, as `weir backfill list APP` shows it.")
+]
 
 
 def run(
@@ -113,7 +115,9 @@ def run(
             "or leave out --everything"
         )
     days = _days(first, end, everything=everything)
-    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    settings = load_settings(
+        directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
+    )
     reference = _reference(settings, application)
     source = BackfillInput(
         paths=_paths(reference, sources or []),
@@ -166,7 +170,9 @@ def swap(
     If the application is running, its driver does it, otherwise this command. A backfill of everything needs the
     application stopped, and first reads what has arrived since it was made.
     """
-    settings = load_settings(directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers)
+    settings = load_settings(
+        directory, parse_assignments(assignments or []), bootstrap_servers=bootstrap_servers, writes=True
+    )
     _swap_in(settings, application, backfill, max_change=max_change, yes=yes)
 
 
@@ -255,9 +261,9 @@ def discard(
     from weir.pipelines.operations.backfills import discard_abandoned
     from weir.pipelines.operations.registry import require
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     if abandoned == (backfill is not None):
-        raise OperationError("name one backfill, or give --abandoned; `weir backfill list` shows all")
+        raise OperationError(f"name one backfill, or give --abandoned; `weir backfill list {application}` shows all")
     if backfill is not None:
         discard_one(settings, application, backfill)
         console.print(f"{application}: {backfill} discarded", markup=False)

@@ -38,7 +38,7 @@ def compact(
     from weir.pipelines.operations.compaction import compact_application
     from weir.pipelines.operations.quarantine import cleaned_sentence
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     with counting(f"compacting {application}") as show:
         done = compact_application(settings, application, store=store, is_dry_run=dry_run, on_progress=show)
     reports = done.reports

@@ -1,4 +1,4 @@
-"""Control commands: requests to a running application, reset, and the folder's embedded broker."""
+"""Control commands: requests to a running application, and reset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from weir.pipelines.cli.options import AppArgument, DebugOption, DirOption, load_settings
 from weir.pipelines.cli.render import console, notices
-from weir.pipelines.operations.text import counted
 
 if TYPE_CHECKING:
     from weir.infra.control.rows import RequestKind
@@ -25,27 +24,32 @@ def _ask(settings: Settings, application: str, kind: RequestKind, arguments: Map
 
 def commit(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Make a running application commit now."""
-    console.print(f"{application}: {_ask(load_settings(directory), application, 'commit')}", markup=False)
+    console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'commit')}", markup=False)
 
 
 def pause(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Make a running application commit and stop reading until it is resumed."""
-    console.print(f"{application}: {_ask(load_settings(directory), application, 'pause')}", markup=False)
+    console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'pause')}", markup=False)
 
 
 def resume(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Let a paused application continue."""
-    console.print(f"{application}: {_ask(load_settings(directory), application, 'resume')}", markup=False)
+    console.print(f"{application}: {_ask(load_settings(directory, writes=True), application, 'resume')}", markup=False)
 
 
 def snapshot(application: AppArgument, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Make the tasks of a running application publish snapshots, so that a later restore is faster."""
-    console.print(f"{application}: {_ask(load_settings(directory), application, 'snapshot')}", markup=False)
+    console.print(
+        f"{application}: {_ask(load_settings(directory, writes=True), application, 'snapshot')}", markup=False
+    )
 
 
 def restore(
     application: AppArgument,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The task: 0_1, or its name as `weir verify` shows it.")],
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The task: 0_1, or its stored name, both as `weir verify APP` shows them."),
+    ],
     from_changelog: Annotated[
         bool, typer.Option("--from-changelog", help="Read the whole changelog and drop the task's snapshot.")
     ] = False,
@@ -54,7 +58,9 @@ def restore(
 ) -> None:
     """Quarantine a task's local state and rebuild it while the other tasks of the application continue."""
     arguments = {"task": task, "source": "changelog" if from_changelog else "snapshot"}
-    console.print(f"{application}: {_ask(load_settings(directory), application, 'restore', arguments)}", markup=False)
+    console.print(
+        f"{application}: {_ask(load_settings(directory, writes=True), application, 'restore', arguments)}", markup=False
+    )
 
 
 def stop(
@@ -73,7 +79,7 @@ def stop(
     """
     from weir.pipelines.operations.control import wait_for_end
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     answer = _ask(settings, application, "stop", {"drain": "yes"} if drain else None)
     with notices.status(f"stop: {answer}"):
         if drain:
@@ -95,58 +101,9 @@ def reset(
     """
     from weir.pipelines.operations import reset as operation
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     state, tables = operation.folders(settings, application)
     if not yes:
         typer.confirm(f"Delete {application}'s tables in {tables} and its state in {state}?", abort=True, err=True)
     operation.reset(settings, application)
     console.print(f"{application}: tables and state deleted; its next run starts from the beginning", markup=False)
-
-
-def kafka_start(directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Start the folder's embedded broker and keep it running until `weir kafka stop`."""
-    from weir.infra.kafka.broker import EmbeddedBroker
-
-    settings = load_settings(directory)
-    with notices.status("starting Kafka"):
-        bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
-    console.print(
-        f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`", markup=False, soft_wrap=True
-    )
-
-
-def kafka_create(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-    partitions: Annotated[int, typer.Option(min=1, help="Its number of partitions.")] = 4,
-    directory: DirOption = None,
-    debug: DebugOption = False,
-) -> None:
-    """Create a topic in the embedded broker, which never does so by itself. An existing topic stays as it is."""
-    from weir.infra.kafka.admin import KafkaAdmin
-    from weir.infra.kafka.broker import EmbeddedBroker
-
-    settings = load_settings(directory)
-    with notices.status("starting Kafka"), EmbeddedBroker(settings.kafka_dir).used() as bootstrap_servers:
-        admin = KafkaAdmin(bootstrap_servers)
-        is_new = admin.create_topic(topic, partitions)
-        count = admin.partition_count(topic)
-    outcome = "created" if is_new else "already exists"
-    console.print(
-        f"topic {topic!r} {outcome}, with {counted(count, 'partition')} at {bootstrap_servers}",
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def kafka_stop(directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Stop the folder's embedded broker, or let it stop with the last command that uses it."""
-    from weir.infra.kafka.broker import EmbeddedBroker
-
-    settings = load_settings(directory)
-    broker = EmbeddedBroker(settings.kafka_dir)
-    if not broker.is_supervised():
-        console.print(f"no embedded Kafka is running in {settings.dir}", markup=False, soft_wrap=True)
-        return
-    with notices.status("stopping Kafka"):
-        ended = broker.stop()
-    console.print("Kafka has stopped" if ended else "Kafka stops once the commands that use it have ended")

@@ -31,7 +31,7 @@ def free_port(preferred: int = DEFAULT_PORT) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OperationError("this machine has no free port for the Dagster UI; use --no-ui to run without it")
+    raise OperationError("this machine has no free port for the Dagster UI; use `weir demo --no-ui` to run without it")
 
 
 def prepare_home(home: Path) -> None:
@@ -50,7 +50,7 @@ def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise OperationError(f"the Dagster UI did not start; {log} says why; use --no-ui to run without it")
+    raise OperationError(f"the Dagster UI did not start; {log} says why; use `weir demo --no-ui` to run without it")
 
 
 def serve(settings: Settings) -> None:

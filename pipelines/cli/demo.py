@@ -41,7 +41,7 @@ def demo(
     from weir.pipelines.examples.load_flights import load
     from weir.pipelines.operations.drive import drive
 
-    settings = load_settings(directory)
+    settings = load_settings(directory, writes=True)
     notices.print(f"Weir's demo in {settings.dir}: starting Kafka", markup=False, soft_wrap=True)
     with broker_for(settings) as bootstrap_servers:
         with counting("loading flights") as show:

@@ -44,7 +44,7 @@ def logs(
     settings = load_settings(directory)
     path = log_file(settings.logs, require(settings, application))
     if not path.exists():
-        raise OperationError(f"{application} has no log in {settings.logs} yet; `weir run` writes one")
+        raise OperationError(f"{application} has no log in {settings.logs} yet; `weir run MODULE:APP` writes one")
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in deque(file, maxlen=lines):
             console.file.write(line)

@@ -71,7 +71,7 @@ def from_group(
     """
     from weir.pipelines.operations.migration import move_from_group, place
 
-    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True), reference) as where:
         _show(move_from_group(where, group, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -94,7 +94,7 @@ def from_checkpoints(
     """
     from weir.pipelines.operations.migration import move_from_checkpoints, place
 
-    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True), reference) as where:
         _show(move_from_checkpoints(where, paths, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -114,7 +114,7 @@ def from_spark(
     """
     from weir.pipelines.operations.migration import move_from_spark, place
 
-    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True), reference) as where:
         _show(move_from_spark(where, folder, empty_stores=empty_stores, dry_run=dry_run), as_json)
 
 
@@ -151,7 +151,7 @@ def from_kafka_streams(
 
     topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
     named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
-    with place(load_settings(directory, bootstrap_servers=bootstrap_servers), reference) as where:
+    with place(load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True), reference) as where:
         _show(move_from_kafka_streams(where, application_id, changelogs=topics, serdes=named, dry_run=dry_run), as_json)
 
 

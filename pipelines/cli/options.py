@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,10 +72,45 @@ def parse_assignments(assignments: Sequence[str], *, option: str = "--set", exam
 
 
 def load_settings(
-    directory: Path | None, overrides: Mapping[str, str] | None = None, *, bootstrap_servers: str | None = None
+    directory: Path | None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    bootstrap_servers: str | None = None,
+    writes: bool = False,
 ) -> Settings:
-    """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``."""
+    """The settings of a folder; flags win over ``WEIR_*`` variables, and those over ``weir.toml``.
+
+    Raises:
+        OperationError: The command ``writes`` in the folder, and it cannot be written.
+    """
     from weir.infra.settings import Settings
 
     servers = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
-    return Settings.load(directory, overrides={**(overrides or {}), **servers})
+    settings = Settings.load(directory, overrides={**(overrides or {}), **servers})
+    if writes:
+        require_writable(settings)
+    return settings
+
+
+def require_writable(settings: Settings) -> None:
+    """Raises ``OperationError`` if nothing can be written in the settings' folder, or where it would be made."""
+    place = settings.dir
+    try:
+        while not _is_there(place):
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise OperationError(
+            f"{settings.dir} cannot be written ({error.strerror}); name another folder with `--dir DIR` or the "
+            f"variable WEIR_DIR, or make {place} writable"
+        ) from error
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file or folder is there; raises ``OSError`` if that cannot be seen."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

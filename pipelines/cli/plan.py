@@ -57,7 +57,8 @@ def plan(
             _print_obstacles(planned.obstacles)
         else:
             console.print(
-                f"{planned.application} has committed nothing yet: `weir run` starts from the beginning", markup=False
+                f"{planned.application} has committed nothing yet: `weir run MODULE:APP` starts from the beginning",
+                markup=False,
             )
         if planned.is_refused:
             raise typer.Exit(REFUSED)

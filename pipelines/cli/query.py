@@ -121,7 +121,9 @@ class Question:
 
 def query(
     application: AppArgument,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe` shows it.")],
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe MODULE:APP` shows it.")
+    ],
     key: Annotated[
         str | None,
         typer.Argument(
@@ -187,7 +189,10 @@ def query(
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
-        hint = "; a window leaves the store when it closes, and its result is in the output (`weir show`)"
+        hint = (
+            f"; a window leaves the store when it closes, and its result is in the output "
+            f"(`weir show {application} TABLE`)"
+        )
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
         console.print(
             f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True

@@ -60,3 +60,9 @@ def _plain(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """Write one JSON document to standard output; times as ISO 8601, bytes as text."""
     console.file.write(json.dumps(value, default=_plain, indent=2) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Write one JSON document on a line of its own to standard output, at once."""
+    console.file.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+    console.file.flush()

@@ -68,7 +68,8 @@ def run(
         bool,
         typer.Option(
             "--accept-state-loss",
-            help="Start even if a new topology or partition count leaves stores empty; `weir plan` shows which.",
+            help="Start even if a new topology or partition count leaves stores empty; `weir plan MODULE:APP` shows "
+            "which.",
         ),
     ] = False,
     accept_lost_records: Annotated[
@@ -76,7 +77,7 @@ def run(
         typer.Option(
             "--accept-lost-records",
             help="Start even if a topic was made anew, or has lost records before they were read: keep all state and "
-            "read the topic from its start, or on from where it can be read; `weir plan` shows where.",
+            "read the topic from its start, or on from where it can be read; `weir plan MODULE:APP` shows where.",
         ),
     ] = False,
     directory: DirOption = None,
@@ -93,7 +94,7 @@ def run(
     overrides = parse_assignments(assignments or [])
     if metrics_port is not None:
         overrides["metrics_port"] = str(metrics_port)
-    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers)
+    settings = load_settings(directory, overrides, bootstrap_servers=bootstrap_servers, writes=True)
     with following(reference) as on_progress:
         summary = drive(
             reference,
@@ -127,5 +128,9 @@ def bench(
     import bench as benchmark
 
     benchmark.main(
-        quick=quick, as_json=as_json, jobs=job or (), weir_alone=weir_alone, dir=load_settings(directory).dir
+        quick=quick,
+        as_json=as_json,
+        jobs=job or (),
+        weir_alone=weir_alone,
+        dir=load_settings(directory, writes=True).dir,
     )

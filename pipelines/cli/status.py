@@ -1,4 +1,4 @@
-"""``weir status``: shows the state of every application in the folder.
+"""``weir status``: shows the state of every application in the folder, or of one in detail.
 
 What is committed comes from the commit log, whether and how it runs from the control database, what is in quarantine
 from the state folder.
@@ -6,20 +6,40 @@ from the state folder.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from weir.pipelines.cli.options import DebugOption, DirOption, JsonOption, load_settings
 from weir.pipelines.cli.render import console, print_json, print_table
 
 
-def status(as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Show every application in the folder: state, commits, lag, open windows, late records, quarantine, tasks."""
+def status(
+    application: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="Show this application alone, in detail.")
+    ] = None,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Show every application in the folder: state, commits, lag, open windows, late records, quarantine, tasks.
+
+    With APP also its stores, the snapshots and stored names of its tasks, the rows that wait between them, and the
+    restores under way.
+    """
     from weir.infra.control import ControlDatabase
-    from weir.pipelines.operations.registry import applications
-    from weir.pipelines.operations.status import application_status
+    from weir.pipelines.operations.registry import applications, require
+    from weir.pipelines.operations.status import application_detail, application_status
 
     settings = load_settings(directory)
     database = ControlDatabase(settings.control_database_url)
+    if application is not None:
+        detail = application_detail(settings, database, require(settings, application))
+        if as_json:
+            print_json(detail)
+        else:
+            _print_application(detail)
+        return
     found = [application_status(settings, database, application) for application in applications(settings)]
     if as_json:
         print_json({"applications": found})
@@ -45,11 +65,14 @@ def _print_application(entry: dict[str, Any]) -> None:
     if entry["committed_epoch"] is None:
         console.print("  nothing committed yet")
         return
+    reason = f" ({entry['commit_reason']})" if entry.get("commit_reason") else ""
     pace = f", {entry['records_per_s']:,.0f} records/s" if entry["records_per_s"] else ""
     lag = f", lag {entry['lag']:,}" if entry["lag"] is not None else ""
+    if lag and not entry["is_running"]:
+        lag += f" at {entry['reported_at']:%Y-%m-%d %H:%M:%S} UTC"
     console.print(
         f"  committed: epoch {entry['committed_epoch']} of generation {entry['generation']}, "
-        f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{lag}{pace}\n"
+        f"{entry['committed_at']:%Y-%m-%d %H:%M:%S} UTC{reason}{lag}{pace}\n"
         f"  records in: {entry['records_in']:,}, open windows: {entry['open_windows']:,}, "
         f"late records: {entry['late_records']:,} (counted once per window)",
         soft_wrap=True,
@@ -60,9 +83,16 @@ def _print_application(entry: dict[str, Any]) -> None:
             f"at most {entry['commit_ms_max']:.0f} ms",
             soft_wrap=True,
         )
+    if entry.get("rows_between_tasks"):
+        console.print(f"  committed rows that wait between tasks: {entry['rows_between_tasks']:,}", soft_wrap=True)
+    for restore in entry.get("restores", ()):
+        console.print(f"  restore under way: task {restore['task']}: {restore['reason']}", markup=False, soft_wrap=True)
+    if entry.get("stores"):
+        print_table(pl.DataFrame(entry["stores"], infer_schema_length=None), title="stores on this host")
     if entry["tasks"]:
         columns = (
             "task",
+            *(("name", "committed_state", "snapshot", "rows_since_snapshot") if "stores" in entry else ()),
             "slot",
             "status",
             "state",

@@ -35,7 +35,10 @@ def verify(
             if not as_json:
                 at = "has no commit yet" if agreement.state is None else f"agrees at {agreement.state}"
                 console.print(
-                    f"task {agreement.task} {at}: {counted(agreement.rows, 'row')}", markup=False, soft_wrap=True
+                    f"task {program.topology.task_of(agreement.task)} ({agreement.task}) {at}: "
+                    f"{counted(agreement.rows, 'row')}",
+                    markup=False,
+                    soft_wrap=True,
                 )
     if as_json:
         print_json(
@@ -43,7 +46,8 @@ def verify(
                 "application": application,
                 "tasks": [
                     {
-                        "task": agreement.task,
+                        "task": str(program.topology.task_of(agreement.task)),
+                        "name": agreement.task,
                         "state": str(agreement.state) if agreement.state else None,
                         "rows": agreement.rows,
                     }

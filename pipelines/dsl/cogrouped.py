@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, returned_type, user_function
+from weir.pipelines.dsl.graph import Graph, check_name, places_of, returned_type, user_function
 from weir.pipelines.dsl.grouped import (
     Aggregating,
     Grouped,
@@ -185,7 +185,9 @@ class Cogrouped(Aggregating[TableT]):
         self, grouped: Grouped[Any], aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate | Count]
     ) -> tuple[CogroupedInput, ...]:
         """The streams and one more; raises ``TopologyError`` when it does not fit the others."""
-        self._graph.check_meets(grouped._graph)
+        self._graph.check_meets(
+            grouped._node if not self._inputs else self._inputs[0].node, grouped._graph, grouped._node
+        )
         if (aggregator is None) == (not aggregates):
             raise TopologyError(
                 "cogroup takes either one function of (key, value, aggregate) or named aggregates, for example "
@@ -204,7 +206,8 @@ class Cogrouped(Aggregating[TableT]):
             ):
                 raise TopologyError(
                     f"cogroup got streams with the keys {dict(first.key_columns)} and "
-                    f"{dict(record.key_columns)}; group all streams by keys of one type"
+                    f"{dict(record.key_columns)}; group all streams by keys of one type",
+                    places=places_of(self._inputs[0].node, grouped._node),
                 )
         return (
             *self._inputs,

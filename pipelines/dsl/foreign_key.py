@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, store_spec, takes_arguments
+from weir.pipelines.dsl.graph import Graph, check_name, places_of, store_spec, takes_arguments
 from weir.pipelines.dsl.joins import JoinFunction, joiner_of
 from weir.pipelines.dsl.mapping import selected_key
 from weir.pipelines.errors import TopologyError
@@ -65,7 +65,7 @@ def add_foreign_key_join(
     for table in (left, right):
         bases(table)
     selector, selected = _selected(name, left, right, foreign_key)
-    joiner, record = joiner_of(graph, name, left.record, right.record, function, has_own_key=True)
+    joiner, record = joiner_of(graph, name, left, right, function, has_own_key=True)
     key = _names_beside(left.record.key_columns, right.record.key_columns)
     primary = {known: left.record.key_columns[column] for column, known in key.items()}
     asked = RecordType(
@@ -136,7 +136,8 @@ def _selected(
         )
         raise TopologyError(
             f"{name}: the foreign key is ({found}), but the other table's key is ({expected}); pass columns of those "
-            'types in that order, several of them as foreign_key={"name": "column", ...}'
+            'types in that order, several of them as foreign_key={"name": "column", ...}',
+            places=places_of(left, right),
         )
     return selector, RecordType(key=key, value=left.record.value)
 

@@ -50,8 +50,8 @@ def add_global_join(
     columns = dict(key) if isinstance(key, Mapping) else {}
     selector, selected, _ = selected_key(name, stream, [] if columns else [key], columns)
     asked = RecordType(key=selected, value=stream.record.value)
-    check_keys(name, asked, table.record)
-    joiner, record = joiner_of(graph, name, stream.record, table.record, function, has_own_key=True)
+    check_keys(name, asked, table.record, stream, table)
+    joiner, record = joiner_of(graph, name, stream, table, function, has_own_key=True)
     return graph.add(
         GlobalJoinNode(
             name=name,

@@ -14,8 +14,9 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.windows import WINDOW_COLUMNS
+from weir.pipelines.place import Place
 from weir.pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
-from weir.pipelines.topology.nodes import Node, RecordType
+from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
 from weir.state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
@@ -39,12 +40,13 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def check_meets(self, other: Graph) -> None:
+    def check_meets(self, node: Node, other: Graph, other_node: Node) -> None:
         """Raises ``TopologyError`` when the two sides were made by two builders: a topology comes from one."""
         if other is not self:
             raise TopologyError(
                 "the two sides come from two StreamsBuilders, but a topology reads the topics of one; make both with "
-                "the same builder"
+                "the same builder",
+                places=places_of(node, other_node),
             )
 
     def record(
@@ -83,6 +85,16 @@ class Graph:
                 )
                 raise TopologyError(f"{where}: {name!r} is both a key column and a value column; {way_out}")
         return RecordType(key=key, value=value, is_windowed=is_windowed)
+
+
+def places_of(*nodes: Node) -> list[Place | None]:
+    """For errors: the present call of the program, and the calls that made ``nodes``."""
+    present = Place.of_call()
+    made = (
+        node.parent if isinstance(node, RepartitionNode) and node.place == present else node  # made for this call
+        for node in nodes
+    )
+    return [present, *(node.place for node in made)]
 
 
 def check_name(what: str, name: Any) -> str:

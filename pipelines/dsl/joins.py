@@ -9,7 +9,15 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.arguments import duration_text, not_negative_ms
-from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, takes_arguments, user_function
+from weir.pipelines.dsl.graph import (
+    Graph,
+    check_name,
+    places_of,
+    returned_type,
+    store_spec,
+    takes_arguments,
+    user_function,
+)
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.join_windows import JoinWindows
 from weir.pipelines.operators.joiner import Joiner
@@ -45,7 +53,7 @@ def add_stream_table_join(
     running_name = graph.new_name("KSTREAM-LEFTJOIN-" if is_left else "KSTREAM-JOIN-")
     name = running_name if name is None else check_name("join", name)
     bases(table)
-    joiner, record = joiner_of(graph, name, stream.record, table.record, function)
+    joiner, record = joiner_of(graph, name, stream, table, function)
     if grace is not None:
         stream = graph.add(_buffer(f"{name}-buffer", stream, table, grace, store))
     return graph.add(
@@ -59,13 +67,15 @@ def _buffer(name: str, stream: Node, table: Node, grace: timedelta, store: str |
     if versions is None or versions.retention_ms is None:
         raise TopologyError(
             f"grace= lets records wait for the table's row of their time, but {table.name} is not versioned; pass "
-            "history_retention= to its table(...) or to_table(...)"
+            "history_retention= to its table(...) or to_table(...)",
+            places=places_of(table),
         )
     if grace_ms > versions.retention_ms:
         kept = duration_text(timedelta(milliseconds=versions.retention_ms))
         raise TopologyError(
             f"grace is {grace}, but the table {versions.name!r} keeps its history for only {kept}; "
-            "keep it at least as long as the grace"
+            "keep it at least as long as the grace",
+            places=places_of(table),
         )
     spec = store_spec(name, check_name("store", store), record, record.beside_key)
     key = pl.Schema({"_at": TIME, **spec.key, "_seq": pl.Int64()})
@@ -97,7 +107,7 @@ def add_stream_join(
     other_prefix = "KSTREAM-JOINOTHER-" if kind == "inner" else "KSTREAM-OUTEROTHER-"
     joins = graph.new_name(this_prefix), graph.new_name(other_prefix)
     name = graph.new_name("KSTREAM-MERGE-")
-    joiner, record = joiner_of(graph, name, left.record, right.record, function)
+    joiner, record = joiner_of(graph, name, left, right, function)
     names = ({column: column for column in left.record.value.columns}, joiner.right_names)
     sides = []
     infixes = ("-outer" if kind == "outer" else "", "-outer" if kind != "inner" else "")
@@ -157,7 +167,7 @@ def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFu
     )
     for table in (left, right):
         bases(table)
-    joiner, record = joiner_of(graph, name, left.record, right.record, function)
+    joiner, record = joiner_of(graph, name, left, right, function)
     return graph.add(
         TableTableJoinNode(
             name=name,
@@ -175,8 +185,8 @@ def add_table_table_join(graph: Graph, left: Node, right: Node, function: JoinFu
 def joiner_of(
     graph: Graph,
     name: str,
-    left: RecordType,
-    right: RecordType,
+    left_node: Node,
+    right_node: Node,
     function: JoinFunction | None,
     *,
     has_own_key: bool = False,
@@ -185,8 +195,9 @@ def joiner_of(
 
     With ``has_own_key`` the two sides do not meet under that key.
     """
+    left, right = left_node.record, right_node.record
     if not has_own_key:
-        check_keys(name, left, right)
+        check_keys(name, left, right, left_node, right_node)
     right_names: dict[str, str] = {}
     for column in right.value.columns:
         free = pair_name = f"{column}_right" if column in left.columns else column
@@ -195,7 +206,8 @@ def joiner_of(
         if free != pair_name and function is None:
             raise TopologyError(
                 f"{name}: both sides have a column {column!r}, and the other side's would be called {pair_name!r}, "
-                "a name that is taken; rename one with map_values(...)"
+                "a name that is taken; rename one with map_values(...)",
+                places=places_of(left_node, right_node),
             )
         right_names[column] = free
     takes_key = takes_arguments(function, 3)
@@ -223,12 +235,14 @@ def joiner_of(
     return joiner, record
 
 
-def check_keys(name: str, left: RecordType, right: RecordType) -> None:
-    """Raises ``TopologyError`` unless both sides' key columns have the same types in the same order."""
+def check_keys(name: str, left: RecordType, right: RecordType, left_node: Node, right_node: Node) -> None:
+    """Raises ``TopologyError`` unless both sides' key columns have the same types in the same order; the nodes are the
+    sides that it names."""
     if list(left.key_columns.values()) != list(right.key_columns.values()):
         raise TopologyError(
             f"{name} joins the key {_key(left)} with the key {_key(right)}; give both sides key "
-            "columns of the same types in the same order, with select_key(...)"
+            "columns of the same types in the same order, with select_key(...)",
+            places=places_of(left_node, right_node),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.dsl.graph import Graph, places_of
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.topology.nodes import MergeNode, Node
 
@@ -14,7 +14,8 @@ def add_merge(graph: Graph, one: Node, other: Node) -> Node:
     if mine.key_columns != theirs.key_columns or mine.value.columns != theirs.value.columns:
         raise TopologyError(
             f"{name} merges records with the columns {_listed(one)} and {_listed(other)}; "
-            "give both the same names and types with select_key(...) and map_values(...)"
+            "give both the same names and types with select_key(...) and map_values(...)",
+            places=places_of(one, other),
         )
     return graph.add(MergeNode(name=name, parent=one, others=(other,), record=mine))
 

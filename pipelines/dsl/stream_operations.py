@@ -221,7 +221,7 @@ class StreamOperations:
                 f"merge got a {type(other).__name__}; pass a stream, for example builder.stream(...) or "
                 "table.to_stream()"
             )
-        self._graph.check_meets(other._graph)
+        self._graph.check_meets(self._node, other._graph, other._node)
         return self._then(
             add_merge(self._graph, self._node, other._node), has_new_key=self._has_new_key or other._has_new_key
         )

@@ -478,7 +478,7 @@ class KStream(StreamOperations):
         options = dict(windows=windows, store=store, name=name, key=key, grace=grace)
         given = {option for option, argument in options.items() if argument is not None}
         if isinstance(other, (KStream, KTable, GlobalKTable)):
-            graph.check_meets(other._graph)
+            graph.check_meets(self._node, other._graph, other._node)
         if kind == "outer" and not isinstance(other, KStream):
             raise TopologyError(
                 f"outer_join joins two streams, and got a {type(other).__name__}; use left_join: an unmatched table "

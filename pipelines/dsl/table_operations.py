@@ -180,7 +180,7 @@ class TableOperations:
                 f"a table cannot join a {type(other).__name__}; pass a table, for example builder.table(...) or "
                 'stream.to_table("name")'
             )
-        self._graph.check_meets(other._graph)
+        self._graph.check_meets(self._node, other._graph, other._node)
         if foreign_key is not None:
             return type(self)(
                 self._graph,

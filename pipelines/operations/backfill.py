@@ -28,7 +28,7 @@ from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.pipelines.operations.backfills import backfills
 from weir.pipelines.operations.control import ask
-from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.errors import OperationError, says_what_to_do
 from weir.pipelines.operations.log_files import log_file, logging_to
 from weir.pipelines.operations.registry import load_reference, registered_reference
 from weir.pipelines.operations.signals import stop_on_signals
@@ -105,8 +105,9 @@ def make_backfill(
                 stop=stop,
                 on_progress=on_progress,
             )
-        except Exception:
-            logger.info("backfill %s of %s ended with an error", shadow.id, application.id, exc_info=True)
+        except Exception as error:
+            stack = None if says_what_to_do(error) else error
+            logger.info("backfill %s of %s ended with an error: %s", shadow.id, application.id, error, exc_info=stack)
             raise
         finally:
             if completion is None:

@@ -44,7 +44,7 @@ def compact_application(
         OperationError: The folder does not know the application or the store, or nothing is committed yet.
     """
     if newest_commit(settings.warehouse, require(settings, application)) is None:
-        raise OperationError(f"{application} has committed nothing yet; run it first")
+        raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     is_running = ControlDatabase(settings.control_database_url).is_running(application)
     compaction = Compaction(
         settings.warehouse,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
+from weir.pipelines.operations.errors import says_what_to_do
 from weir.pipelines.operations.log_files import log_file, logging_to, stacks_file, stacks_on_signal
 from weir.pipelines.operations.registry import applications, load_reference, register
 from weir.pipelines.operations.signals import stop_on_signals
@@ -70,6 +71,7 @@ def drive(
                 stop=stop,
                 on_progress=report,
             )
-        except Exception:
-            logger.info("the run of %s ended with an error", application.id, exc_info=True)  # the caller shows it
+        except Exception as error:  # the caller shows it
+            stack = None if says_what_to_do(error) else error
+            logger.info("the run of %s ended with an error: %s", application.id, error, exc_info=stack)
             raise

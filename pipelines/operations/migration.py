@@ -176,8 +176,8 @@ def require_empty_stores(application: Application, accepted: bool) -> list[str]:
     if stores and not accepted:
         raise OperationError(
             f"{application.id} keeps state ({', '.join(stores)}), which positions alone do not bring: its "
-            "results would count only records read from now on; accept that with --empty-stores, or "
-            "do not migrate and read everything from the beginning"
+            "results would count only records read from now on; accept that with --empty-stores in "
+            "the same command, or do not migrate and read everything from the beginning"
         )
     return [f"store {store} starts empty" for store in stores]
 
@@ -340,5 +340,5 @@ def _newest(settings: Settings, application: str) -> CommitRecord:
     """The newest commit; raises ``OperationError`` if there is none, or the folder does not know the application."""
     newest = newest_commit(settings.warehouse, require(settings, application))
     if newest is None:
-        raise OperationError(f"{application} has committed nothing yet; run it first")
+        raise OperationError(f"{application} has committed nothing yet; run it first with `weir run MODULE:APP`")
     return newest

@@ -9,12 +9,14 @@ from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.pipelines.topology.nodes import PeekNode, TableSinkNode
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import require_fit
@@ -45,9 +47,11 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     """The plan of the program at ``module:attribute``; changes nothing.
 
     Raises:
+        OperationError: A run would leave nothing behind: the program has neither outputs nor stores.
         UnknownTopicError: A source topic does not exist.
     """
     application = load_reference(reference)
+    _require_results(application)
     try:
         require_commit_log(application, settings.warehouse / application.id, settings.state_dir / application.id)
     except CommitLogLostError as error:
@@ -66,6 +70,17 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         obstacles=_obstacles(settings, application, change),
         lost=lost,
     )
+
+
+def _require_results(application: Application) -> None:
+    """Raises ``OperationError`` for a program without outputs, stores, and functions that see each record."""
+    nodes = application.topology.nodes
+    if not any(isinstance(node, TableSinkNode | PeekNode) or node.stores for node in nodes):
+        raise OperationError(
+            f"the program of {application.id!r} has no output and no store, so a run would read its topics and leave "
+            'nothing; end a stream or table with .to_delta("name"), or keep state, for example with '
+            '.group_by_key().count("name")'
+        )
 
 
 def source_counts(settings: Settings, application: Application, bootstrap_servers: str) -> dict[str, int]:

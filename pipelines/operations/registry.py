@@ -74,7 +74,7 @@ def require(settings: Settings, application: str) -> str:
     if not known:
         raise OperationError(
             f"nothing has run in {settings.dir} yet; start with `weir demo` or `weir run MODULE:APP`, "
-            "or name another folder with --dir"
+            "or name another folder with `--dir DIR`"
         )
     near = difflib.get_close_matches(application, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

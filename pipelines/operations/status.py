@@ -3,20 +3,30 @@ database, what is in quarantine from the state folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
+from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
+from weir.pipelines.operations.registry import registered_application
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
+from weir.state.engine.instances import current_instance, task_folder
+from weir.state.engine.views import StoreSize, store_sizes
+from weir.state.errors import TaskCorruptedError
 
 
 def application_status(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
-    """One application as plain values; counts are as of the newest commit, ``tasks``, ``metrics`` and throughput as of
-    the last report."""
+    """One application as plain values; counts are as of the newest commit, ``tasks``, ``metrics``, ``lag`` and
+    throughput as of ``reported_at``."""
     newest, life = newest_commit(settings.warehouse, application), database.application_status(application)
     totals = committed_totals(newest)
     metric = life.metric if life else None
@@ -32,6 +42,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "open_windows": totals.get("open_windows", 0),
         "positions": committed_positions(newest),
         "lag": metric.lag if metric else None,
+        "reported_at": _time(metric.at_ms) if metric else None,
         "records_per_s": metric.records_per_s if metric and life and life.is_running else None,
         "commit_ms": metric.commit_ms if metric else None,
         "commit_ms_avg": metric.commit_ms_avg if metric else None,
@@ -46,6 +57,81 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "metrics": list(life.readings) if life else [],
     }
+
+
+def application_detail(settings: Settings, database: ControlDatabase, application: str) -> dict[str, Any]:
+    """``application_status`` and, as plain values, the newest commit, the stores on this host, the snapshots and names
+    of the tasks, and the restores under way."""
+    newest = newest_commit(settings.warehouse, application)
+    found = application_status(settings, database, application)
+    names = _stored_names(settings, application)
+    committed = newest.tasks if newest else {}
+    tasks = []
+    for task in found["tasks"]:
+        name = names.get(task["task"])
+        commit = committed.get(name) if name else None
+        snapshot = commit.snapshot if commit else None
+        tasks.append(
+            {
+                **task,
+                "name": name,
+                "committed_state": str(commit.state) if commit and commit.state else None,
+                "snapshot": str(snapshot.state) if snapshot else None,
+                "rows_since_snapshot": commit.rows_since_snapshot if commit else None,
+            }
+        )
+    return found | {
+        "commit_reason": newest.reason if newest else None,
+        "rows_between_tasks": sum(blob.rows - blob.taken for blob in newest.pending_blobs) if newest else 0,
+        "tasks": tasks,
+        "stores": _stores(settings, newest, application),
+        "restores": [
+            {"task": task["task"], "reason": task["reason"]} for task in tasks if task["status"] == "restoring"
+        ],
+    }
+
+
+def _stored_names(settings: Settings, application: str) -> dict[str, str]:
+    """The stored name of each task that a commit knows, by its id; empty if the program cannot be loaded."""
+    newest = newest_commit(settings.warehouse, application)
+    try:
+        topology = registered_application(settings, application).topology
+    except (OperationError, ApplicationLoadError, TopologyError):
+        return {}
+    found = {}
+    for name in newest.tasks if newest else ():
+        with suppress(KeyError):  # a task of another topology
+            found[str(topology.task_of(name))] = name
+    return found
+
+
+def _stores(settings: Settings, newest: CommitRecord | None, application: str) -> list[dict[str, Any]]:
+    """Each store that the newest commit names, with the tasks, rows and bytes on this host; of a task that is not here,
+    or cannot be read at the moment, nothing is counted."""
+    if newest is None or newest.topology is None:
+        return []
+    totals: dict[str, dict[str, Any]] = {}
+    sizes = {name: _sizes(task_folder(settings.state_dir, application, name)) for name in newest.tasks}
+    for stored_name, stores in newest.topology.stores.items():
+        of_tasks = [found for name, found in sizes.items() if name.rpartition("_")[0] == stored_name]
+        for store in stores:
+            here = [found[store] for found in of_tasks if store in found]
+            totals[store] = {
+                "store": store,
+                "tasks": len(of_tasks),
+                "here": len(here),
+                "rows": sum(size.rows for size in here) if here else None,
+                "bytes": sum(size.bytes for size in here) if here else None,
+            }
+    return list(totals.values())
+
+
+def _sizes(folder: Path) -> Mapping[str, StoreSize]:
+    try:
+        instance = current_instance(folder)
+        return {} if instance is None else store_sizes(instance)
+    except TaskCorruptedError:
+        return {}
 
 
 def _time(at_ms: int | None) -> datetime | None:

@@ -41,12 +41,19 @@ def verify_application(
     for task in tasks if sample is None else random.sample(tasks, min(sample, len(tasks))):
         try:
             agreement = _compare(settings, application, task)
-        except StateDifferenceError:
+        except StateDifferenceError as error:
             if not ControlDatabase(settings.control_database_url).is_running(application.id):
-                raise
+                raise _named(error, application) from None
             time.sleep(LOOK_AGAIN_S)
-            agreement = _compare(settings, application, task)
+            try:
+                agreement = _compare(settings, application, task)
+            except StateDifferenceError as still:
+                raise _named(still, application) from None
         yield agreement
+
+
+def _named(error: StateDifferenceError, application: Application) -> StateDifferenceError:
+    return error.of(application.id, str(application.topology.task_of(error.task)))
 
 
 def _compare(settings: Settings, application: Application, task: str) -> Agreement:

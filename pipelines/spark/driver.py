@@ -97,6 +97,13 @@ class Driver:
             OffsetsLostError, GlobalTopicReplacedError: A topic is no longer the one that was read.
             FencedError: A newer driver has taken over; nothing more was written.
         """
+        try:
+            return self._run(stop, until_caught_up=until_caught_up, end_time_ms=end_time_ms)
+        except RunError:
+            self._report("stopping", now=True)  # positions and lag as of the failure
+            raise
+
+    def _run(self, stop: Event, *, until_caught_up: bool, end_time_ms: int | None) -> RunSummary:
         self._is_live = not until_caught_up
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)

@@ -25,7 +25,7 @@ class BadRecordError(RunError):
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
             f"offset {record.offset}: {record.reason}; all records before it are committed. Correct "
-            'the producer or the declared schema, or pass on_error="dead_letter" to the Application and run it again: '
+            'the producer or the declared schema, or write Application(..., on_error="dead_letter") and run it again: '
             "such records then go to the table _dead_letters"
         )
 
@@ -109,13 +109,17 @@ class OffsetsLostError(RunError):
         more = f" (and so in {others} other partition{'s' if others > 1 else ''})" if others else ""
         if any(each.resume is None for each in self.lost):
             accept = ""
-        elif first.loss is Loss.REPLACED:
-            accept = ", read the new topic from its start, keeping all state, with `weir run --accept-lost-records`"
         else:
-            accept = f", read on at offset {first.resume}, keeping all state, with `weir run --accept-lost-records`"
+            resume = (
+                "read the new topic from its start"
+                if first.loss is Loss.REPLACED
+                else f"read on at offset {first.resume}"
+            )
+            accept = f", {resume}, keeping all state, with `weir run MODULE:APP --accept-lost-records`"
         return (
-            f"application {self.application!r} continues from {first}{more}; run with the --bootstrap-servers that "
-            f"have the old records{accept}, or start over with `weir reset {self.application}`"
+            f"application {self.application!r} continues from {first}{more}; run "
+            "`weir run MODULE:APP --bootstrap-servers HOST:PORT` with the brokers that have the old "
+            f"records{accept}, or start over with `weir reset {self.application}`"
         )
 
 
@@ -159,8 +163,8 @@ class TopologyChangedError(RunError):
         return (
             f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
             "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-            "give it another id to read everything again, start over with `weir reset "
-            f"{self.application}`, or accept the loss with `weir run --accept-state-loss`"
+            'give it another id to read everything again, as in Application("other-id", ...), start over with '
+            f"`weir reset {self.application}`, or accept the loss with `weir run MODULE:APP --accept-state-loss`"
         )
 
 
@@ -175,8 +179,8 @@ class PendingRowsError(RunError):
         return (
             f"application {self.application!r} was last committed by another topology, which left {self.blobs} "
             "files of rows on their way to sub-topologies that are no longer as they were; first run the old program "
-            f"with `weir run`, and stop it with `weir stop {self.application} --drain`, or run it with "
-            "`weir run --until-caught-up`: both process the rows"
+            f"with `weir run MODULE:APP`, and stop it with `weir stop {self.application} --drain`, or run it with "
+            "`weir run MODULE:APP --until-caught-up`: both process the rows"
         )
 
 
@@ -191,6 +195,6 @@ class PartitionCountError(RunError):
         return (
             f"application {self.application!r} was committed with {self.committed} tasks, but its topics now make "
             f"{self.found} ({self.topics}): keys now belong to other tasks; start over with `weir reset "
-            f"{self.application}`, give the program another id and read from the start, or begin with empty "
-            "stores with `weir run --accept-state-loss`"
+            f'{self.application}`, give the program another id and read from the start, as in Application("other-id", '
+            "...), or begin with empty stores with `weir run MODULE:APP --accept-state-loss`"
         )

@@ -12,6 +12,7 @@ from weir.pipelines.operators.join_windows import JoinWindows
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.stream_join import StreamSide
 from weir.pipelines.operators.table_table_join import JoinKind
+from weir.pipelines.place import Place
 from weir.pipelines.topology.nodes import (
     AggregateNode,
     ChildNode,
@@ -163,5 +164,6 @@ def bases(table: Node) -> tuple[TableNode | AggregateNode, ...]:
     why = "expire" if isinstance(table, TableNode) else "are not kept"
     raise TopologyError(
         f"the rows of {table.name} {why}, so a join cannot look them up, and a grouping cannot take them out of the "
-        'group that they leave; keep them first, with .to_stream().to_table("name")'
+        'group that they leave; keep them first, with .to_stream().to_table("name")',
+        places=(Place.of_call(), table.place),
     )

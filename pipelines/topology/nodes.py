@@ -20,6 +20,7 @@ from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.suppression_order import BufferLimits
 from weir.pipelines.operators.windows import WINDOW_COLUMNS, TimeWindows, UnlimitedWindows
+from weir.pipelines.place import Place
 from weir.pipelines.serdes.partitioner import partition_of
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import Serde
@@ -67,6 +68,8 @@ class Node:
     name: str
     record: RecordType
     children: list[ChildNode] = field(default_factory=list)
+    place: Place | None = field(default_factory=Place.of_call, repr=False)
+    """The call of the program that made the node, for errors alone: nothing stored or shown depends on it."""
 
     @property
     def parents(self) -> tuple[Node, ...]:

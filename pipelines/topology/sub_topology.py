@@ -103,14 +103,14 @@ class SubTopology:
         return {name: sources.index(senders.get(name, name)) for name in self.inputs}
 
     @cached_property
-    def co_partitioned(self) -> tuple[set[str], ...]:
-        """The topics and edges whose equal keys must meet in one task: those of each join, and those that lead into one
-        store."""
-        return tuple(
-            {name for parent in node.parents for name in inputs_of(parent)}
+    def co_partitioned(self) -> Mapping[Node, set[str]]:
+        """The topics and edges whose equal keys must meet in one task, by the node where they do: those of each join,
+        and those that lead into one store."""
+        return {
+            node: {name for parent in node.parents for name in inputs_of(parent)}
             for node in self.nodes
             if node.is_join or node.stores
-        )
+        }
 
     @cached_property
     def sought_topics(self) -> frozenset[str]:
@@ -119,7 +119,7 @@ class SubTopology:
         return frozenset(
             source.topic
             for source in self.sources
-            for together in self.co_partitioned
+            for together in self.co_partitioned.values()
             if source.topic in together and together & by_key
         )
 

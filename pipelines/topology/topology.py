@@ -120,10 +120,13 @@ class Topology:
             index = sub_topology.index
             if index not in counts:
                 counts[index] = max(counts[edge.source] for edge in sub_topology.keyed_edges if edge.source in counts)
-            for together in sub_topology.co_partitioned:
+            for node, together in sub_topology.co_partitioned.items():
                 found = {name: given[index].get(name, counts[index]) for name in sorted(together)}
                 if len(set(found.values())) > 1:
-                    raise CoPartitioningError(sub_topology.name, found)
+                    readers: dict[str, Node] = {source.topic: source for source in sub_topology.sources}
+                    readers |= {edge.name: edge.node for edge in sub_topology.edges_in}
+                    places = [each.place for each in (node, *(readers[name] for name in found))]
+                    raise CoPartitioningError(sub_topology.name, found, places=places)
         return dict(sorted(counts.items()))
 
     def task_name(self, task: TaskId) -> str:
@@ -203,37 +206,39 @@ def _joined(node: Node) -> list[Any]:
 
 
 def _check_names(nodes: Iterable[Node]) -> None:
-    for what, names, way_out in (
+    claims: tuple[tuple[str, list[tuple[str, Node]], str], ...] = (
         (
             "topic",
             [
-                *(node.topic for node in nodes if isinstance(node, SourceNode)),
-                *(node.source.topic for node in nodes if isinstance(node, GlobalTableNode)),
+                *((node.topic, node) for node in nodes if isinstance(node, SourceNode)),
+                *((node.source.topic, node) for node in nodes if isinstance(node, GlobalTableNode)),
             ],
             "read it once and use the stream twice",
         ),
         (
             "store",
             [
-                name
+                (name, node)
                 for node in nodes
                 for name in node.store_names
                 if name not in {store.name for store in node.foreign_stores}
             ]
-            + [node.store.name for node in nodes if isinstance(node, GlobalTableNode)],
+            + [(node.store.name, node) for node in nodes if isinstance(node, GlobalTableNode)],
             "give each its own name",
         ),
-        ("table", [node.table for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
+        ("table", [(node.table, node) for node in nodes if isinstance(node, TableSinkNode)], "give each its own name"),
         (
             "repartition",
-            [node.name.removesuffix("-repartition") for node in nodes if isinstance(node, RepartitionNode)],
+            [(node.name.removesuffix("-repartition"), node) for node in nodes if isinstance(node, RepartitionNode)],
             "each moves another stream, or to another number of partitions, so give each its own name, which is that "
             "of a repartition, a join or a store, or repartition once and use the stream twice",
         ),
-    ):
-        for name in names:
-            if names.count(name) > 1:
-                raise TopologyError(f"the {what} {name!r} is declared {names.count(name)} times; {way_out}")
+    )
+    for what, named, way_out in claims:
+        for name, _ in named:
+            places = [node.place for claimed, node in named if claimed == name]
+            if len(places) > 1:
+                raise TopologyError(f"the {what} {name!r} is declared {len(places)} times; {way_out}", places=places)
 
 
 def _split(nodes: tuple[Node, ...]) -> tuple[tuple[SubTopology, ...], tuple[Edge, ...]]:

@@ -38,14 +38,24 @@ _UNKNOWN = TaskCommit(state=None, instance="")
 class StateDifferenceError(StateError):
     """A store differs from its changelog or the commit log; describes the first difference found."""
 
-    def __init__(self, task: str, store: str, key: str, wanted: str, found: str) -> None:
-        super().__init__(task, store, key, wanted, found)
+    def __init__(
+        self, task: str, store: str, key: str, wanted: str, found: str, application: str = "APP", task_id: str = ""
+    ) -> None:
+        """``task`` is the stored name; ``task_id`` is its id, such as ``0_3``, where that is known."""
+        super().__init__(task, store, key, wanted, found, application, task_id)
         self.task, self.store, self.key, self.wanted, self.found = task, store, key, wanted, found
+        self.application, self.task_id = application, task_id
+
+    def of(self, application: str, task_id: str) -> StateDifferenceError:
+        """The same, naming the application and the task's id."""
+        return StateDifferenceError(self.task, self.store, self.key, self.wanted, self.found, application, task_id)
 
     def __str__(self) -> str:
+        shown = f"{self.task_id} ({self.task})" if self.task_id else self.task
         return (
-            f"task {self.task}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; "
-            "the changelog is the truth: `weir restore APP TASK --from-changelog` while the application runs"
+            f"task {shown}, store {self.store!r}, {self.key}: wanted {self.wanted}, found {self.found}; the changelog "
+            f"is the truth: `weir restore {self.application} {self.task_id or self.task} --from-changelog` while the "
+            "application runs"
         )
 
 

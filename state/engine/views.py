@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
@@ -130,6 +131,13 @@ def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateView]:
     Raises:
         TaskCorruptedError: The folder holds no readable instance.
     """
+    with _opened(folder) as (txn, databases, meta, undo_db):
+        yield view(txn, databases, meta, undo_db, isolation)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[lmdb.Transaction[bytes], dict[str, lmdb._Database], Meta, lmdb._Database]]:
+    """A read transaction of an instance, its stores' databases, its meta record and its undo log."""
 
     def corrupted(reason: str) -> TaskCorruptedError:
         return TaskCorruptedError(folder.parent.name, str(folder), reason)
@@ -146,8 +154,33 @@ def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateView]:
                 raise corrupted("the meta record is missing or damaged")
             undo_db = environment.open_db(b"_undo", txn=txn, create=False)
             databases = {store: environment.open_db(store.encode(), txn=txn, create=False) for store in meta.stores}
-            yield view(txn, databases, meta, undo_db, isolation)
+            yield txn, databases, meta, undo_db
     except lmdb.Error as error:
         raise corrupted(f"LMDB: {error}") from error
     finally:
         environment.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSize:
+    """How much one store of one task holds."""
+
+    rows: int
+    """As of the last commit that the store knows of."""
+    bytes: int
+    """The pages of its rows, uncommitted ones included."""
+
+
+def store_sizes(folder: Path) -> dict[str, StoreSize]:
+    """The size of each store of an instance that another process may be writing to; reads no rows.
+
+    Raises:
+        TaskCorruptedError: The folder holds no readable instance.
+    """
+    with _opened(folder) as (txn, databases, meta, _):
+        found = {}
+        for store, database in databases.items():
+            pages = txn.stat(database)
+            used = pages["branch_pages"] + pages["leaf_pages"] + pages["overflow_pages"]
+            found[store] = StoreSize(rows=meta.committed_rows.get(store, 0), bytes=used * pages["psize"])
+        return found

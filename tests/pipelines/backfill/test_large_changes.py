@@ -142,6 +142,7 @@ def test_each_command_that_a_refusal_offers_does_what_it_says(backfill, wanted, 
 def test_a_larger_share_is_allowed_if_asked_for_and_none_with_zero(backfill, wanted):
     kind, place, shadow = backfill
     assert "more than 0 % of" in command(place, "swap", "sensors", shadow.id, "--max-change", "0").stderr
+    assert "(--max-change SHARE in place of --yes, or max_change in the config" in offered(place, "sensors", shadow)
     done = command(place, "swap", "sensors", shadow.id, "--max-change", "1")
     assert done.exit_code == 0, done.output
     assert "swapped in by the commit" in done.stdout
@@ -208,6 +209,7 @@ def test_a_refusal_names_the_table_its_rows_and_the_ways_out(tmp_path):
         "1 % of a table's rows: clicks 118,178 -> 188,781 rows (118,178 removed, 0 changed, 188,781 added, 0 "
         "unchanged); sum of cents 1,000,000 -> 2.5. Its own tables are in "
         "/warehouse/shop/_backfills/20240503-20240505-000000, for `weir.read_table` or any reader of Delta. Swap it in "
-        "all the same with `weir backfill swap my_jobs.shop:app 20240503-20240505-000000 --yes`, allow more with "
-        "--max-change, or discard it with `weir backfill discard shop 20240503-20240505-000000`"
+        "all the same with `weir backfill swap my_jobs.shop:app 20240503-20240505-000000 --yes` (--max-change SHARE "
+        "in place of --yes, or max_change in the config of Dagster's run, sets another limit), or discard it "
+        "with `weir backfill discard shop 20240503-20240505-000000`"
     )

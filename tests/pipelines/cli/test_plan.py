@@ -125,3 +125,39 @@ def test_an_application_without_a_commit_starts_from_the_beginning(planned, tmp_
     result = planned("kept", "--dir", str(tmp_path / "elsewhere"))
     assert result.exit_code == 0
     assert "starts from the beginning" in result.stdout
+
+
+EMPTY_PROGRAM = """
+from weir import Application, StreamsBuilder, String
+
+builder = StreamsBuilder()
+orders = builder.stream("orders", key=String("id"), value=String("what"))
+{added}
+app = Application("shop", builder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("added", "is_refused"),
+    [
+        ("", True),
+        ("orders.select_key('what')", True),
+        ("builder.global_table('prices', key=String('k'), value=String('v'), store='prices')", True),
+        ('orders.to_delta("name")', False),
+        ('orders.group_by_key().count("name")', False),
+        ("orders.for_each(print)", False),
+    ],
+)
+def test_a_program_that_leaves_nothing_is_refused_and_each_way_out_works(tmp_path, monkeypatch, added, is_refused):
+    module = f"leaves_{abs(hash(added))}"
+    (tmp_path / f"{module}.py").write_text(EMPTY_PROGRAM.format(added=added))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = CliRunner().invoke(app, ["plan", f"{module}:app"])
+    words = (
+        "'shop' has no output and no store, so a run would read its topics and leave nothing; end a stream or table "
+    )
+    assert (words in " ".join(result.stderr.split())) == is_refused, result.output
+    assert result.exit_code == is_refused
+    if is_refused:
+        assert 'with .to_delta("name"), or keep state, for example with .group_by_key().count("name")' in result.stderr

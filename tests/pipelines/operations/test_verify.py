@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from threading import Event
@@ -90,11 +91,16 @@ def test_the_command_prints_one_line_per_task_and_exits_with_1_at_a_difference(s
     monkeypatch.setattr(registry, "registered_application", lambda settings, name: shop.application)
     good = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder)])
     assert good.exit_code == 0
-    assert f"task {shop.name_of('0_0')} agrees at 1.1: 5 rows" in good.stdout
+    assert f"task 0_0 ({shop.name_of('0_0')}) agrees at 1.1: 5 rows" in " ".join(good.stdout.split())
+    (first, _) = json.loads(CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder), "--json"]).stdout)[
+        "tasks"
+    ]
+    assert (first["task"], first["name"]) == ("0_0", shop.name_of("0_0"))
     shop.change("sums", key("shop-3"), None)
     bad = CliRunner().invoke(app, ["verify", "sales", "--dir", str(shop.folder), "--json"])
     assert bad.exit_code == 1
-    assert "key shop=shop-3: wanted" in " ".join(bad.stderr.split())
+    assert f"task 0_1 ({shop.name_of('0_1')}), store 'sums', key shop=shop-3: wanted" in " ".join(bad.stderr.split())
+    assert "`weir restore sales 0_1 --from-changelog` while" in " ".join(bad.stderr.split())
 
 
 def test_files_of_a_killed_verification_are_removed_by_the_next(shop):
@@ -146,7 +152,7 @@ def test_a_changed_row_is_named_with_both_its_values(shop):
     assert (found.store, found.key) == ("sums", "key shop=shop-3")
     assert "=8" in found.wanted
     assert "=8" not in found.found
-    assert "weir restore APP TASK --from-changelog" in str(found)
+    assert "`weir restore sales 0_1 --from-changelog`" in str(found)
 
 
 def test_a_missing_row_is_named(shop):

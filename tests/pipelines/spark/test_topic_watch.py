@@ -25,7 +25,7 @@ class Rate:
 
 
 PARTITIONS = [("sales", 0), ("sales", 1)]
-ACCEPTED = "read on at offset .*keeping all state, with `weir run --accept-lost-records`"
+ACCEPTED = "read on at offset .*keeping all state, with `weir run MODULE:APP --accept-lost-records`"
 
 
 @pytest.fixture
@@ -77,8 +77,9 @@ def test_a_topic_that_was_made_anew_stops_the_start_whatever_its_length(place, c
     with pytest.raises(
         OffsetsLostError,
         match=r"offset 100 of topic 'sales', partition 0, but the topic was deleted and made anew \(its id was first "
-        r"and is second now\) \(and so in 1 other partition\); run with the --bootstrap-servers that have the old "
-        r"records, read the new topic from its start, keeping all state, with `weir run --accept-lost-records`, or "
+        r"and is second now\) \(and so in 1 other partition\); run `weir run MODULE:APP --bootstrap-servers "
+        r"HOST:PORT` with the brokers that have the old records, read the new topic from its start, keeping all state, "
+        r"with `weir run MODULE:APP --accept-lost-records`, or "
         r"start over with `weir reset sales`",
     ):
         place.run()

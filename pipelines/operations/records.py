@@ -1,0 +1,112 @@
+"""Records of Kafka as text: lines that become records, and keys and values that people can read."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from weir.pipelines.operations.errors import OperationError
+
+
+def records_of(lines: Iterable[str], *, key_field: str | None = None) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The key and the value of each line that is not empty.
+
+    With ``key_field`` a line is a JSON object, and that field is its key. Without it, a line that is JSON is a value
+    without a key; any other is ``key<TAB>value``, where an empty value is null and deletes a table's row; without a
+    tab it is a value.
+
+    Raises:
+        OperationError: With ``key_field``, a line is no JSON object or lacks the field.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not (text := line.rstrip("\r\n")).strip():
+            continue
+        if key_field is not None:
+            yield _key_in(text, key_field, number), text.encode()
+            continue
+        key, tab, value = text.partition("\t")
+        if not tab or _is_json(text):
+            yield None, text.encode()
+        else:
+            yield key.encode(), value.encode() or None
+
+
+def _key_in(text: str, key_field: str, number: int) -> bytes | None:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OperationError(f"line {number} is not JSON ({error}); --key-field takes one JSON object a line") from None
+    if not isinstance(found, dict):
+        raise OperationError(f"line {number} is no JSON object; --key-field takes one JSON object a line")
+    if key_field not in found:
+        raise OperationError(
+            f"line {number} has no field {key_field!r}; it has {', '.join(found) or 'none'}: correct --key-field or "
+            "the line"
+        )
+    key = found[key_field]
+    if key is None:
+        return None
+    return (key if isinstance(key, str) else json.dumps(key, separators=(",", ":"), ensure_ascii=False)).encode()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def text_of(data: bytes | None) -> str | None:
+    """Text if these bytes are readable UTF-8, with its line breaks and tabs escaped; None for null and other bytes."""
+    try:
+        text = None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None
+    if text is None or not all(each.isprintable() or each in "\r\n\t" for each in text):
+        return None
+    return text
+
+
+def shown(data: bytes | None) -> str:
+    """A key or value on one line: text, ``-`` for null, or ``base64:`` and the bytes."""
+    if data is None:
+        return "-"
+    text = text_of(data)
+    if text is None:
+        return f"base64:{base64.b64encode(data).decode()}"
+    return text.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def plain(name: str, data: bytes | None) -> dict[str, Any]:
+    """A member of a JSON object: ``name`` with text or null, or ``name_base64`` for other bytes."""
+    text = text_of(data)
+    if data is not None and text is None:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+    return {name: text}
+
+
+def iso_time(time_ms: int | None) -> str | None:
+    """``2024-01-01T00:00:00.000Z``; milliseconds for a time that a datetime cannot hold."""
+    if time_ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+
+
+def time_ms_of(text: str, option: str) -> int:
+    """Milliseconds since 1970 of an ISO time, in UTC unless it says otherwise.
+
+    Raises:
+        OperationError: It is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OperationError(f"{option} cannot be {text!r}; write a time such as 2024-01-31T12:00:00Z") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

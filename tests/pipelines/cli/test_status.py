@@ -1,0 +1,141 @@
+"""``weir status``: every application in short, one in detail, and figures as of a failure."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pipelines.spark.inline import Place, Topics
+from tests.pipelines.spark.sales import application, sales
+from weir.infra.control import ControlDatabase, this_host
+from weir.infra.control.rows import MetricRow, TaskStatusRow
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
+from weir.pipelines.operations.registry import register
+from weir.pipelines.spark.errors import BadRecordError
+from weir.state.commit.protocol import newest_commit
+from weir.state.engine.instances import current_instance
+from weir.state.types import StateId
+
+PROGRAM = "from tests.pipelines.spark.sales import application\napp = application()\n"
+METRIC = dict(epoch=1, committed_epoch=1, records_in=200, records_per_s=0.0, commit_ms=1.0)
+
+
+class Installed(Place):
+    """Its state is where a real run has it."""
+
+    @property
+    def state_folder(self) -> Path:
+        return Settings(dir=self.folder).state_dir / "sales"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    """Where ``sales`` has run over 100 records in each of two partitions; its module is in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = f"status_{re.sub(r'[^a-z]', '_', tmp_path.name)}"
+    (tmp_path / f"{module}.py").write_text(PROGRAM)
+    topics = Topics({("sales", partition): sales(100, partition) for partition in (0, 1)})
+    place = Installed(application(), topics, tmp_path / ".weir")
+    register(Settings(dir=place.folder), "sales", f"{module}:app")
+    place.run()
+    return place
+
+
+@pytest.fixture
+def database(place) -> ControlDatabase:
+    return ControlDatabase(Settings(dir=place.folder).control_database_url)
+
+
+def report(database: ControlDatabase, lag: int, *tasks: TaskStatusRow):
+    lease = database.acquire_lease("sales", owner="weir run", pid=1, host=this_host(), ttl_s=60, take_over=True)
+    database.report_tasks("sales", tasks)
+    database.add_metric("sales", MetricRow(lag=lag, **METRIC))
+    return lease
+
+
+def status(*arguments: str):
+    return CliRunner().invoke(app, ["status", *arguments])
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_one_application_in_detail(place, database):
+    running = TaskStatusRow(task="0_0", slot=0, status="running", lag=7, reason="waits for rows of task 0_1")
+    restoring = TaskStatusRow(task="0_1", slot=1, status="restoring", reason="1,000 of about 2,000 rows")
+    report(database, 7, running, restoring)
+    detail = json.loads(status("sales", "--json").stdout)
+    newest = newest_commit(place.warehouse, "sales")
+    shops = {key for rows in place.topics.rows.values() for key, _, _ in rows}
+    (store,) = detail["stores"]
+    assert (store["store"], store["tasks"], store["here"], store["rows"]) == ("sums", 2, 2, len(shops))
+    files = sum((current_instance(place.state_of(task)) / "data.mdb").stat().st_size for task in ("0_0", "0_1"))
+    assert 0 < store["bytes"] < files
+    assert store["bytes"] % 4096 == 0
+    assert (detail["committed_epoch"], detail["commit_reason"]) == (newest.epoch, newest.reason)
+    assert [(task["task"], task["name"]) for task in detail["tasks"]] == [
+        (task, place.name_of(task)) for task in ("0_0", "0_1")
+    ]
+    assert detail["tasks"][0]["committed_state"] == str(StateId(newest.generation, newest.epoch))
+    assert detail["restores"] == [{"task": "0_1", "reason": "1,000 of about 2,000 rows"}]
+    text = flat(status("sales").stdout)
+    for fact in (
+        f"epoch {newest.epoch} of generation 1",
+        f"({newest.reason}), lag 7",
+        "restore under way: task 0_1: 1,000 of about 2,000 rows",
+        "waits for rows of task 0_1",
+        f"sums 2 2 {len(shops)} {store['bytes']:,}",
+        place.name_of("0_0"),
+    ):
+        assert fact in text
+
+
+def test_without_its_program_or_its_state_it_shows_what_is_left(place, database):
+    report(database, 0, TaskStatusRow(task="0_0", slot=0, status="running"))
+    (place.folder / "applications" / "sales.json").unlink()
+    place.state_folder.rename(place.folder / "elsewhere")
+    detail = json.loads(status("sales", "--json").stdout)
+    assert detail["stores"] == [{"store": "sums", "tasks": 2, "here": 0, "rows": None, "bytes": None}]
+    assert [(task["task"], task["name"]) for task in detail["tasks"]] == [("0_0", None)]
+    assert status("sales").exit_code == 0
+
+
+def test_an_unknown_application_lists_the_known_ones(place):
+    refused = status("zebra")
+    assert refused.exit_code == 1
+    assert "no application 'zebra' in" in flat(refused.stderr)
+    assert "; it has sales" in flat(refused.stderr)
+
+
+def test_a_lag_of_a_run_that_has_ended_says_when_it_was_reported(place, database):
+    lease = report(database, 12)
+    assert "lag 12 at" not in flat(status().stdout)
+    assert "lag 12" in flat(status().stdout)
+    before = datetime.now(UTC)
+    database.release(lease, state="failed", error="a bad record")
+    at = re.search(r"lag 12 at (\S+ \S+) UTC", flat(status().stdout))[1]
+    assert abs((datetime.fromisoformat(at + "+00:00") - before).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("bad_offset", [100, 130])
+def test_the_last_report_of_a_run_that_failed_has_the_lag_as_of_the_failure(place, bad_offset):
+    for partition in (0, 1):
+        place.topics.rows["sales", partition] += sales(60, partition)
+    place.topics.rows["sales", 0][bad_offset] = (b"shop", b"no JSON", 5_000)
+    reports = []
+    place.desk.report = lambda progress, tasks, ends: reports.append((progress.lag, progress.committed_epoch))
+    with pytest.raises(BadRecordError):
+        place.driver().run(Event(), until_caught_up=True)
+    newest = newest_commit(place.warehouse, "sales")
+    read = sum(offset for task in newest.tasks.values() for offset in task.positions["sales"].values())
+    assert newest.tasks[place.name_of("0_0")].positions["sales"] == {0: bad_offset}
+    assert reports[-1] == (320 - read, newest.epoch)

@@ -1,0 +1,79 @@
+"""A folder that cannot be written is one sentence with the way out, for every command that writes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.pipelines.cli.app import app
+
+COMMANDS = [
+    ["run", "weir.pipelines.examples.flights:app"],
+    ["demo", "--no-ui"],
+    ["bench", "--quick"],
+    *([command, "shop"] for command in ("commit", "pause", "resume", "snapshot", "stop", "compact")),
+    ["restore", "shop", "0_0"],
+    ["reset", "shop", "--yes"],
+    *(["kafka", command] for command in ("start", "list")),
+    *(["kafka", command, "orders"] for command in ("create", "produce", "consume", "delete")),
+    ["backfill", "run", "shop", "--everything"],
+    ["backfill", "swap", "shop", "b"],
+    ["backfill", "discard", "shop", "b"],
+    ["migrate", "from-group", "weir.pipelines.examples.flights:app", "g"],
+    ["migrate", "from-checkpoints", "weir.pipelines.examples.flights:app", "."],
+    ["migrate", "from-spark", "weir.pipelines.examples.flights:app", "."],
+]
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_folder_below_a_file_is_refused(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, [*arguments, "--dir", "file/weir"], input="")
+    assert result.exit_code == 1, result.output
+    assert flat(result.stderr) == (
+        f"weir: {tmp_path}/file/weir cannot be written (Not a directory); name another folder with `--dir DIR` or the "
+        f"variable WEIR_DIR, or make {tmp_path}/file writable"
+    )
+
+
+def test_the_other_ways_out_work(tmp_path, monkeypatch):
+    """Resetting an unknown application gets past the folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    run = lambda *arguments: flat(CliRunner().invoke(app, ["reset", "shop", *arguments]).stderr)
+    assert "cannot be written" in run("--dir", "file/weir")
+    assert "nothing has run in" in run("--dir", "elsewhere")
+    monkeypatch.setenv("WEIR_DIR", "elsewhere")
+    assert "nothing has run in" in run()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_without_permission_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir(mode=0o500)
+    code = (
+        "import os\n"
+        "from weir.pipelines.cli import main\n"
+        "from weir.pipelines.operations import reset\n"  # another user may not be able to read the installation
+        "if os.geteuid() == 0:\n"
+        "    os.seteuid(65534)\n"
+        "main()\n"
+    )
+    tmp_path.chmod(0o755)
+    for folder in ("mine", "mine/weir"):
+        found = subprocess.run(
+            [sys.executable, "-c", code, "reset", "shop", "--dir", folder],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        assert found.returncode == 1
+        assert f"/{folder} cannot be written (Permission denied); name another folder" in flat(found.stderr)
+        assert "Traceback" not in found.stderr
