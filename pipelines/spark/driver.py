@@ -100,6 +100,7 @@ class Driver:
         self._is_live = not until_caught_up
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
+        self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:
