@@ -20,6 +20,7 @@ from weir.pipelines.cli import (
     run,
     setup,
     stacks,
+    state,
     status,
     verify,
 )
@@ -100,6 +101,7 @@ kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")(control.kaf
 app.add_typer(kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
+app.add_typer(state.state, name="state")
 
 
 def _version(wanted: bool) -> None:

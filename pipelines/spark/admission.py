@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
 from deltalake import DeltaTable
 
 from weir.pipelines.application import Application
-from weir.pipelines.spark.errors import CommitLogLostError, PartitionCountError, PendingRowsError, TopologyChangedError
+from weir.pipelines.spark.errors import (
+    CommitLogLostError,
+    PartitionCountError,
+    PendingRowsError,
+    StorePlacementError,
+    TopologyChangedError,
+)
 from weir.pipelines.tasks.blobs import is_readable
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.rows import has_rows, stored_identity
 from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import instances
+
+NEWEST_EPOCH = 1 << 62
+"""Later than any epoch."""
 
 
 def admit(
@@ -45,6 +56,8 @@ def admit(
         counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
         raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
+    for store in change.newly_divided:
+        require_placement(application.topology, app_folder, store, source_counts)
     if change.is_other_topology:
         for spec in application_tables(application.topology):
             evolution(app_folder, spec)
@@ -71,6 +84,24 @@ def change_of(
         leftovers={name for name in specs if name not in known and has_rows(app_folder, name)},
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
     )
+
+
+def require_placement(topology: Topology, app_folder: Path, store: str, source_counts: Mapping[str, int]) -> None:
+    """Raise ``StorePlacementError`` unless each key in the store's changelog is in the task to which a repartition
+    would send its rows: producers may have used another partitioner."""
+    counts = topology.partition_counts(source_counts)
+    sub_topology = next(each for each in topology.sub_topologies if store in {spec.name for spec in each.stores})
+    spec = next(spec for spec in sub_topology.stores if spec.name == store)
+    edge = sub_topology.keyed_edges[0]
+    columns = edge.node.record.key.columns
+    for partition in range(counts[sub_topology.index]):
+        rows = TaskChangelog.of(app_folder, spec, f"_{partition}", through=NEWEST_EPOCH).newest_rows()
+        keys = rows.filter(~pl.col("_deleted")).select(
+            pl.col(name).cast(dtype).alias(own) for name, (own, dtype) in zip(spec.key, columns.items(), strict=False)
+        )
+        misplaced = keys.filter(edge.partition_of(keys, counts[sub_topology.index]) != partition)
+        if misplaced.height:
+            raise StorePlacementError(store, str(misplaced.row(0)), partition)
 
 
 def require_commit_log(application: Application, app_folder: Path, state_folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from weir.pipelines.topology.sub_topology import SubTopology
+from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
 from weir.state.commit.widening import is_wider
@@ -89,6 +89,8 @@ class TopologyChange:
     pending_blobs: int
     """Files of rows on their way to tasks that cannot take them any more."""
     is_other_topology: bool
+    newly_divided: tuple[str, ...]
+    """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
 
     @property
     def loses_state(self) -> bool:
@@ -177,6 +179,14 @@ def compare(
             or not is_readable(blob)
             for blob in committed.pending_blobs
         ),
+        newly_divided=tuple(
+            name
+            for name in kept
+            if (before := past.identities.get(name)) is not None
+            and before.owner.startswith(PRODUCERS)
+            and (topology.committed_form.identities or {})[name].owner.startswith(WEIR)
+            and past.tasks_of[past.homes[name]] > 1
+        ),
         is_other_topology=committed.fingerprint != topology.fingerprint,
     )
 
@@ -239,11 +249,15 @@ def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
         yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
     if before.kind and before.windows != now.windows:
         yield f"its windows were {before.windows or 'none'} and are now {now.windows or 'none'}"
-    if before.owner and before.owner != now.owner:
+    if before.owner and _format_of(before.owner) != _format_of(now.owner):
         yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
     for name in before.value.keys() & now.value.keys():
         if before.value[name] != now.value[name] and not is_wider(before.value[name], now.value[name]):
             yield f"its column {name!r} was {before.value[name]} and is now {now.value[name]}"
+
+
+def _format_of(owner: str) -> str:
+    return owner.partition(", ")[2]
 
 
 def _other_columns(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:

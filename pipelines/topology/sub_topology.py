@@ -15,7 +15,7 @@ import polars as pl
 from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.sliding_windows import SlidingWindows
 from weir.pipelines.operators.windows import TimeWindows
-from weir.pipelines.serdes.partitioner import key_bytes
+from weir.pipelines.serdes.partitioner import key_bytes, key_format
 from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
 from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.nodes import (
@@ -30,6 +30,9 @@ from weir.pipelines.topology.nodes import (
 )
 from weir.state.commit.record import StoreIdentity
 from weir.state.types import StoreSpec
+
+PRODUCERS, WEIR = "a topic's producers", "a repartition"
+"""Who divides keys among tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +146,17 @@ class SubTopology:
         }
 
     def _owner_of_keys(self, node: Node) -> str:
-        """What decides to which tasks the keys of ``node`` belong: the bytes of a topic's keys, by the format in which
-        its producers write them, or those of the columns themselves."""
-        topics = {source.topic: source for source in self.sources}
-        met = {edge.name: edge.met for edge in self.edges_in}
-        sources = {topics.get(name) or met.get(name) for name in inputs_of(node)}
-        formats = {type(source.key_serde).__name__ for source in sources if source is not None}
-        return f"keys of a topic ({', '.join(sorted(formats))})" if formats else "columns"
+        """Who decides to which task a key of ``node`` belongs, and the format of the bytes that decide."""
+        inputs = inputs_of(node)
+        met = [edge.met for edge in self.edges_in if edge.name in inputs]
+        sources = [*(source for source in self.sources if source.topic in inputs), *filter(None, met)]
+        formats = {type(source.key_serde).__name__ for source in sources}
+        if not sources:
+            formats = {key_format(edge.node.record.key.columns) for edge in self.edges_in if edge.name in inputs}
+        who = (
+            PRODUCERS if any(isinstance(source, SourceNode) and source.topic in inputs for source in sources) else WEIR
+        )
+        return f"{who}, {' and '.join(sorted(formats))} keys"
 
     @cached_property
     def shape(self) -> list[Any]:

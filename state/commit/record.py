@@ -65,7 +65,7 @@ class StoreIdentity:
     value: Mapping[str, str]
     """The only part that may change: columns come, go and get wider types."""
     owner: str
-    """What decides which task has a key, for example ``keys of a topic (String)``."""
+    """Who decides which task has a key, and by which bytes: ``a topic's producers, String keys``."""
     windows: str = ""
     """What decides which windows a record belongs to: their sizes, without grace."""
 

@@ -2,170 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, make_dataclass
 from datetime import timedelta
-from typing import Any
 
-import polars as pl
 import pytest
 
-from tests.pipelines.spark.inline import Place, Topics
-from weir import (
-    Application,
-    BufferConfig,
-    Count,
-    Int32,
-    Int64,
-    Json,
-    Last,
-    Max,
-    Mean,
-    StreamsBuilder,
-    String,
-    Sum,
-    Suppressed,
-    TimeWindows,
+from tests.pipelines.spark.evolving import (
+    CHANGES,
+    Changed,
+    clicks,
+    counted,
+    pages,
+    pages_counted,
+    store,
+    users,
 )
-from weir.pipelines.topology.changes import Fate
-from weir.state.changelog.as_of import state_as_of
+from tests.pipelines.spark.inline import Place, Topics
+from weir.pipelines.spark.errors import StorePlacementError, TopologyChangedError
+from weir.pipelines.topology.changes import Fate, compare
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows, read_table
+from weir.state.errors import TableSchemaError
 
 MINUTE = timedelta(minutes=1)
-
-
-@dataclass(frozen=True)
-class Click:
-    page: str
-    ms: int
-
-
-Extended = make_dataclass(
-    "Extended", [("page", str), ("ms", int), ("country", str | None, None)], frozen=True, module=__name__
-)
-
-
-def clicks(first: int, count: int, **more: Any) -> list:
-    """Records of twenty users, one second apart."""
-    return [
-        (
-            b"user-%d" % (number % 20),
-            json.dumps({"page": f"page-{number % 3}", "ms": number, **more}).encode(),
-            number * 1_000,
-        )
-        for number in range(first, first + count)
-    ]
-
-
-@dataclass
-class Changed:
-    """A program, with all that may change over the same stores."""
-
-    value: type = Click
-    more: bool = False
-    """Whether there is a store beside the others."""
-    aggregates: tuple[str, ...] = ("n", "total")
-    grace: timedelta = MINUTE
-    is_final: bool = False
-    filters: int = 0
-    """Operators before the others, which move their numbers."""
-    splits: bool = False
-    """Whether the users' store moves to a sub-topology of its own."""
-    table: bool = True
-
-    def application(self) -> Application:
-        builder = StreamsBuilder()
-        stream = builder.stream("clicks", key=String("user"), value=Json(self.value))
-        for _ in range(self.filters):
-            stream = stream.filter(lambda key, value: True)
-        every = {
-            "n": Count(),
-            "total": Sum("ms"),
-            "mean": Mean("ms"),
-            "most": Max("ms"),
-            "country": Last("country") if self.value is Extended else Last("page"),
-        }
-        of_users = stream.repartition(name="users") if self.splits else stream
-        of_users.group_by_key().agg("users", **{name: every[name] for name in self.aggregates}).to_delta("users_out")
-        windowed = (
-            stream.group_by("page")
-            .windowed_by(TimeWindows.of_size_and_grace(MINUTE, self.grace))
-            .agg("pages", n=Count())
-        )
-        if self.is_final:
-            windowed = windowed.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
-        windowed.to_stream().to_delta("pages_out")
-        if self.table:
-            stream.to_table(name="newest").to_delta("newest_out")
-        if self.more:
-            stream.group_by_key().agg("more", last=Last("page")).to_delta("more_out")
-        return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
 
 
 @pytest.fixture
 def place(tmp_path):
     return Place(Changed().application(), Topics({("clicks", 0): clicks(0, 300)}), tmp_path, max_records=70)
-
-
-def users(place: Place) -> dict[str, tuple[int, int]]:
-    rows = store(place, "users")
-    return {user: (n, total) for user, n, total in rows.select("user", "n", "total").iter_rows()}
-
-
-def store(place: Place, name: str) -> pl.DataFrame:
-    committed = newest_commit(place.warehouse, "clicks")
-    (spec,) = (
-        each
-        for sub_topology in place.application.topology.sub_topologies
-        for each in sub_topology.stores
-        if each.name == name
-    )
-    return state_as_of(place.warehouse / "clicks", spec, committed.epoch)
-
-
-def counted(place: Place) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for key, value, _ in place.topics.rows["clicks", 0]:
-        n, total = found.get(key.decode(), (0, 0))
-        found[key.decode()] = (n + 1, total + json.loads(value)["ms"])
-    return found
-
-
-def pages(place: Place) -> dict[tuple[str, int], int]:
-    """Records by page and minute, from the newest update of each window."""
-    rows = read_rows(place.warehouse / "clicks" / "pages_out").sort("_epoch", "_seq")
-    return {
-        (page, start.timestamp() // 60): n for page, start, n in rows.select("page", "window_start", "n").iter_rows()
-    }
-
-
-def pages_counted(place: Place) -> dict[tuple[str, int], int]:
-    found: dict[tuple[str, int], int] = {}
-    for _, value, time_ms in place.topics.rows["clicks", 0]:
-        at = json.loads(value)["page"], time_ms // 60_000
-        found[at] = found.get(at, 0) + 1
-    return found
-
-
-def fates(place: Place) -> dict[str, Fate]:
-    return {each.store: each.fate for each in place.change().stores}
-
-
-CHANGES = {
-    "the same": Changed(),
-    "a nullable field": Changed(value=Extended),
-    "another class": Changed(value=make_dataclass("Renamed", [("page", str), ("ms", int)], frozen=True)),
-    "a store beside": Changed(more=True),
-    "another grace": Changed(grace=2 * MINUTE),
-    "no grace": Changed(grace=timedelta(0)),
-    "added aggregates": Changed(aggregates=("n", "mean", "total", "most")),
-    "operators before": Changed(filters=3),
-    "a split": Changed(splits=True),
-    "all": Changed(
-        value=Extended, more=True, grace=2 * MINUTE, aggregates=("total", "n", "country"), filters=2, splits=True
-    ),
-}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -196,3 +59,121 @@ def test_the_old_program_may_come_back(place, name):
         place.run()
         assert users(place) == counted(place)
         assert pages(place) == pages_counted(place)
+
+
+def test_a_store_of_an_earlier_program_is_kept_aside_and_comes_back_with_its_rows(place):
+    place.application = Changed(more=True).application()
+    place.run()
+    held = store(place, "more")
+    place.application = Changed().application()
+    place.topics.rows["clicks", 0] += clicks(300, 100)
+    place.run()
+    committed = newest_commit(place.warehouse, "clicks")
+    assert committed.topology.aside.keys() == {"more"}
+    assert committed.topology.aside["more"].tasks == 1
+    place.application = Changed(more=True).application()
+    change = compare(committed, place.application.topology, dict.fromkeys(range(9), 1))
+    assert change.of(Fate.COMES_BACK) == ("more",)
+    place.run()
+    assert store(place, "more").drop("_epoch", "task").equals(held.drop("_epoch", "task"))
+    assert not newest_commit(place.warehouse, "clicks").topology.aside
+    place.topics.rows["clicks", 0] += clicks(400, 3)
+    place.run()
+    last = dict(store(place, "more").select("user", "last").iter_rows())
+    assert last == {
+        **dict(held.select("user", "last").iter_rows()),
+        "user-0": "page-1",
+        "user-1": "page-2",
+        "user-2": "page-0",
+    }
+    assert users(place) == counted(place)
+
+
+def test_a_suppression_put_in_emits_each_window_that_closes_from_then_on_once(place):
+    place.run()
+    place.application = Changed(is_final=True).application()
+    place.topics.rows["clicks", 0] += clicks(300, 300)
+    before = read_rows(place.warehouse / "clicks" / "pages_out").height
+    place.run()
+    emitted = read_rows(place.warehouse / "clicks" / "pages_out").sort("_epoch", "_seq")[before:]
+    found = {
+        (page, start.timestamp() // 60): n for page, start, n in emitted.select("page", "window_start", "n").rows()
+    }
+    assert emitted.height == len(found), "each once"
+    # Stream time was at 299 s: with a minute of grace, the windows up to minute 2 were closed. It is at 599 s now.
+    wanted = {at: n for at, n in pages_counted(place).items() if 3 <= at[1] <= 7}
+    assert found == wanted
+    place.application = Changed().application()
+    place.topics.rows["clicks", 0] += clicks(600, 60)
+    place.run()
+    assert {at: n for at, n in pages(place).items() if at[1] >= 10} == {
+        at: n for at, n in pages_counted(place).items() if at[1] >= 10
+    }
+
+
+def test_an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has(place):
+    place.run()
+    place.application = Changed(aggregates=("n", "total", "most")).application()
+    place.topics.rows["clicks", 0] += clicks(300, 1)
+    place.run()
+    rows = read_table(place.warehouse / "clicks" / "users_out")
+    assert dict(rows.select("user", "most").iter_rows()) == {
+        f"user-{number}": 300 if number == 0 else None for number in range(20)
+    }
+    place.application = Changed().application()
+    with pytest.raises(TableSchemaError, match="keep the old ones, or write to a table with another name"):
+        place.run()
+    place.application = Changed(output="another_name").application()  # both ways out
+    place.run()
+    place.application = Changed(aggregates=("n", "total", "most")).application()
+    place.run()
+    assert users(place) == counted(place)
+
+
+def test_a_renamed_store_or_column_is_refused_with_a_way_out_that_works(place):
+    place.run()
+    renamed = Changed(aggregates=("n", "most"), output="other_out").application()
+    place.application = renamed
+    with pytest.raises(TopologyChangedError, match="if it is the same, call it 'total'"):
+        place.run()
+    place.application = Changed(aggregates=("n", "total")).application()
+    assert place.run().records_in == 0
+    assert users(place) == counted(place)
+
+
+def test_a_repartition_takes_a_store_over_only_if_the_producers_used_the_default_partitioner(tmp_path):
+    rows = {("clicks", partition): [] for partition in range(2)}
+    for record in clicks(0, 40):
+        rows["clicks", int(record[0].decode().removeprefix("user-")) % 2].append(record)
+    place = Place(Changed().application(), Topics(rows), tmp_path)
+    place.run()
+    place.application = Changed(splits=True).application()
+    with pytest.raises(StorePlacementError, match="do not use Kafka's default partitioner"):
+        place.run()
+    place.application = Changed().application()
+    assert place.run().records_in == 0
+
+
+STEPS = ["pivot appended", "table appended", "settled", "rolled back", "undo dropped", "files written", "state written"]
+
+
+@pytest.mark.parametrize("name", ["a nullable field", "a split", "all"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_of_the_first_run_of_another_program_loses_nothing(place, name, step):
+    place.run()
+    place.application = CHANGES[name].application()
+    place.topics.rows["clicks", 0] += clicks(300, 200)
+    left = [2]
+
+    def crash(found):
+        left[0] -= found == step
+        if found == step and left[0] == 0:
+            raise KeyboardInterrupt(step)
+
+    try:
+        place.run(on_step=crash)
+    except (KeyboardInterrupt, Exception):
+        assert left[0] <= 0
+    place.run()
+    assert users(place) == counted(place)
+    assert pages(place) == pages_counted(place)
