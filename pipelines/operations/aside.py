@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.errors import OperationError
+from weir.state.changelog.forgetting import remove_changelogs
 from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.log import COMMITS, commit_times
 from weir.state.commit.protocol import Committer, newest_commit
@@ -76,8 +76,8 @@ def remove_store(
                 f"{application} has the store {store!r} in its program; only stores that are kept aside can be "
                 "removed: take it out of the program, run that, and remove it then"
             )
-        left = app_folder / CHANGELOG_FOLDER / store
-        if store not in form.aside and not (store in form.removed and left.exists()):
+        is_half_removed = store in form.removed and (app_folder / CHANGELOG_FOLDER / store).exists()
+        if store not in form.aside and not is_half_removed:
             raise OperationError(
                 f"{application} keeps no store {store!r} aside; it keeps {', '.join(sorted(form.aside)) or 'none'}"
             )
@@ -85,8 +85,7 @@ def remove_store(
         if store in form.aside:
             _commit(settings, newest, application, _without(form, store), store)
         on_step("committed")
-        if left.exists():
-            _delete(left, settings.tmp)
+        remove_changelogs(app_folder, [store])
     return found
 
 
@@ -95,6 +94,7 @@ def _commit(settings: Settings, newest: CommitRecord, application: str, form: Co
     try:
         claim = committer.claim()
         assert claim.newest is not None
+        committer.forget_table(f"{CHANGELOG_FOLDER}/{store}")
         committer.commit(
             replace(
                 claim.newest,
@@ -117,14 +117,6 @@ def _without(form: CommittedTopology, store: str) -> CommittedTopology:
         aside={name: kept for name, kept in form.aside.items() if name != store},
         removed=(*form.removed, store),
     )
-
-
-def _delete(folder: Path, scratch: Path) -> None:
-    """Move the folder aside in one step first, so that a kill never leaves half of it in place."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    moved = scratch / f"removed-{time.time_ns()}-{folder.name}"
-    folder.rename(moved)
-    shutil.rmtree(moved)
 
 
 def _newest(settings: Settings, application: str) -> CommitRecord:

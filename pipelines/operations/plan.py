@@ -69,8 +69,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
             if needed := evolution(app_folder, spec):
                 evolutions[spec.name] = needed
         except TableSchemaError as error:
-            if not change.loses_state:
-                obstacles.append(str(error))
+            obstacles.append(str(error))
     return Plan(
         application=application.id,
         committed_epoch=committed.epoch,

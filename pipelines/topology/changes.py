@@ -247,8 +247,8 @@ def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
         yield f"it was a {_worded(before.kind)} store and is now a {_worded(now.kind)} store"
     if dict(before.key) != dict(now.key):
         yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
-    if before.kind and before.windows != now.windows:
-        yield f"its windows were {before.windows or 'none'} and are now {now.windows or 'none'}"
+    if before.kind and before.grouping != now.grouping:
+        yield f"its rows were by {before.grouping or 'key alone'} and are now by {now.grouping or 'key alone'}"
     if before.owner and _format_of(before.owner) != _format_of(now.owner):
         yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
     for name in before.value.keys() & now.value.keys():
@@ -302,7 +302,7 @@ def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
         return True
     if (dict(before.key), dict(before.value)) != (dict(now.key), dict(now.value)):
         return False
-    return not before.kind or (before.kind, before.windows) == (now.kind, now.windows)
+    return not before.kind or (before.kind, before.grouping) == (now.kind, now.grouping)
 
 
 def _origins(

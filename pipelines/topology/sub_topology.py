@@ -139,7 +139,7 @@ class SubTopology:
                 key=types_of(store.key),
                 value=types_of(store.value),
                 owner=self._owner_of_keys(node),
-                windows=_windows_of(node),
+                grouping=_grouping_of(node),
             )
             for node in self.nodes
             for store in node.stores
@@ -220,7 +220,7 @@ def types_of(schema: pl.Schema) -> dict[str, str]:
     return {name: str(dtype) for name, dtype in schema.items()}
 
 
-def _windows_of(node: Node) -> str:
+def _grouping_of(node: Node) -> str:
     match node:
         case AggregateNode(windows=SessionWindows()):
             return "sessions"  # a session is what its rows say; another gap applies to what is read from now on
@@ -228,6 +228,8 @@ def _windows_of(node: Node) -> str:
             return str(replace(windows, grace_ms=0))
         case AggregateNode(windows=windows) if windows is not None:
             return str(windows)
+        case SubscriptionJoinNode():
+            return f"foreign key {', '.join(node.send.foreign_columns) or 'function'}"
     return ""
 
 

@@ -66,8 +66,8 @@ class StoreIdentity:
     """The only part that may change: columns come, go and get wider types."""
     owner: str
     """Who decides which task has a key, and by which bytes: ``a topic's producers, String keys``."""
-    windows: str = ""
-    """What decides which windows a record belongs to: their sizes, without grace."""
+    grouping: str = ""
+    """What else decides which row a record belongs to: the sizes of its windows, or the columns of a foreign key."""
 
 
 @dataclass(frozen=True, kw_only=True)
