@@ -8,6 +8,7 @@ reader: their reads take turns, since a process can open a store only once.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -251,7 +252,7 @@ class StateReader:
         Examples:
             >>> from shop import app
             >>> StateReader(".weir", app).tasks("spent")
-            ['orders-..._0']
+            ['orders_0']
         """
         return [folder.name for folder in self._task_folders(store)]
 
@@ -267,7 +268,7 @@ class StateReader:
         Examples:
             >>> from shop import app
             >>> StateReader(".weir", app).task_of("spent", "ann")
-            'orders-..._0'
+            'orders_0'
         """
         sub_topology, spec = self._spec(store)
         names = self.tasks(store)
@@ -340,10 +341,11 @@ class StateReader:
         return stores[store]
 
     def _task_folders(self, store: str) -> list[Path]:
+        name = self._spec(store)[0].stored_name
         folders = [
             folder
-            for folder in sorted(self._folder.glob(f"{self._spec(store)[0].stored_name}_*"))
-            if current_instance(folder) is not None
+            for folder in sorted(self._folder.glob(f"{glob.escape(name)}_*"))
+            if folder.name.removeprefix(f"{name}_").isdigit() and current_instance(folder) is not None
         ]
         if not folders:
             raise QueryError(

@@ -244,8 +244,8 @@ class TableSchemaError(StateError):
 
     def __str__(self) -> str:
         return (
-            f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; "
-            "write to a table with another name, or start over with `weir reset APP`"
+            f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; columns may "
+            "only be added: keep the old ones, or write to a table with another name"
         )
 
 

@@ -117,6 +117,9 @@ class TableSpec:
     keys: tuple[str, ...] = ()
     """Set for a table of updates, where the newest row per key (by ``_epoch``, ``_seq``) is the current one. Empty for
     facts, where every row counts."""
+    evolves_freely: bool = False
+    """Whether columns may get wider types, or no longer be written, in a table that exists; else they may only be
+    added."""
 
 
 class StoreKind(StrEnum):

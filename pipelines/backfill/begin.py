@@ -21,9 +21,9 @@ from weir.pipelines.backfill.shadow import EVERYTHING, Backfill, Days, Shadow, n
 from weir.pipelines.cluster import Cluster, History
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.nodes import AggregateNode
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
-from weir.state.commit.tables import require_fit
 
 
 def begin_from_kafka(
@@ -122,7 +122,7 @@ def begin_everything(application: Application, warehouse: Path, state_dir: Path,
     _require_no_global_tables(application)
     cut = committed(application, newest_commit(warehouse, application.id))
     for spec in application_tables(application.topology):
-        require_fit(warehouse / application.id, spec)
+        evolution(warehouse / application.id, spec)
     ranges = whole_ranges(application, cluster, cut)
     require_beginnings(application, cluster, ranges)
     return _begun(

@@ -22,7 +22,7 @@ from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
-from weir.state.commit.files import write_file
+from weir.state.commit.files import read_files, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.protocol import Committer, redo_appends
 from weir.state.commit.record import TableSwap
@@ -201,11 +201,11 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     They come in non-empty frames, small enough to bound the memory needed.
     """
     table = DeltaTable(folder)
-    keys, files, columns = key_columns(table), file_actions(table), [field.name for field in table.schema().fields]
+    keys, files, columns = key_columns(table), file_actions(table), pl.scan_delta(table).collect_schema()
     if files.is_empty():
         return
     parts = (
-        _facts(folder, files, condition)
+        _facts(folder, files, columns, condition)
         if not keys
         else (
             rows.filter(~pl.col("_deleted")) for rows in merged_updates(folder, files, columns, keys, where=condition)
@@ -214,10 +214,10 @@ def standing_parts(folder: Path, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     yield from (rows for rows in parts if rows.height)
 
 
-def _facts(folder: Path, files: pl.DataFrame, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+def _facts(folder: Path, files: pl.DataFrame, columns: pl.Schema, condition: pl.Expr) -> Iterator[pl.DataFrame]:
     held = list[pl.DataFrame]()
     for path in files["path"]:
-        held.append(pl.read_parquet(folder / path, hive_partitioning=False).filter(condition))
+        held.append(read_files([folder / path], columns).filter(condition))
         if sum(part.height for part in held) >= HELD_ROWS:
             yield pl.concat(held)
             held = []

@@ -21,6 +21,7 @@ from weir.pipelines.cli import (
     run,
     setup,
     stacks,
+    state,
     status,
     verify,
 )
@@ -91,6 +92,7 @@ for name, command, example in (
 app.add_typer(kafka.kafka, name="kafka")
 app.add_typer(migrate.migrate, name="migrate")
 app.add_typer(backfill.backfill, name="backfill")
+app.add_typer(state.state, name="state")
 
 
 def _version(wanted: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,8 +19,8 @@ from weir.pipelines.cli.options import (
 from weir.pipelines.cli.render import console, print_json
 
 if TYPE_CHECKING:
-    from weir.pipelines.spark.errors import LostPosition
-    from weir.pipelines.topology.changes import TopologyChange
+    from weir.pipelines.operations.plan import Plan
+    from weir.pipelines.topology.changes import StoreChange, TopologyChange
 
 REFUSED = 3
 """The exit code when ``weir run`` would refuse to start, at all or without a flag."""
@@ -35,9 +35,9 @@ def plan(
 ) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
-    Shows which stores keep their state, and which of those get another grace period, retention or foreign key; which
-    stores would start empty or be abandoned; outputs and topics added or removed; partition counts that changed; and
-    topics that no longer hold what the committed positions belong to.
+    Shows for each store whether it goes on, evolves (and how), comes back, begins empty or is kept aside, and which
+    get another grace period, retention or foreign key; for each output and changelog the columns that it gets; for
+    each topic whether it is read on; and topics that no longer hold what the committed positions belong to.
     The exit code is 0 if `weir run` would start with all its state, and 3 if it would refuse.
     """
     from weir.pipelines.operations.plan import plan_of
@@ -71,62 +71,52 @@ def plan(
                 "refused": planned.is_refused,
                 "obstacles": planned.obstacles,
                 "lost_positions": [asdict(each) for each in planned.lost],
-                **_plain(planned.change),
+                **asdict(planned.change),
+                "tables": {name: str(each) for name, each in planned.evolutions.items()},
             }
         )
     else:
-        _print(planned.application, planned.committed_epoch, planned.change, planned.obstacles, planned.lost)
+        _print(planned, planned.change)
     if planned.is_refused:
         raise typer.Exit(REFUSED)
 
 
-def _plain(change: TopologyChange) -> dict[str, Any]:
-    return {**asdict(change), "going_on": sorted(change.going_on)}
-
-
-def _print(
-    application: str, epoch: int, change: TopologyChange, blocked: list[str], lost: Sequence[LostPosition]
-) -> None:
+def _print(planned: Plan, change: TopologyChange) -> None:
     lines = [
-        *(f"store {name}: keeps its state" for name in change.kept),
+        *(f"store {each.store}: {each.fate}{_noted(each)}" for each in change.stores),
         *(
             f"store {each.store}: {each.setting} was {each.before or 'not set'} and is now {each.now or 'not set'}, "
             "for records read from now on"
             for each in change.settings
         ),
-        *(f"store {name}: new, starts empty" for name in change.added),
-        *(
-            f"store {name}: REBUILT, starts empty: results count only records read from now on"
-            for name in change.rebuilt
-        ),
-        *(f"store {name}: ORPHANED, its state is abandoned" for name in change.orphaned),
         *(f"output {name}: new" for name in change.outputs_added),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
+        *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
+        *(f"topic {name}: goes on where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
         *(f"topic {name}: no longer read; its positions are dropped" for name in change.topics_removed),
-        *(
-            f"sub-topology {name}: {before} tasks committed, {now} now: keys move to other tasks"
-            for name, (before, now) in change.partitions.items()
-        ),
     ]
     other = "another topology" if change.is_other_topology else "the same topology"
-    console.print(f"{application}, epoch {epoch}: committed by {other}", markup=False, soft_wrap=True)
+    console.print(
+        f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}", markup=False, soft_wrap=True
+    )
     for line in lines:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-    _print_obstacles(blocked)
+    _print_obstacles(planned.obstacles)
     if change.loses_state:
+        console.print(f"run would refuse: {change.loss()}", markup=False, soft_wrap=True)
         computed = (
             "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
             if change.is_other_topology
             else ""
         )
         console.print(
-            f"run would refuse, because state would be lost: run the old program, {computed}give the new one "
-            "another id so that it reads everything from the beginning, or accept the loss with --accept-state-loss",
+            f"  run the old program, {computed}give the new one another id so that it reads everything from the "
+            f"beginning, or accept the loss with `weir run MODULE:APP --accept-state-loss`",
             markup=False,
             soft_wrap=True,
         )
-    for each in lost:
+    for each in planned.lost:
         console.print(f"run would refuse: it continues from {each}", markup=False, soft_wrap=True)
         if each.resume is not None:
             console.print(
@@ -134,8 +124,12 @@ def _print(
                 markup=False,
                 soft_wrap=True,
             )
-    if not (blocked or lost or change.loses_state):
+    if not planned.is_refused:
         console.print("run would start with all its state", markup=False, soft_wrap=True)
+
+
+def _noted(change: StoreChange) -> str:
+    return f": {', '.join(change.notes)}" if change.notes else ""
 
 
 def _print_obstacles(obstacles: Iterable[str]) -> None:

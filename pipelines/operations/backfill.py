@@ -7,13 +7,12 @@ What a backfill is and how it is swapped in belongs to ``weir.pipelines.backfill
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from threading import Event
 
-from weir.infra.control import ControlDatabase, ControlDatabaseError, this_host
+from weir.infra.control import ControlDatabase, ControlDatabaseError
 from weir.infra.control.rows import AT_REST
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
@@ -26,6 +25,7 @@ from weir.pipelines.backfill.files import TIME_COLUMN
 from weir.pipelines.backfill.ranges import committed, whole_ranges
 from weir.pipelines.backfill.shadow import EVERYTHING, Completion, Days, Shadow
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.backfills import backfills
 from weir.pipelines.operations.control import ask
 from weir.pipelines.operations.errors import OperationError, says_what_to_do
@@ -37,8 +37,6 @@ from weir.pipelines.spark.errors import PartitionCountError
 from weir.pipelines.spark.progress import Progress
 from weir.state.commit.log import newest_commit
 from weir.state.errors import SwapRefusedError
-
-LEASE_TTL_S = 600.0
 
 logger = logging.getLogger(__name__)
 
@@ -168,13 +166,13 @@ def swap_in(
         _catch_up(
             settings, reference, program, shadow, owner=by or "weir backfill", on_progress=on_progress, console=console
         )
-        with _at_rest(database, application):
+        with at_rest(database, application):
             epoch = swap_everything(settings.warehouse, program, shadow, review=review)
         return f"swapped in by the commit of epoch {epoch}; its tasks restore their stores at the next start"
     prepared = prepare(shadow, review=review)
     if database.is_running(application):
         return ask(settings, application, "swap", {"backfill": backfill}, by=by, reason=reason)
-    with _at_rest(database, application):
+    with at_rest(database, application):
         epoch = swap_at_rest(settings.warehouse, program, backfill)
     return f"swapped in by the commit of epoch {epoch}: {prepared}"
 
@@ -246,27 +244,6 @@ def _surroundings(
         broker_for(settings) if needs_broker else nullcontext("") as bootstrap_servers,
     ):
         yield stop, bootstrap_servers
-
-
-@contextmanager
-def _at_rest(database: ControlDatabase, application: str) -> Iterator[None]:
-    """Hold the application's lease inside the block, so that no driver starts."""
-    lease = database.acquire_lease(application, owner=AT_REST, pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S)
-    is_over = Event()
-
-    def renew() -> None:
-        while not is_over.wait(LEASE_TTL_S / 4):
-            with suppress(ControlDatabaseError):
-                database.heartbeat(lease, state="starting")  # the state of a new lease: nothing runs that could stall
-
-    holder = Thread(target=renew, name="lease", daemon=True)
-    holder.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        holder.join()
-        database.release(lease)
 
 
 def _forget(settings: Settings, shadow: Shadow) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.infra.kafka.admin import KafkaAdmin
@@ -11,15 +11,15 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.admission import require_commit_log
+from weir.pipelines.spark.admission import change_of, require_commit_log
 from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
-from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.pipelines.topology.changes import TopologyChange
 from weir.pipelines.topology.nodes import PeekNode, TableSinkNode
+from weir.state.commit.evolution import Evolution, evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
-from weir.state.commit.tables import require_fit
 from weir.state.errors import TableSchemaError
 
 
@@ -34,6 +34,8 @@ class Plan:
     """None when nothing is committed."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
+    evolutions: Mapping[str, Evolution] = field(default_factory=dict)
+    """By table, the columns that it gets."""
     lost: Sequence[LostPosition] = ()
     """Positions at which topics cannot be read on."""
 
@@ -60,14 +62,24 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     if committed is None:
         return Plan(application=application.id)
     with broker_for(settings) as servers:
-        counts = application.topology.partition_counts(source_counts(settings, application, servers))
+        counts = source_counts(settings, application, servers)
         lost = lost_by_topics(settings, application, committed, servers)
-    change = compare(committed, application.topology, counts)
+    app_folder = settings.warehouse / application.id
+    change = change_of(application.topology, app_folder, committed, counts)
+    obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    evolutions = {}
+    for spec in application_tables(application.topology):
+        try:
+            if needed := evolution(app_folder, spec):
+                evolutions[spec.name] = needed
+        except TableSchemaError as error:
+            obstacles.append(str(error))
     return Plan(
         application=application.id,
         committed_epoch=committed.epoch,
         change=change,
-        obstacles=_obstacles(settings, application, change),
+        obstacles=obstacles,
+        evolutions=evolutions,
         lost=lost,
     )
 
@@ -99,13 +111,3 @@ def lost_by_topics(
     """Committed positions at which the topics can no longer be read on."""
     positions = committed_ends(committed, application.topology.topics())
     return lost_positions(positions, committed.topic_ids, KafkaAdmin(bootstrap_servers, settings.kafka))
-
-
-def _obstacles(settings: Settings, application: Application, change: TopologyChange) -> list[str]:
-    found = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
-    for spec in application_tables(application.topology):
-        try:
-            require_fit(settings.warehouse / application.id, spec)
-        except TableSchemaError as error:
-            found.append(str(error))
-    return found

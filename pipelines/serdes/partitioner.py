@@ -58,6 +58,12 @@ def key_bytes(keys: pl.DataFrame) -> list[bytes]:
     return [encode(row) for row in keys.rows()]
 
 
+def key_format(columns: pl.Schema) -> str:
+    """The name of the serde that writes keys of these columns as ``key_bytes`` does."""
+    names = {pl.String(): "String", pl.Binary(): "Bytes", pl.Int64(): "Int64"}
+    return names.get(next(iter(columns.values())), "Json") if len(columns) == 1 else "Json"
+
+
 def partition_of(
     frame: pl.DataFrame,
     key_columns: Sequence[str],

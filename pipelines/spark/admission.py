@@ -1,20 +1,34 @@
-"""Whether a program may start over what is committed, and where tasks that have no committed state begin."""
+"""Whether a program may start over what is committed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
 from deltalake import DeltaTable
 
 from weir.pipelines.application import Application
-from weir.pipelines.spark.errors import CommitLogLostError, PartitionCountError, PendingRowsError, TopologyChangedError
+from weir.pipelines.spark.errors import (
+    CommitLogLostError,
+    PartitionCountError,
+    PendingRowsError,
+    StorePlacementError,
+    TopologyChangedError,
+)
+from weir.pipelines.tasks.blobs import is_readable
 from weir.pipelines.tasks.tables import application_tables
+from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.state.changelog.reading import TaskChangelog
+from weir.state.changelog.rows import has_rows, stored_identity
+from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS
-from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import require_fit
-from weir.state.engine.instances import instances, new_instance
+from weir.state.commit.record import CommitRecord
+from weir.state.engine.instances import instances
+
+NEWEST_EPOCH = 1 << 62
+"""Later than any epoch."""
 
 
 def admit(
@@ -33,19 +47,61 @@ def admit(
     """
     if committed is None:
         return None
-    counts = application.topology.partition_counts(source_counts)
-    change = compare(committed, application.topology, counts)
+    change = change_of(application.topology, app_folder, committed, source_counts)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
     if change.loses_state and not accept_state_loss:
         if change.is_other_topology:
             raise TopologyChangedError(application.id, change.loss())
+        counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
         raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
+    for store in change.newly_divided:
+        require_placement(application.topology, app_folder, store, source_counts)
     if change.is_other_topology:
         for spec in application_tables(application.topology):
-            require_fit(app_folder, spec)
+            evolution(app_folder, spec)
     return change
+
+
+def change_of(
+    topology: Topology, app_folder: Path, committed: CommitRecord, source_counts: Mapping[str, int]
+) -> TopologyChange:
+    """What the program changes, given the partitions of each source topic."""
+    form = committed.topology
+    specs = {store.name: store for sub_topology in topology.sub_topologies for store in sub_topology.stores}
+    known = {store for stores in form.stores.values() for store in stores} if form else set[str]()
+    without_identity = {*known, *specs} if form is None or form.identities is None else set[str]()
+    return compare(
+        committed,
+        topology,
+        topology.partition_counts(source_counts),
+        identities={
+            name: found
+            for name in without_identity
+            if (found := stored_identity(app_folder, name, specs.get(name))) is not None
+        },
+        leftovers={name for name in specs if name not in known and has_rows(app_folder, name)},
+        is_readable=lambda blob: is_readable(app_folder, blob, topology),
+    )
+
+
+def require_placement(topology: Topology, app_folder: Path, store: str, source_counts: Mapping[str, int]) -> None:
+    """Raise ``StorePlacementError`` unless each key in the store's changelog is in the task to which a repartition
+    would send its rows: producers may have used another partitioner."""
+    counts = topology.partition_counts(source_counts)
+    sub_topology = next(each for each in topology.sub_topologies if store in {spec.name for spec in each.stores})
+    spec = next(spec for spec in sub_topology.stores if spec.name == store)
+    edge = sub_topology.keyed_edges[0]
+    columns = edge.node.record.key.columns
+    for partition in range(counts[sub_topology.index]):
+        rows = TaskChangelog.of(app_folder, spec, f"_{partition}", through=NEWEST_EPOCH).newest_rows()
+        keys = rows.filter(~pl.col("_deleted")).select(
+            pl.col(name).cast(dtype).alias(own) for name, (own, dtype) in zip(spec.key, columns.items(), strict=False)
+        )
+        misplaced = keys.filter(edge.partition_of(keys, counts[sub_topology.index]) != partition)
+        if misplaced.height:
+            raise StorePlacementError(store, str(misplaced.row(0)), partition)
 
 
 def require_commit_log(application: Application, app_folder: Path, state_folder: Path) -> None:
@@ -61,24 +117,3 @@ def require_commit_log(application: Application, app_folder: Path, state_folder:
         raise CommitLogLostError(application.id, str(log), f"local state in {state_folder}")
     if tables:
         raise CommitLogLostError(application.id, str(log), f"a table {tables[0]!r} beside it")
-
-
-def without_state(record: CommitRecord, topics: Iterable[str], partition: int) -> TaskCommit:
-    """A task that begins with empty stores at a commit's positions in one partition of ``topics``, whichever task read
-    it."""
-    wanted = set(topics)
-
-    def of(kept: Callable[[TaskCommit], Mapping[str, Mapping[int, int]]]) -> dict[str, dict[int, int]]:
-        return {
-            topic: {partition: numbers[partition]}
-            for task in record.tasks.values()
-            for topic, numbers in kept(task).items()
-            if topic in wanted and partition in numbers
-        }
-
-    return TaskCommit(
-        state=None,
-        instance=new_instance(),
-        positions=of(lambda task: task.positions),
-        leader_epochs=of(lambda task: task.leader_epochs),
-    )

@@ -18,7 +18,8 @@ from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
-from weir.pipelines.spark.admission import admit, without_state
+from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.beginnings import Beginnings
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
 from weir.pipelines.spark.planner import Limits, aligned_until, paced_until, plan_task, reads_all
@@ -27,16 +28,24 @@ from weir.pipelines.spark.snapshot_jobs import SnapshotRequest
 from weir.pipelines.spark.stalls import Stalls
 from weir.pipelines.spark.task import Task, TaskState
 from weir.pipelines.spark.worker import SettleRequest
-from weir.pipelines.tasks.blobs import remove_blobs, remove_orphans, sync_blobs
+from weir.pipelines.tasks.blobs import BLOBS, remove_blobs, remove_orphans, sync_blobs
 from weir.pipelines.tasks.metrics import RunMetrics
 from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskPlan
-from weir.pipelines.topology import SubTopology
+from weir.pipelines.topology import SubTopology, Topology
+from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.global_tables import GlobalJoinNode
-from weir.state.changelog.forgetting import forget_tasks
+from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import LOST_RECORDS_ACCEPTED, CommitRecord, SnapshotRef, TableSwap, TaskCommit
+from weir.state.commit.record import (
+    LOST_RECORDS_ACCEPTED,
+    CommitRecord,
+    CommittedTopology,
+    SnapshotRef,
+    TableSwap,
+    TaskCommit,
+)
 from weir.state.types import FileEntry, StateId, StoreSpec, TaskId, TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -80,7 +89,7 @@ class Coordinator:
         """``on_commit`` gets the positions of each commit once it is durable; it must not hold the commit up."""
         self.application, self.slots = application, slots
         self._committer, self._warehouse, self._on_commit = committer, warehouse, on_commit
-        self._blobs = warehouse / application.id / "_blobs"
+        self._blobs = warehouse / application.id / BLOBS
         self.tasks: dict[TaskId, Task] = {}
         self.topic_ids: dict[str, str] = {}
         """By topic, the id under which its positions were read; the next commit keeps them."""
@@ -96,13 +105,16 @@ class Coordinator:
         """The blobs that the newest commit lists, which are synced."""
         self._ended: set[TaskId] = set()
         """Tasks whose stream time has moved to the end of the input."""
+        self.to_restore: dict[TaskId, str] = {}
+        """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
+        self._form = application.topology.committed_form
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
 
-        ``source`` says where to begin with topic partitions that no commit knows. Under another topology or partition
-        count, sub-topologies whose stored names and counts are unchanged keep their state; with
-        ``accept_state_loss`` the others begin with empty stores at the committed positions of their topics.
+        ``source`` says where to begin with topic partitions that no commit knows. Under another program stores keep
+        their rows where ``weir.pipelines.topology.changes`` finds them again; with ``accept_state_loss`` the others
+        begin empty at the committed positions of their topics.
 
         Raises:
             TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
@@ -123,18 +135,28 @@ class Coordinator:
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
             self.topic_ids = dict(record.topic_ids)
+        beginnings = None
+        if record is not None and change is not None:
+            beginnings = Beginnings(
+                record=record,
+                change=change,
+                topology=topology,
+                state=StateId(self.generation, self.epoch + 1),
+            )
+            self._form = committed_form(topology, record, change)
         for task_id in ids:
             sub_topology = topology.sub_topology(task_id.sub_topology)
             topics_read = tuple(
                 node.topic for node in sub_topology.sources if task_id.partition < source_counts[node.topic]
             )
-            if record is None or change is None:
-                known = TaskCommit(state=None, instance=FIRST_INSTANCE)
-            elif sub_topology.stored_name in change.going_on:
-                known = record.tasks[topology.task_name(task_id)]
-            else:
-                known = without_state(record, topics_read, task_id.partition)
+            known = (
+                beginnings.of(task_id, topics_read)
+                if beginnings is not None
+                else TaskCommit(state=None, instance=FIRST_INSTANCE)
+            )
             self.tasks[task_id] = Task.of(task_id, topics_read, known)
+            if beginnings is not None and beginnings.is_restored(task_id):
+                self.to_restore[task_id] = beginnings.reason(task_id)
         unknown = [
             (topic, task.id.partition)
             for task in self.tasks.values()
@@ -152,11 +174,11 @@ class Coordinator:
                     [(topic, partition) for topic in global_topics for partition in range(source_counts[topic])]
                 )
             )
-        pending = record.pending_blobs if record else ()
-        self._listed = {blob.path for blob in pending}
-        for blob in pending:
-            self.tasks[topology.task_of(blob.target)].pending.append(blob)
-        orphans = remove_orphans(self._blobs, pending)
+        pending = list(beginnings.pending()) if beginnings is not None else []
+        self._listed = {blob.path for _, blob in pending}
+        for task_id, blob in pending:
+            self.tasks[task_id].pending.append(blob)
+        orphans = remove_orphans(self._blobs, [blob for _, blob in pending])
         remove_snapshots_but(self._blobs.parent, [task.snapshot for task in self.tasks.values() if task.snapshot])
         log.info(
             "generation %s of %r starts after epoch %s with %s tasks%s",
@@ -166,11 +188,11 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        if change is not None and change.ended_tasks:
+        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended):
             self.epoch += 1
             self.commit(
                 "another topology" if change.is_other_topology else "other partition counts",
-                forget_tasks(folder, change.ended_tasks, self.epoch),
+                forget_stores(folder, change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT), self.epoch),
             )
 
     def run_epoch(
@@ -264,7 +286,7 @@ class Coordinator:
             tasks={self.application.topology.task_name(task.id): task.to_commit() for task in self.tasks.values()},
             files=(*files, *(file for task in self.tasks.values() for file in task.files)),
             swaps=tuple(swaps),
-            topology=self.application.topology.committed_form,
+            topology=self._form,
             pending_blobs=tuple(blob for task in self.tasks.values() for blob in task.pending),
         )
         # 1. Files written and synced: the tasks' files already are, blobs only now
@@ -512,6 +534,17 @@ class Coordinator:
             return set()
         awaited = {each for task in self.tasks.values() for each in frontiers.waited_for(task)}
         return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
+
+
+def committed_form(topology: Topology, record: CommitRecord, change: TopologyChange) -> CommittedTopology:
+    """What a commit keeps of the program, and of stores of earlier ones."""
+    removed = record.topology.removed if record.topology else ()
+    present = {store.name for each in topology.sub_topologies for store in each.stores}
+    return replace(
+        topology.committed_form,
+        aside=change.aside,
+        removed=tuple(name for name in removed if name not in present),
+    )
 
 
 def _stages(application: Application) -> list[set[int]]:

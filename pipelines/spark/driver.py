@@ -8,6 +8,7 @@ stop (KIP-892). Epochs and commits themselves belong to ``weir.pipelines.spark.c
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,10 @@ from weir.pipelines.spark.task import BEFORE_ALL_MS, TaskState
 from weir.pipelines.spark.topic_watch import TopicWatch
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
-from weir.state.commit.protocol import Committer
+from weir.state.changelog.forgetting import remove_changelogs
+from weir.state.commit.protocol import Committer, newest_commit
+from weir.state.engine.instances import instances
+from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.types import TopicPartition
 
@@ -50,9 +54,22 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
 
     Raises what ``require_commit_log`` and ``Coordinator.start`` raise.
     """
-    require_commit_log(spec.application, spec.warehouse / spec.application.id, spec.state_folder)
+    app_folder = spec.warehouse / spec.application.id
+    require_commit_log(spec.application, app_folder, spec.state_folder)
+    newest = newest_commit(spec.warehouse, spec.application.id)
+    if newest is not None and newest.topology is not None and newest.topology.removed:
+        remove_changelogs(app_folder, newest.topology.removed)  # their removal may have been killed
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
+    name_of = spec.application.topology.task_name
+    named = {
+        os.path.normpath(spec.state_folder / name_of(task.id) / task.instance) for task in coordinator.tasks.values()
+    }
+    for folder in list(instances(spec.state_folder)):
+        if (
+            os.path.normpath(folder) not in named
+        ):  # another program's, whose tasks have been restored, or a dead restore's
+            quarantine(folder, "no task of the newest commit goes on with it")
     return Driver(coordinator, spec, executors, listeners)
 
 
@@ -107,6 +124,7 @@ class Driver:
         self._is_live = not until_caught_up
         self._ask(stop, partial(self._topics.begin, accept_lost_records=self._accept_lost_records))
         self._refresh_ends(stop)
+        self._restores.begin_those_of_the_start()
         while not (stop.is_set() or self._stop_request):
             self._answer_requests()
             if not until_caught_up and time.monotonic() - self._clock.ends > ENDS_MAX_AGE_S:

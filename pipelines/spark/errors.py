@@ -168,6 +168,21 @@ class TopologyChangedError(RunError):
         )
 
 
+class StorePlacementError(RunError):
+    """A repartition would send rows of a key to another task than the one that has its state."""
+
+    def __init__(self, store: str, key: str, partition: int) -> None:
+        super().__init__(store, key, partition)
+        self.store, self.key, self.partition = store, key, partition
+
+    def __str__(self) -> str:
+        return (
+            f"the state of key {self.key} of the store {self.store!r} is in the task of partition {self.partition}, "
+            "where the topic's producers put the key, and a repartition would send its rows to another: they do not "
+            "use Kafka's default partitioner; leave the repartition out, or give the store another name to begin empty"
+        )
+
+
 class PendingRowsError(RunError):
     """Rows on their way between sub-topologies can only be read by a target that is as it was (PROTOCOL 26)."""
 

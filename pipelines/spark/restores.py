@@ -52,6 +52,15 @@ class Restores:
             task.state is TaskState.RESTORING for task in self._coordinator.tasks.values()
         )
 
+    def begin_those_of_the_start(self) -> None:
+        """Restore the tasks whose stores another program has left in other tasks, or with other columns.
+
+        Raises:
+            FencedError: A newer driver has taken over.
+        """
+        if self._coordinator.to_restore:
+            self._begin(self._coordinator.to_restore)
+
     def begin(self, receipts: Sequence[Receipt]) -> None:
         """Restore the tasks whose receipts ask for it.
 

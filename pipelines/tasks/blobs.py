@@ -13,7 +13,12 @@ from pathlib import Path
 import polars as pl
 
 from weir.pipelines.tasks.order import MERGE, OFFSETS, ORIGIN, Key
+from weir.pipelines.topology import Topology
+from weir.state.commit.widening import is_wider
 from weir.state.types import BlobRef, StateId
+
+BLOBS = "_blobs"
+"""The folder, below an application's, that holds them."""
 
 
 def write_blob(folder: Path, frame: pl.DataFrame, *, source: str, target: str, edge: str, state: StateId) -> BlobRef:
@@ -50,9 +55,28 @@ def key_at(frame: pl.DataFrame, row: int) -> Key:
     return int(frame.get_column(MERGE)[row]), int(frame.get_column(ORIGIN)[row])
 
 
-def read_blob(folder: Path, blob: BlobRef) -> pl.DataFrame:
-    """The rows that its target has not taken, with the columns of their keys."""
+def is_readable(app_folder: Path, blob: BlobRef, topology: Topology) -> bool:
+    """Whether a program can take the rows of a blob that another may have written: whether each column of its edge has
+    the type that the rows have, or a wider one; value columns may be new."""
+    edge = next(edge for edge in topology.edges if edge.name == blob.edge)
+    found = pl.read_ipc_schema(app_folder / BLOBS / blob.path)
+    required = {*edge.node.record.key_columns, "_ts", "_partition", "_offset", "_deleted"}
+    return all(
+        found[name] == dtype or is_wider(str(found[name]), str(dtype)) if name in found else name not in required
+        for name, dtype in edge.schema.items()
+    )
+
+
+def read_blob(folder: Path, blob: BlobRef, schema: pl.Schema) -> pl.DataFrame:
+    """The rows that its target has not taken, with the columns of ``schema`` and of their keys; columns that the rows
+    lack are null."""
     rows = pl.read_ipc(folder / blob.path)
+    if rows.select(pl.exclude(MERGE, ORIGIN)).schema != schema:  # another program wrote them
+        columns = [
+            pl.col(name).cast(dtype) if name in rows.columns else pl.lit(None, dtype).alias(name)
+            for name, dtype in schema.items()
+        ]
+        rows = rows.select(*columns, *(name for name in (MERGE, ORIGIN) if name in rows.columns))
     if MERGE not in rows.columns:  # written before rows had keys
         rows = rows.with_columns(pl.col("_ts").cum_max().alias(MERGE), pl.lit(0, pl.Int64).alias(ORIGIN))
     rows = rows[blob.taken :]

@@ -19,7 +19,7 @@ import polars as pl
 
 from weir.pipelines.serdes.source import BadRecord, FetchedRecords, decode_source
 from weir.pipelines.serdes.timestamps import UNKNOWN_MS, UsePartitionTimeOnInvalidTimestamp
-from weir.pipelines.tasks.blobs import key_at, read_blob, write_blob
+from weir.pipelines.tasks.blobs import BLOBS, key_at, read_blob, write_blob
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS, dead_letter_frame
 from weir.pipelines.tasks.global_tables import READ_BYTES, GlobalTables
 from weir.pipelines.tasks.order import MERGE, Arrivals, Mark, Part, merge_clock, topic_mark, with_keys
@@ -33,7 +33,7 @@ from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog
 from weir.state.commit.files import write_file
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
-from weir.state.engine.instances import set_current
+from weir.state.engine.instances import current_instance, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
@@ -169,6 +169,8 @@ class EpochRunner:
                     f"holds state {store.current} with base {store.base}, but the plan expects "
                     f"{plan.expected} and the commit log has {plan.committed}",
                 )
+            if current_instance(self._task_folder(plan.task)) != store.folder:  # it was a task of another name
+                set_current(self._task_folder(plan.task), plan.instance)
             if settlement is Settlement.ROLLED_BACK:
                 self._on_step("rolled back")
             elif store.base != base:
@@ -216,11 +218,14 @@ class EpochRunner:
         names = [spec.name for spec in self._sub_topology(task).stores]
         if is_new and not folder.exists():
             TaskStore.create(folder, self._topology.task_name(task), names).close()
-            set_current(folder.parent, instance)
+            set_current(self._task_folder(task), instance)
         return TaskStoreCache.get(folder, self._topology.task_name(task), names)
 
     def _folder_of(self, task: TaskId, instance: str) -> Path:
-        return Path(self._settings.state_folder, self._topology.task_name(task), instance)
+        return self._task_folder(task) / instance
+
+    def _task_folder(self, task: TaskId) -> Path:
+        return Path(self._settings.state_folder, self._topology.task_name(task))
 
     def _sub_topology(self, task: TaskId) -> SubTopology:
         return self._topology.sub_topology(task.sub_topology)
@@ -228,7 +233,12 @@ class EpochRunner:
     def _run_settled(self, plan: TaskPlan, store: TaskStore) -> Receipt:
         sub_topology = self._sub_topology(plan.task)
         with store.session() as session:
-            positions = load_task_row(session, POSITIONS_KEY, Positions)
+            topics = {source.topic for source in sub_topology.sources}
+            positions = {
+                topic: offsets
+                for topic, offsets in load_task_row(session, POSITIONS_KEY, Positions).items()
+                if topic in topics  # an earlier program may have read others
+            }
             clocks = load_task_row(session, CLOCKS_KEY, dict[str, int])
             for wanted in plan.ranges:
                 found = positions.get(wanted.topic, {}).get(wanted.partition, wanted.start)
@@ -323,14 +333,14 @@ class EpochRunner:
             Part(input=topic, rank=ranks[topic], partition=partition, frame=frame)
             for topic, frame in read.frames.items()
         ]
-        inputs = sub_topology.inputs
+        inputs, schemas = sub_topology.inputs, {edge.name: edge.schema for edge in sub_topology.edges_in}
         blobs = sorted(plan.blobs, key=lambda blob: (blob.state.version, inputs.index(blob.edge)))
         parts += [
             Part(
                 input=blob.edge,
                 rank=ranks[blob.edge],
                 partition=partition_of_task(blob.source),
-                frame=read_blob(self._folder / "_blobs", blob),
+                frame=read_blob(self._folder / BLOBS, blob, schemas[blob.edge]),
                 batch=str(blob.state),
             )
             for blob in blobs
@@ -492,7 +502,7 @@ class EpochRunner:
             for (partition,), rows in sorted(parts.items()):
                 blobs.append(
                     write_blob(
-                        self._folder / "_blobs",
+                        self._folder / BLOBS,
                         rows,
                         source=name_of(plan.task),
                         target=name_of(TaskId(target, partition)),

@@ -1,17 +1,49 @@
-"""What becomes of committed state under a changed program: stores kept, rebuilt, orphaned; outputs; partition counts.
+"""What becomes of committed state under a changed program: each store, output, topic and task.
 
-A sub-topology keeps its state if its stored name, a fingerprint of all that it stores and sends, and its number of
-partitions are the committed ones. What a start does about all others is decided in
-``weir.pipelines.spark.coordinator``.
+A store is found again by its name and its identity (``weir.state.commit.record.StoreIdentity``), in whichever
+sub-topology it is now. How a start brings the tasks there is decided in ``weir.pipelines.spark.beginnings``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
+from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
-from weir.state.commit.record import CommitRecord, CommittedTopology
+from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
+from weir.state.commit.widening import is_wider
+from weir.state.types import BlobRef
+
+_FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
+"""The end of a sub-topology's stored name in rows written before names were free of it."""
+
+
+class Fate(StrEnum):
+    """What becomes of a store."""
+
+    GOES_ON = "goes on"
+    EVOLVES = "evolves"
+    """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
+    COMES_BACK = "comes back"
+    """It was kept aside, and its tasks restore it as it was then."""
+    BEGINS_EMPTY = "begins empty"
+    IS_REBUILT = "is rebuilt"
+    """It begins empty although it has rows: they mean something else, or belong to other tasks."""
+    IS_KEPT_ASIDE = "is kept aside"
+    """The program does not have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreChange:
+    """What becomes of one store."""
+
+    store: str
+    fate: Fate
+    notes: tuple[str, ...] = ()
+    """How it evolves, why it is rebuilt, or since when it was aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,87 +57,282 @@ class SettingChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopologyChange:
-    """How a program differs from a commit; stores and outputs by name."""
+class Origin:
+    """Where the tasks of a sub-topology come from, by the stored names of committed sub-topologies."""
 
-    kept: tuple[str, ...]
-    rebuilt: tuple[str, ...]
-    """Stores that begin empty: their sub-topology now stores or reads something else, or its partitions changed."""
-    orphaned: tuple[str, ...]
-    """Stores that the program no longer has; for a commit that names no stores, the stored names of sub-topologies."""
-    added: tuple[str, ...]
+    goes_on: str | None
+    """Its tasks go on with the local stores of this one's tasks."""
+    parts: tuple[str, ...]
+    """All that it has stores or topics of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyChange:
+    """How a program differs from a commit."""
+
+    stores: tuple[StoreChange, ...]
+    """The program's stores in order, then those kept aside."""
     settings: tuple[SettingChange, ...]
     """Settings of stores that are kept. They apply to what is read from now on; existing rows stay as they are."""
     outputs_added: tuple[str, ...]
     outputs_removed: tuple[str, ...]
+    topics_kept: tuple[str, ...]
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
     """Topics that the commit has positions in but the program does not read."""
-    partitions: Mapping[str, tuple[int, int]]
-    """The committed and the present number of tasks, by stored name, of sub-topologies where they differ."""
-    going_on: frozenset[str]
-    """Stored names of the sub-topologies that keep their state."""
-    ended_tasks: tuple[str, ...]
-    """Committed tasks whose state no task of the program continues."""
+    origins: Mapping[int, Origin]
+    """By sub-topology."""
+    aside: Mapping[str, StoreAside]
+    """Stores that the next commit lists as kept aside."""
+    confusions: tuple[str, ...]
+    """Stores and columns that look renamed, each worded as the end of a sentence."""
     pending_blobs: int
-    """Files of rows on their way to sub-topologies that do not keep their state."""
+    """Files of rows on their way to tasks that cannot take them any more."""
     is_other_topology: bool
+    newly_divided: tuple[str, ...]
+    """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
 
     @property
     def loses_state(self) -> bool:
-        return bool(self.rebuilt or self.orphaned)
+        return bool(self.confusions) or any(each.fate is Fate.IS_REBUILT for each in self.stores)
 
     @property
     def is_blocked(self) -> bool:
         """Whether rows on their way between sub-topologies would be lost, which no flag allows (PROTOCOL 26)."""
         return self.pending_blobs > 0
 
+    def of(self, *fates: Fate) -> tuple[str, ...]:
+        """The stores with one of these fates."""
+        return tuple(each.store for each in self.stores if each.fate in fates)
+
     def loss(self) -> str:
         """What is lost, worded as the end of a sentence."""
-        parts = []
-        if self.rebuilt:
-            parts.append(f"{_listed(self.rebuilt)} would begin empty, without what was read so far")
-        if self.orphaned:
-            parts.append(f"{_listed(self.orphaned)} would be given up")
-        return " and ".join(parts)
+        rebuilt = [
+            f"the store {each.store!r} would begin empty, without what was read so far, because {each.notes[0]}"
+            for each in self.stores
+            if each.fate is Fate.IS_REBUILT
+        ]
+        return " and ".join([*rebuilt, *self.confusions])
 
 
-def compare(committed: CommitRecord, topology: Topology, counts: Mapping[int, int]) -> TopologyChange:
-    """Compare a program, with its number of tasks by sub-topology, with a commit."""
-    now = {sub_topology.stored_name: sub_topology for sub_topology in topology.sub_topologies}
-    before = _task_counts(committed.tasks)
-    stores_now = {name: tuple(store.name for store in sub_topology.stores) for name, sub_topology in now.items()}
-    named = (
-        committed.topology.stores if committed.topology else {name: stores_now.get(name, (name,)) for name in before}
-    )
-    changed = {
-        name: (before[name], counts[now[name].index])
-        for name in before.keys() & now.keys()
-        if before[name] != counts[now[name].index]
+def compare(
+    committed: CommitRecord,
+    topology: Topology,
+    counts: Mapping[int, int],
+    *,
+    identities: Mapping[str, StoreIdentity] | None = None,
+    leftovers: Collection[str] = (),
+    is_readable: Callable[[BlobRef], bool] = lambda blob: True,
+) -> TopologyChange:
+    """Compare a program, with its number of tasks by sub-topology, with a commit.
+
+    ``identities`` are those of committed stores, for commits that do not have them; a store without any is taken to be
+    unchanged. ``leftovers`` are stores that the commit does not have, with rows in a changelog. ``is_readable`` tells
+    whether the rows in a blob have the columns of its edge.
+    """
+    past = _Past(committed, topology, identities or {})
+    changes = {
+        store.name: _change_of(store.name, sub_topology, counts[sub_topology.index], past)
+        for sub_topology in topology.sub_topologies
+        for store in sub_topology.stores
     }
-    going_on = before.keys() & now.keys() - changed.keys()
-    kept = tuple(store for name in sorted(going_on) for store in stores_now[name])
-    lost = [store for name in sorted(before.keys() - going_on) for store in named.get(name, ())]
-    all_now = [store for stores in stores_now.values() for store in stores]
+    aside = {
+        name: StoreAside(since_epoch=committed.epoch, tasks=past.tasks_of[home], identity=past.identities.get(name))
+        for name, home in past.homes.items()
+        if name not in changes
+    } | {name: kept for name, kept in past.aside.items() if name not in changes}
+    restored = {
+        name
+        for name, change in changes.items()
+        if change.fate not in (Fate.GOES_ON, Fate.BEGINS_EMPTY)
+        or (change.fate is Fate.BEGINS_EMPTY and (name in leftovers or name in past.removed))
+    }
+    origins = _origins(topology, counts, past, changes, restored)
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
-    topics_before = sorted({topic for task in committed.tasks.values() for topic in task.positions})
+    topics_before = sorted(past.topics)
+    kept = [name for name, change in changes.items() if change.fate in (Fate.GOES_ON, Fate.EVOLVES)]
+    edges = {edge.name: edge for edge in topology.edges}
+    ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
     return TopologyChange(
-        kept=kept,
-        rebuilt=tuple(store for store in lost if store in all_now),
-        orphaned=tuple(store for store in lost if store not in all_now),
-        added=tuple(store for store in all_now if store not in (*kept, *lost)),
+        stores=(
+            *changes.values(),
+            *(
+                StoreChange(store=name, fate=Fate.IS_KEPT_ASIDE, notes=(f"since epoch {kept_aside.since_epoch}",))
+                for name, kept_aside in aside.items()
+            ),
+        ),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
         outputs_removed=_without(outputs_before, outputs_now),
+        topics_kept=tuple(topic for topic in topology.topics() if topic in past.topics),
         topics_added=_without(topology.topics(), topics_before),
         topics_removed=_without(topics_before, topology.topics()),
-        partitions=changed,
-        going_on=frozenset(going_on),
-        ended_tasks=tuple(task for task in committed.tasks if sub_topology_of(task) not in going_on),
-        pending_blobs=sum(sub_topology_of(blob.target) not in going_on for blob in committed.pending_blobs),
+        origins=origins,
+        aside=aside,
+        confusions=tuple(_confusions(topology, past, changes)),
+        pending_blobs=sum(
+            blob.edge not in edges
+            or partition_of_task(blob.target) >= counts[edges[blob.edge].target]
+            or past.tasks_of.get(sub_topology_of(blob.target)) != counts[edges[blob.edge].target]
+            or not ranks_kept
+            or not is_readable(blob)
+            for blob in committed.pending_blobs
+        ),
+        newly_divided=tuple(
+            name
+            for name in kept
+            if (before := past.identities.get(name)) is not None
+            and before.owner.startswith(PRODUCERS)
+            and (topology.committed_form.identities or {})[name].owner.startswith(WEIR)
+            and past.tasks_of[past.homes[name]] > 1
+        ),
         is_other_topology=committed.fingerprint != topology.fingerprint,
     )
+
+
+class _Past:
+    """What a commit says of the program that made it."""
+
+    def __init__(self, committed: CommitRecord, topology: Topology, identities: Mapping[str, StoreIdentity]) -> None:
+        form = committed.topology
+        self.tasks_of: dict[str, int] = {}
+        """The number of tasks by stored name."""
+        self.topics: dict[str, str] = {}
+        """By topic, the stored name of the sub-topology that read it."""
+        for task, commit in committed.tasks.items():
+            name = sub_topology_of(task)
+            self.tasks_of[name] = self.tasks_of.get(name, 0) + 1
+            self.topics |= dict.fromkeys(commit.positions, name)
+        self.names = {_FINGERPRINT.sub("", name): name for name in self.tasks_of}
+        """The names without what an older Weir added to them."""
+        if form is not None:
+            self.homes = {store: name for name, stores in form.stores.items() for store in stores}
+        else:
+            self.homes = {
+                store.name: self.names[sub_topology.stored_name]
+                for sub_topology in topology.sub_topologies
+                if sub_topology.stored_name in self.names
+                for store in sub_topology.stores
+            }
+        """By store, the stored name of its sub-topology."""
+        self.identities = {**identities, **((form.identities if form else None) or {})}
+        self.aside = dict(form.aside) if form else {}
+        self.removed = frozenset(form.removed) if form else frozenset()
+
+
+def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -> StoreChange:
+    now = sub_topology.identities[store]
+    home, aside = past.homes.get(store), past.aside.get(store)
+    if home is not None:
+        before, tasks_before = past.identities.get(store), past.tasks_of[home]
+    elif aside is not None:
+        before, tasks_before = aside.identity, aside.tasks
+    else:
+        return StoreChange(store=store, fate=Fate.BEGINS_EMPTY)
+    reasons = [*_other_identity(before, now)] if before else []
+    if tasks_before != tasks:
+        reasons.append(f"its keys were divided among {tasks_before} tasks and are now divided among {tasks}")
+    if reasons:
+        return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
+    notes = tuple(_other_columns(before, now)) if before else ()
+    if home is None and aside is not None:
+        return StoreChange(store=store, fate=Fate.COMES_BACK, notes=(f"as of epoch {aside.since_epoch}", *notes))
+    return StoreChange(store=store, fate=Fate.EVOLVES if notes else Fate.GOES_ON, notes=notes)
+
+
+def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
+    """Why the rows that a store has cannot be those of the program."""
+    if before.kind and before.kind != now.kind:
+        yield f"it was a {_worded(before.kind)} store and is now a {_worded(now.kind)} store"
+    if dict(before.key) != dict(now.key):
+        yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
+    if before.kind and before.grouping != now.grouping:
+        yield f"its rows were by {before.grouping or 'key alone'} and are now by {now.grouping or 'key alone'}"
+    if before.owner and _format_of(before.owner) != _format_of(now.owner):
+        yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
+    for name in before.value.keys() & now.value.keys():
+        if before.value[name] != now.value[name] and not is_wider(before.value[name], now.value[name]):
+            yield f"its column {name!r} was {before.value[name]} and is now {now.value[name]}"
+
+
+def _format_of(owner: str) -> str:
+    return owner.partition(", ")[2]
+
+
+def _other_columns(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
+    """How a store's value columns have changed."""
+    for name, dtype in now.value.items():
+        if name not in before.value:
+            yield f"column {name} {dtype} is added, null in the rows that it has"
+        elif before.value[name] != dtype:
+            yield f"column {name} was {before.value[name]} and is now {dtype}"
+    for name in before.value:
+        if name not in now.value:
+            yield f"column {name} is no longer kept"
+
+
+def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChange]) -> Iterator[str]:
+    """Stores and columns that are gone while others of the same kind are new."""
+    identities = topology.committed_form.identities or {}
+    gone = [name for name in past.homes if name not in changes]
+    for name, change in changes.items():
+        now = identities[name]
+        if change.fate is Fate.BEGINS_EMPTY:
+            for other in gone:
+                if _looks_same(past.identities.get(other), now):
+                    yield (
+                        f"the store {name!r} would begin empty and {other!r}, which looks the same, would be kept "
+                        f"aside; if it is the same, call it {other!r}"
+                    )
+                    break
+        if change.fate in (Fate.EVOLVES, Fate.COMES_BACK) and (before := past.identities.get(name)) is not None:
+            added = {column: dtype for column, dtype in now.value.items() if column not in before.value}
+            for column, dtype in before.value.items():
+                if column not in now.value and dtype in added.values():
+                    new = next(each for each in added if added[each] == dtype)
+                    yield (
+                        f"the store {name!r} would no longer keep its column {column!r}, and {new!r}, which looks the "
+                        f"same, would begin empty; if it is the same, call it {column!r}"
+                    )
+
+
+def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
+    if before is None:
+        return True
+    if (dict(before.key), dict(before.value)) != (dict(now.key), dict(now.value)):
+        return False
+    return not before.kind or (before.kind, before.grouping) == (now.kind, now.grouping)
+
+
+def _origins(
+    topology: Topology,
+    counts: Mapping[int, int],
+    past: _Past,
+    changes: Mapping[str, StoreChange],
+    restored: Collection[str],
+) -> dict[int, Origin]:
+    found: dict[int, Origin] = {}
+    taken: set[str] = set()
+    # Those that still have their name choose first.
+    for sub_topology in sorted(topology.sub_topologies, key=lambda each: each.stored_name not in past.names):
+        stores = [store.name for store in sub_topology.stores]
+        same_name = past.names.get(sub_topology.stored_name)
+        homes = [past.homes[name] for name in stores if changes[name].fate in (Fate.GOES_ON, Fate.EVOLVES)]
+        homes += [past.topics[source.topic] for source in sub_topology.sources if source.topic in past.topics]
+        parts = tuple(dict.fromkeys(homes)) or ((same_name,) if same_name else ())
+        goes_on = (
+            parts[0]
+            if len(parts) == 1
+            and parts[0] not in taken
+            and past.tasks_of[parts[0]] == counts[sub_topology.index]
+            and not any(name in restored for name in stores)
+            else None
+        )
+        if goes_on:
+            taken.add(goes_on)
+        found[sub_topology.index] = Origin(goes_on=goes_on, parts=parts)
+    return found
 
 
 def _settings_changed(
@@ -132,17 +359,14 @@ def partition_of_task(task: str) -> int:
     return int(task.rpartition("_")[2])
 
 
-def _task_counts(tasks: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for task in tasks:
-        counts[sub_topology_of(task)] = counts.get(sub_topology_of(task), 0) + 1
-    return counts
-
-
 def _without(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     gone = set(others)
     return tuple(name for name in names if name not in gone)
 
 
-def _listed(stores: tuple[str, ...]) -> str:
-    return f"the store{'s' if len(stores) > 1 else ''} {', '.join(map(repr, stores))}"
+def _columns(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {dtype}" for name, dtype in columns.items())
+
+
+def _worded(kind: str) -> str:
+    return kind.replace("_", "-")

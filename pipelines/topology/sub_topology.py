@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +12,10 @@ from urllib.parse import quote
 import msgspec
 import polars as pl
 
-from weir.pipelines.serdes.partitioner import key_bytes
+from weir.pipelines.operators.session_windows import SessionWindows
+from weir.pipelines.operators.sliding_windows import SlidingWindows
+from weir.pipelines.operators.windows import TimeWindows
+from weir.pipelines.serdes.partitioner import key_bytes, key_format
 from weir.pipelines.topology.foreign_key import ResponseRepartitionNode, SubscriptionJoinNode, SubscriptionSendNode
 from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.nodes import (
@@ -25,7 +28,11 @@ from weir.pipelines.topology.nodes import (
     SuppressNode,
     TableSinkNode,
 )
+from weir.state.commit.record import StoreIdentity
 from weir.state.types import StoreSpec
+
+PRODUCERS, WEIR = "a topic's producers", "a repartition"
+"""Who divides keys among tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +131,36 @@ class SubTopology:
         )
 
     @cached_property
-    def stored_shape(self) -> list[Any]:
-        """All that the stored and sent data depends on: schemas, serdes, windows and columns of foreign keys, as
-        JSON."""
+    def identities(self) -> Mapping[str, StoreIdentity]:
+        """By store, what makes it the same store in another program."""
+        return {
+            store.name: StoreIdentity(
+                kind=store.kind,
+                key=types_of(store.key),
+                value=types_of(store.value),
+                owner=self._owner_of_keys(node),
+                grouping=_grouping_of(node),
+            )
+            for node in self.nodes
+            for store in node.stores
+        }
+
+    def _owner_of_keys(self, node: Node) -> str:
+        """Who decides to which task a key of ``node`` belongs, and the format of the bytes that decide."""
+        inputs = inputs_of(node)
+        met = [edge.met for edge in self.edges_in if edge.name in inputs]
+        sources = [*(source for source in self.sources if source.topic in inputs), *filter(None, met)]
+        formats = {type(source.key_serde).__name__ for source in sources}
+        if not sources:
+            formats = {key_format(edge.node.record.key.columns) for edge in self.edges_in if edge.name in inputs}
+        who = (
+            PRODUCERS if any(isinstance(source, SourceNode) and source.topic in inputs for source in sources) else WEIR
+        )
+        return f"{who}, {' and '.join(sorted(formats))} keys"
+
+    @cached_property
+    def shape(self) -> list[Any]:
+        """What the fingerprint says of it beside its nodes, as JSON: stores, edges and topics with their columns."""
         return [
             [[store.name, columns_of(store.key), columns_of(store.value), store.kind] for store in self.stores],
             [[edge.name, columns_of(edge.schema)] for edge in (*self.edges_in, *self.edges_out)],
@@ -152,11 +186,8 @@ class SubTopology:
 
     @cached_property
     def stored_name(self) -> str:
-        """Its name and a fingerprint of ``stored_shape``: what folders, changelog rows and blobs carry (PROTOCOL 23).
-
-        Operators that are added elsewhere change neither, though they may change its number.
-        """
-        return f"{quote(self.name, safe='')}-{digest(self.stored_shape, 4)}"
+        """Its name as folders, changelog rows and blobs carry it (PROTOCOL 23)."""
+        return quote(self.name, safe="")
 
     @cached_property
     def sinks(self) -> tuple[TableSinkNode, ...]:
@@ -182,6 +213,24 @@ def inputs_of(node: Node, *, under_own_key: bool = False) -> set[str]:
 
 def digest(shape: list[Any], size: int) -> str:
     return hashlib.blake2b(msgspec.json.encode(shape), digest_size=size).hexdigest()
+
+
+def types_of(schema: pl.Schema) -> dict[str, str]:
+    """The type of each column, as text."""
+    return {name: str(dtype) for name, dtype in schema.items()}
+
+
+def _grouping_of(node: Node) -> str:
+    match node:
+        case AggregateNode(windows=SessionWindows()):
+            return "sessions"  # a session is what its rows say; another gap applies to what is read from now on
+        case AggregateNode(windows=TimeWindows() | SlidingWindows() as windows):
+            return str(replace(windows, grace_ms=0))
+        case AggregateNode(windows=windows) if windows is not None:
+            return str(windows)
+        case SubscriptionJoinNode():
+            return f"foreign key {', '.join(node.send.foreign_columns) or 'function'}"
+    return ""
 
 
 def columns_of(schema: pl.Schema) -> list[list[str]]:

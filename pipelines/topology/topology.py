@@ -130,7 +130,7 @@ class Topology:
         return dict(sorted(counts.items()))
 
     def task_name(self, task: TaskId) -> str:
-        """A task's name in stored data: ``flights-9f86d081_3`` for ``0_3``."""
+        """A task's name in stored data: ``flights_3`` for ``0_3``."""
         return f"{self.sub_topology(task.sub_topology).stored_name}_{task.partition}"
 
     def task_of(self, name: str) -> TaskId:
@@ -149,6 +149,12 @@ class Topology:
             },
             outputs=tuple(spec.name for spec in self.table_specs()),
             settings={store: settings for node in self.nodes for store, settings in node.settings.items()},
+            identities={
+                store: identity
+                for sub_topology in self.sub_topologies
+                for store, identity in sub_topology.identities.items()
+            },
+            topics=tuple(sorted(self.topic_ranks, key=self.topic_ranks.__getitem__)),
         )
 
     def finish(self, store: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -179,7 +185,7 @@ class Topology:
         return digest(
             [
                 [
-                    [sub_topology.stored_shape, [_joined(node) for node in sub_topology.nodes]]
+                    [sub_topology.shape, [_joined(node) for node in sub_topology.nodes]]
                     for sub_topology in self.sub_topologies
                 ],
                 [[spec.name, columns_of(spec.schema), list(spec.keys)] for spec in self.table_specs()],

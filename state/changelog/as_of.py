@@ -12,7 +12,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec
-from weir.state.commit.files import stored_schema
+from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions
 from weir.state.errors import HistoryGoneError
 from weir.state.types import StoreSpec
@@ -30,7 +30,7 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
     spec = changelog_spec(store)
     folder = app_folder / spec.name
     files = file_actions(DeltaTable(folder))
-    columns = [name for name in stored_schema(spec) if name not in spec.partition_by]
+    columns = pl.Schema({name: dtype for name, dtype in stored_schema(spec).items() if name not in spec.partition_by})
     schema = pl.Schema({name: spec.schema[name] for name in ("task", *columns)})
     parts = [pl.DataFrame(schema=schema)]
     if not files.is_empty():
@@ -38,14 +38,15 @@ def state_as_of(app_folder: Path, store: StoreSpec, epoch: int) -> pl.DataFrame:
         if merged.height:
             raise HistoryGoneError(spec.name, epoch, int(merged["max._epoch"].max()))  # type: ignore[arg-type]
         for path, task in files.filter(pl.col("max._epoch") <= epoch).select("path", "partition.task").iter_rows():
-            rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
+            rows = read_files([folder / path], columns)
             parts.append(rows.select(pl.lit(task).alias("task"), *columns).cast(schema))
-    by = ["task", *store.key]
+    partition = pl.col("task").str.split("_").list.last()
     return (
         pl.concat(parts)
+        .with_columns(partition.alias("_partition"))
         .sort("_epoch", maintain_order=True)
-        .unique(by, keep="last", maintain_order=True)
+        .unique(["_partition", *store.key], keep="last", maintain_order=True)
         .filter(~pl.col("_deleted"))
-        .drop("_deleted")
-        .sort(by)
+        .drop("_deleted", "_partition")
+        .sort("task", *store.key)
     )

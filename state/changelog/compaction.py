@@ -19,9 +19,9 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.merging import merged_updates, packs
-from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
+from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.delta_log import replace_files
-from weir.state.commit.files import MERGED, write_file
+from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.protocol import redo_appends
 from weir.state.commit.rollup import roll_up
@@ -152,7 +152,7 @@ class Compaction:
     def _merge(self, spec: TableSpec, merge: _Merge) -> None:
         # 4. Rows merged
         folder = self._app_folder / spec.name
-        columns = [name for name in spec.schema if name not in spec.partition_by]
+        columns = pl.Schema({name: dtype for name, dtype in spec.schema.items() if name not in spec.partition_by})
         added: list[FileEntry] = []
         forgotten = 0
         if spec.keys:
@@ -162,9 +162,7 @@ class Compaction:
                 if (kept := rows.filter(~is_old)).height:
                     added.append(write_file(self._app_folder, spec, kept, merge.partition, is_merged=True))
         else:
-            rows = pl.read_parquet(
-                [folder / path for path in merge.files["path"]], columns=columns, hive_partitioning=False
-            )
+            rows = read_files([folder / path for path in merge.files["path"]], columns)
             added.append(write_file(self._app_folder, spec, rows, merge.partition, is_merged=True))
         self._on_step("rows written")
         # 5. The horizon raised
@@ -184,8 +182,14 @@ class Compaction:
             return [_Merge(files=files, partition={})] if _has_news(files) else []
         closed = files if self._is_whole else files.filter(pl.col("partition.segment") < self._open_segment(table))
         return [
-            _Merge(files=of_task, partition={"task": task, "segment": str(of_task["partition.segment"].max())})
-            for (task,), of_task in sorted(closed.partition_by("partition.task", as_dict=True).items())
+            _Merge(
+                files=of_task,
+                partition={
+                    "task": of_task.sort("max._epoch")["partition.task"][-1],
+                    "segment": str(of_task["partition.segment"].max()),
+                },
+            )
+            for _, of_task in sorted(closed.group_by(partition_of_rows().alias("partition")))
             if _has_news(of_task)
         ]
 

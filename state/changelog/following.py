@@ -13,7 +13,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.rows import changelog_spec
-from weir.state.commit.files import stored_schema
+from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.errors import DeletionsGoneError
 from weir.state.stores.custom import FollowingStore, OffsetKeeper
@@ -56,9 +56,10 @@ class Follower:
         if not files.is_empty():
             files = files.filter(pl.col("max._epoch") >= begin).sort("min._epoch", "max._epoch")
         if not files.is_empty():
-            columns = [name for name in stored_schema(self._table) if name not in self._table.partition_by]
+            stored = stored_schema(self._table).items()
+            columns = pl.Schema({name: dtype for name, dtype in stored if name not in self._table.partition_by})
             for path in files["path"]:
-                rows = pl.read_parquet(folder / path, columns=columns, hive_partitioning=False)
+                rows = read_files([folder / path], columns)
                 rows = rows.filter(pl.col("_epoch") >= begin).sort("_epoch", maintain_order=True)
                 self._store.put_rows(rows.unique(self._table.keys, keep="last", maintain_order=True).drop("_epoch"))
             through = int(files["max._epoch"].max())  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
-"""Changelog rows that delete the state of tasks that no longer exist.
+"""Changelog rows that delete what stores or tasks hold that no longer exist.
 
-Without them, the rows of such tasks would stay forever in a changelog read as a table, and return with a later task of
-the same name.
+Without them, such rows would stay forever in a changelog read as a table, and return with a later store or task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
 from weir.state.commit.files import write_file
-from weir.state.commit.tables import key_columns, newest_of_each_key
+from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key
 from weir.state.types import FileEntry, TableSpec
 
 
@@ -23,29 +24,54 @@ def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[F
 
     The changelogs must already have all of the newest commit, which they do once a driver has claimed the application.
     """
-    entries = []
-    for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log")):
-        table = DeltaTable(log.parent)
-        keys = key_columns(table)
-        rows = pl.scan_delta(table)
-        spec = TableSpec(
-            name=f"{CHANGELOG_FOLDER}/{log.parent.name}",
-            schema=rows.collect_schema(),
-            partition_by=("task", "segment"),
-            keys=tuple(keys),
-        )
-        values = [name for name in spec.schema if name not in (*keys, "_epoch", "_deleted", "task", "segment")]
-        for task in sorted(tasks):
-            standing = newest_of_each_key(
-                rows.filter(pl.col("task") == task).select(*keys, *values, "_epoch", "_deleted").collect(), keys
-            ).filter(~pl.col("_deleted"))
-            if standing.height:
-                gone = standing.with_columns(
-                    *(pl.lit(None, spec.schema[name]).alias(name) for name in values),
-                    _epoch=pl.lit(epoch, pl.Int64()),
-                    _deleted=pl.lit(True),
-                )
-                entries.append(
-                    write_file(app_folder, spec, gone, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})
-                )
-    return entries
+    return [
+        entry
+        for log in sorted(app_folder.glob(f"{CHANGELOG_FOLDER}/*/_delta_log"))
+        for entry in _deletions(app_folder, log.parent, epoch, lambda task: task in tasks)
+    ]
+
+
+def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list[FileEntry]:
+    """The same for every row of ``stores``."""
+    return [
+        entry
+        for store in sorted(stores)
+        if (folder := app_folder / CHANGELOG_FOLDER / store).joinpath("_delta_log").exists()
+        for entry in _deletions(app_folder, folder, epoch, lambda task: True)
+    ]
+
+
+def remove_changelogs(app_folder: Path, stores: Collection[str]) -> None:
+    """Delete the changelogs of stores that a commit has named as removed; a kill leaves the rest to the next call."""
+    removed = app_folder / CHANGELOG_FOLDER / ".removed"
+    for folder in (app_folder / CHANGELOG_FOLDER / store for store in stores):
+        if folder.exists():
+            removed.mkdir(exist_ok=True)
+            folder.rename(removed / uuid.uuid4().hex)  # in one step, so that no half of a table is left
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def _deletions(app_folder: Path, folder: Path, epoch: int, is_forgotten: Callable[[str], bool]) -> Iterator[FileEntry]:
+    table = DeltaTable(folder)
+    keys = key_columns(table)
+    rows = pl.scan_delta(table)
+    spec = TableSpec(
+        name=f"{CHANGELOG_FOLDER}/{folder.name}",
+        schema=rows.collect_schema(),
+        partition_by=("task", "segment"),
+        keys=tuple(keys),
+    )
+    values = [name for name in spec.schema if name not in (*keys, "_epoch", "_deleted", "task", "segment")]
+    files = file_actions(table)
+    tasks = sorted(set(files["partition.task"])) if files.height else []
+    for task in filter(is_forgotten, tasks):
+        standing = newest_of_each_key(
+            rows.filter(pl.col("task") == task).select(*keys, *values, "_epoch", "_deleted").collect(), keys
+        ).filter(~pl.col("_deleted"))
+        if standing.height:
+            gone = standing.with_columns(
+                *(pl.lit(None, spec.schema[name]).alias(name) for name in values),
+                _epoch=pl.lit(epoch, pl.Int64()),
+                _deleted=pl.lit(True),
+            )
+            yield write_file(app_folder, spec, gone, {"task": task, "segment": str(epoch // SEGMENT_EPOCHS)})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
+from weir.state.commit.files import read_files
 from weir.state.commit.tables import newest_of_each_key
 
 HELD_ROWS = 2_000_000
@@ -21,7 +22,7 @@ PACKED_BYTES = 32 << 20
 def merged_updates(
     folder: Path,
     files: pl.DataFrame,
-    columns: Sequence[str],
+    columns: pl.Schema,
     keys: Sequence[str],
     held_rows: int = HELD_ROWS,
     where: pl.Expr | None = None,
@@ -36,7 +37,7 @@ def merged_updates(
         residue, modulus = passes.pop()
         held: list[pl.DataFrame] = []
         for paths in _batches(folder, files, held_rows):
-            rows = pl.read_parquet(paths, columns=list(columns), hive_partitioning=False)
+            rows = read_files(paths, columns)
             rows = _of_residue(rows if where is None else rows.filter(where), keys, residue, modulus)
             merged = newest_of_each_key(pl.concat([*held, rows]), keys)
             while merged.height > held_rows:

@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.changelog.rows import changelog_spec
-from weir.state.commit.files import stored_schema
+from weir.state.changelog.rows import changelog_spec, partition_of_rows
+from weir.state.commit.files import read_files, stored_schema
 from weir.state.commit.tables import file_actions, tombstone_horizon
 from weir.state.engine.task_store import MAX_KEY_BYTES
 from weir.state.stores.codec import TIMES_AROUND, KeyCodec, RowCodec
@@ -48,7 +48,9 @@ class TaskChangelog:
         files = file_actions(table)
         if not files.is_empty():
             files = files.filter(
-                pl.col("partition.task") == task_id, pl.col("min._epoch") <= through, pl.col("max._epoch") > above
+                partition_of_rows() == task_id.rpartition("_")[2],
+                pl.col("min._epoch") <= through,
+                pl.col("max._epoch") > above,
             ).sort("min._epoch", "max._epoch")
         return cls(
             spec=spec,
@@ -64,15 +66,9 @@ class TaskChangelog:
 
         Columns: key columns, value columns, ``_ts`` (Int64, ms), ``_epoch``, ``_deleted``.
         """
-        wanted = {
-            name: dtype
-            for name, dtype in stored_schema(changelog_spec(self.spec)).items()
-            if name not in ("task", "segment")
-        }
-        rows = (
-            pl.read_parquet(list(self.paths), columns=list(wanted), hive_partitioning=False)
-            if self.paths
-            else pl.DataFrame(schema=wanted)
+        schema = stored_schema(changelog_spec(self.spec))
+        rows = read_files(
+            self.paths, pl.Schema({name: dtype for name, dtype in schema.items() if name not in ("task", "segment")})
         )
         rows = rows.filter(pl.col("_epoch") > self.above, pl.col("_epoch") <= self.through)
         order = key_order(self.spec)

@@ -6,9 +6,14 @@ Reading the rows back into a store belongs to ``weir.state.changelog.restore``.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import polars as pl
+from deltalake import DeltaTable
 
+from weir.state.commit.files import stored_type
+from weir.state.commit.record import StoreIdentity
+from weir.state.commit.tables import file_actions, key_columns
 from weir.state.engine.contract import StateSession
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, whole
@@ -39,7 +44,50 @@ def changelog_spec(store: StoreSpec) -> TableSpec:
         ),
         partition_by=("task", "segment"),
         keys=tuple(store.key),
+        evolves_freely=True,
     )
+
+
+def partition_of_rows() -> pl.Expr:
+    """The partition of the task that wrote a file, given the table's files.
+
+    A store's rows belong to its task in a partition, under whatever name the task wrote them.
+    """
+    return pl.col("partition.task").str.split("_").list.last()
+
+
+def has_rows(app_folder: Path, store: str) -> bool:
+    """Whether the changelog of a store exists and has files."""
+    folder = app_folder / CHANGELOG_FOLDER / store
+    return DeltaTable.is_deltatable(str(folder)) and file_actions(DeltaTable(folder)).height > 0
+
+
+def stored_identity(app_folder: Path, store: str, spec: StoreSpec | None) -> StoreIdentity | None:
+    """What the changelog tells of a store whose commits do not have its identity; None if there is no changelog.
+
+    The table has no unsigned numbers and its own unit of time; ``spec``, if there is one, says which type was meant.
+    """
+    folder = app_folder / CHANGELOG_FOLDER / store
+    if not DeltaTable.is_deltatable(str(folder)):
+        return None
+    table = DeltaTable(folder)
+    keys, found = key_columns(table), pl.scan_delta(table).collect_schema()
+    meant = changelog_spec(spec).schema if spec is not None else pl.Schema()
+    types = {
+        name: str(meant[name] if name in meant and stored_type(meant[name]) == dtype else _in_ms(dtype))
+        for name, dtype in found.items()
+        if name not in ("_ts", "_epoch", "_deleted", "task", "segment")
+    }
+    return StoreIdentity(
+        kind="",
+        key={name: types[name] for name in keys},
+        value={name: dtype for name, dtype in types.items() if name not in keys},
+        owner="",
+    )
+
+
+def _in_ms(dtype: pl.DataType) -> pl.DataType:
+    return pl.Datetime("ms", dtype.time_zone) if isinstance(dtype, pl.Datetime) else dtype
 
 
 def changelog_frame(store: StoreSpec, session: StateSession) -> pl.DataFrame:

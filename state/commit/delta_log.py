@@ -165,6 +165,36 @@ def replace_files(folder: Path, removed: pl.DataFrame, added: Sequence[FileEntry
     return last_checkpoint(folder) <= version or {entry.path for entry in added} <= _live(DeltaTable(folder))
 
 
+def rewrite(folder: Path, table: DeltaTable, schema: Schema, removed: pl.DataFrame, added: Sequence[FileEntry]) -> bool:
+    """Replace all files of a table, and its schema, in the Delta commit after ``table``'s; False, with nothing changed,
+    if another writer was quicker. ``removed`` has the columns that ``replace_files`` takes."""
+    metadata, log, now_ms = table.metadata(), folder / "_delta_log", time.time_ns() // 1_000_000
+    actions = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "CHANGE COLUMN", "operationParameters": {}, **_ENGINE}},
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema.to_json(),
+                "partitionColumns": list(metadata.partition_columns),
+                "configuration": dict(metadata.configuration),
+                "createdTime": metadata.created_time,
+            }
+        },
+        *_removes(removed, now_ms, is_data_changed=True),
+        *(_add(entry, now_ms, is_data_changed=True) for entry in added),
+    ]
+    entry = _entry(log, table.version() + 1)
+    with _scratch(log, actions) as scratch:
+        try:
+            os.link(scratch, entry)
+        except FileExistsError:
+            return False
+    _sync(entry)
+    sync_folder(log)
+    return True
+
+
 def last_checkpoint(folder: Path) -> int:
     """The version of a table's newest Delta checkpoint, 0 before the first."""
     try:

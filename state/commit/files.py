@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,22 @@ _STATS_TEXT_CHARACTERS = 32
 
 def stored_schema(spec: TableSpec) -> pl.Schema:
     """The columns as Delta stores them: times in microseconds, no unsigned numbers."""
-    return pl.Schema({name: _stored_type(dtype) for name, dtype in spec.schema.items()})
+    return pl.Schema({name: stored_type(dtype) for name, dtype in spec.schema.items()})
+
+
+def read_files(paths: Sequence[Path], schema: pl.Schema) -> pl.DataFrame:
+    """The rows of a table's files with the columns of ``schema``, as stored: null where a file was written before its
+    table had the column, and wider where its type was narrower then."""
+    if not paths:
+        return pl.DataFrame(schema=schema)
+    return pl.scan_parquet(
+        list(paths),
+        schema=schema,
+        missing_columns="insert",
+        extra_columns="ignore",
+        cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
+        hive_partitioning=False,
+    ).collect()
 
 
 def write_file(
@@ -75,13 +90,14 @@ def write_file(
     )
 
 
-def _stored_type(dtype: pl.DataType) -> pl.DataType:
+def stored_type(dtype: pl.DataType) -> pl.DataType:
+    """The type that Delta stores values of ``dtype`` as."""
     if isinstance(dtype, pl.Datetime):
         return pl.Datetime("us", dtype.time_zone)
     if isinstance(dtype, pl.List):
-        return pl.List(_stored_type(dtype.inner))  # type: ignore[arg-type]
+        return pl.List(stored_type(dtype.inner))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Struct):
-        return pl.Struct({field.name: _stored_type(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
+        return pl.Struct({field.name: stored_type(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
     return pl.Int64() if dtype.is_unsigned_integer() else dtype
 
 

@@ -109,6 +109,11 @@ class Committer:
         self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
 
+    def forget_table(self, name: str) -> None:
+        """The next commit promises nothing of this table, which is going to be deleted."""
+        self._table_versions.pop(name, None)
+        self._tables.pop(name, None)
+
     def commit(self, record: CommitRecord) -> None:
         """Make a commit durable: first the row in the log, then its files and swaps in each table.
 

@@ -56,16 +56,52 @@ class TaskCommit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreIdentity:
+    """What a store's rows are, and which task has which of them: with its name and the number of its tasks, all that
+    makes a store of another program the same one. Columns are names and polars types, in order."""
+
+    kind: str
+    key: Mapping[str, str]
+    value: Mapping[str, str]
+    """The only part that may change: columns come, go and get wider types."""
+    owner: str
+    """Who decides which task has a key, and by which bytes: ``a topic's producers, String keys``."""
+    grouping: str = ""
+    """What else decides which row a record belongs to: the sizes of its windows, or the columns of a foreign key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreAside:
+    """A store that the program no longer has. Its changelog is kept until `weir state remove`."""
+
+    since_epoch: int
+    """The epoch of the first commit without it."""
+    tasks: int
+    """How many tasks it had."""
+    identity: StoreIdentity | None = None
+    """None if it was last written before commits had identities."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommittedTopology:
     """The stores and outputs of the program that made a commit, for comparing another program with it."""
 
     stores: Mapping[str, tuple[str, ...]]
-    """Store names by the stored name of their sub-topology, ``flights-9f86d081``; empty for one without stores."""
+    """Store names by the stored name of their sub-topology, ``flights``; empty for one without stores."""
     outputs: tuple[str, ...]
     """Names of the output tables."""
     settings: Mapping[str, Mapping[str, str]] | None = None
     """By store, in words, the settings that may change over the same rows, for example its retention; None in rows
     written before this field existed."""
+    identities: Mapping[str, StoreIdentity] | None = None
+    """By store; None in rows written before this field existed."""
+    aside: Mapping[str, StoreAside] = field(default_factory=dict)
+    """Stores of earlier programs."""
+    removed: tuple[str, ...] = ()
+    """Stores that were removed, of which local stores may still have rows."""
+    topics: tuple[str, ...] | None = None
+    """The source topics in the order of their ranks, by which waiting rows were sent; None in rows written before this
+    field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.files import write_file
+from weir.state.commit.files import read_files, write_file
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.errors import SwapRefusedError
 from weir.state.types import FileEntry, TableSpec
@@ -47,7 +47,7 @@ def taken_out(
     kept: list[FileEntry] = []
     held: list[pl.DataFrame] = []
     for file in files.filter(may_touch & ~goes_whole).iter_slices(1):
-        rows = pl.read_parquet(folder / file["path"].item(), hive_partitioning=False)
+        rows = read_files([folder / file["path"].item()], spec.schema)
         stay = rows.filter(~are_replaced)
         if stay.height == rows.height:
             continue

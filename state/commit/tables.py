@@ -7,24 +7,22 @@ commits to append, and in what order, is up to ``weir.state.commit.protocol``; w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 import polars as pl
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
+from weir.state.commit.evolution import KEYS_PROPERTY, delta_schema, evolve
 from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
 from weir.state.engine.environment import sync_folder
-from weir.state.errors import TableBehindError, TableSchemaError
+from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
 
-KEYS_PROPERTY = "weir.keys"
-"""The table property that names the key columns of a table of updates, separated by commas."""
 TOMBSTONE_HORIZON = "weir.tombstone_horizon"
 """The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
 than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
@@ -50,18 +48,17 @@ class AppendTable:
 
     @classmethod
     def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
-        """Open a table, creating it first if it is missing.
+        """Open a table, creating it first if it is missing, and adding columns that are.
 
         Raises:
-            TableSchemaError: It exists with different columns.
+            TableSchemaError: It exists with columns that cannot become those of ``spec``.
         """
         folder = app_folder / spec.name
-        schema = _delta_schema(spec)
         if not DeltaTable.is_deltatable(str(folder)):
             keys = {KEYS_PROPERTY: ",".join(spec.keys)} if spec.keys else {}
             DeltaTable.create(
                 folder,
-                schema,
+                delta_schema(stored_schema(spec)),
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration={**LOG_RETENTION, **keys},
@@ -69,10 +66,8 @@ class AppendTable:
             )
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
-        table = cls(folder, spec.name, application)
-        if table._log.schema != schema:
-            raise TableSchemaError(spec.name, _columns(schema), _columns(table._log.schema))
-        return table
+        evolve(app_folder, spec)
+        return cls(folder, spec.name, application)
 
     @property
     def version(self) -> int:
@@ -145,17 +140,6 @@ class AppendTable:
         table.cleanup_metadata()
         self._checkpointed = table.version()
         remove_scratch(self.folder)
-
-
-def require_fit(app_folder: Path, spec: TableSpec) -> None:
-    """Raise ``TableSchemaError`` if the table exists with columns or keys that differ from its spec."""
-    if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
-        return
-    table, wanted = DeltaTable(app_folder / spec.name), _delta_schema(spec)
-    if table.schema() != wanted:
-        raise TableSchemaError(spec.name, _columns(wanted), _columns(table.schema()))
-    if key_columns(table) != list(spec.keys):
-        raise TableSchemaError(spec.name, _keyed(spec.keys), _keyed(key_columns(table)))
 
 
 def version_text(version: int) -> str:
@@ -231,15 +215,3 @@ def standing_rows(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
         return rows
     newest = newest_of_each_key(rows, keys)
     return newest.filter(~pl.col(_DELETED)) if _DELETED in rows.columns else newest
-
-
-def _delta_schema(spec: TableSpec) -> Schema:
-    return Schema.from_arrow(pl.DataFrame(schema=stored_schema(spec)).to_arrow().schema)
-
-
-def _keyed(keys: Sequence[str]) -> str:
-    return f"its updates keyed by {', '.join(keys)}" if keys else "rows that all count, without a key"
-
-
-def _columns(schema: Schema) -> str:
-    return ", ".join(f"{field.name} {json.loads(field.type.to_json())}" for field in schema.fields)

@@ -16,13 +16,13 @@ from weir import Application
 from weir.pipelines.cli import plan
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations import plan as operation
-from weir.pipelines.topology.changes import compare
+from weir.pipelines.topology.changes import Fate, compare
 from weir.state.commit.protocol import newest_commit
 
 OTHERS = {
     "kept": lambda: program(positive_only=True),
     "renamed": lambda: program(store="other"),
-    "rebuilt": lambda: program(by_amount=True),
+    "beside": lambda: program(by_amount=True),
     "output": lambda: program(output="new_totals"),
     "refunds": lambda: program(refunds=True),
     "columns": lambda: program(total="sum"),
@@ -49,19 +49,23 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_program_that_keeps_all_state_may_start(planned):
     result = planned("kept")
-    assert (result.exit_code, "store sums: keeps its state" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, "store sums: goes on" in result.stdout) == (0, True), result.output
     assert "committed by another topology" in result.stdout
 
 
 def test_state_that_would_be_lost_is_named_and_ends_with_code_3(planned):
     result = planned("renamed")
     assert result.exit_code == plan.REFUSED, result.output
-    for line in ("store other: new", "store sums: ORPHANED", "--accept-state-loss"):
+    for line in ("store other: begins empty", "store sums: is kept aside", "call it 'sums'", "--accept-state-loss"):
         assert line in result.stdout
-    rebuilt = planned("rebuilt", "--json")
-    shown = json.loads(rebuilt.stdout)
-    assert (rebuilt.exit_code, shown["refused"]) == (plan.REFUSED, True)
-    assert (shown["rebuilt"], shown["added"], shown["outputs_added"]) == (["sums"], ["by_amount"], ["by_amount"])
+    beside = planned("beside", "--json")
+    shown = json.loads(beside.stdout)
+    assert (beside.exit_code, shown["refused"]) == (0, False)
+    assert [(each["store"], each["fate"]) for each in shown["stores"]] == [
+        ("sums", "goes on"),
+        ("by_amount", "begins empty"),
+    ]
+    assert shown["outputs_added"] == ["by_amount"]
 
 
 def test_added_and_removed_outputs_are_no_obstacle(planned):
@@ -79,7 +83,7 @@ def test_added_and_removed_topics_are_named(planned, tmp_path):
     place.run()
     change = compare(newest_commit(place.warehouse, "sales"), OTHERS["kept"]().topology, {0: 1})
     assert (change.topics_added, change.topics_removed) == ((), ("refunds",))
-    assert (change.orphaned, change.outputs_removed) == (("refunds",), ("refunds",))
+    assert (change.of(Fate.IS_KEPT_ASIDE), change.outputs_removed) == (("refunds",), ("refunds",))
 
 
 def test_a_table_with_other_columns_is_an_obstacle_and_the_way_out_is_named(planned):

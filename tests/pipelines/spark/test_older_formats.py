@@ -47,13 +47,21 @@ def test_a_folder_of_an_older_version_is_continued_and_its_next_commits_are_in_t
         crashed = {**json.loads(identity.read_text()), "clean_txn": None, "boot_id": "of another start"}
         identity.write_text(json.dumps(crashed))
     old = newest_commit(place.warehouse, "sales")
-    assert (old.topology, old.tasks[place.name_of("0_0")].positions) == (None, {"sales": {0: 20}})
+    (first, _) = sorted(old.tasks)
+    assert first.startswith("sales-"), "names had a fingerprint"
+    assert (old.topology, old.tasks[first].positions) == (None, {"sales": {0: 20}})
     assert old.fingerprint != place.application.topology.fingerprint
     assert place.run().records_in == 60
     assert totals(place) == expected(place)
     assert len(place.restores.done) == (0 if was_stopped_cleanly else 2)
     new = newest_commit(place.warehouse, "sales")
     assert (new.generation, new.topology.outputs) == (old.generation + 1, ("totals",))
+    assert sorted(new.tasks) == ["sales_0", "sales_1"]
+    place.topics.rows["sales", 0] += sales(10, 0)
+    for data in place.state_folder.glob("*/*/data.mdb"):
+        data.unlink()
+    place.run()
+    assert totals(place) == expected(place), "rows in the changelog have both names"
 
 
 def test_a_folder_in_an_unknown_format_is_refused_and_left_as_it_is(place, monkeypatch):

@@ -10,7 +10,7 @@ from polars import col
 
 from tests.pipelines.topology.programs import MINUTE, committed, held
 from weir import Int64, Json, StreamsBuilder, String
-from weir.pipelines.topology.changes import SettingChange, TopologyChange, compare
+from weir.pipelines.topology.changes import Fate, SettingChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
 
 
@@ -47,10 +47,10 @@ def customer(order: Order) -> str | None:
     return order.customer
 
 
-def test_a_foreign_key_of_other_columns_empties_the_stores_of_both_tables():
+def test_a_foreign_key_of_other_columns_rebuilds_what_is_kept_by_it():
     found = change(by_foreign_key("customer"), by_foreign_key("payer"))
-    assert set(found.rebuilt) == {"orders", "customers", "named-subscription-store", "named-result-store"}
-    assert (found.kept, found.loses_state, found.is_other_topology) == ((), True, True)
+    assert found.of(Fate.IS_REBUILT) == ("named-subscription-store",)
+    assert (found.loses_state, found.is_other_topology) == (True, True)
     assert change(by_foreign_key("customer"), by_foreign_key(col("customer"))).settings == ()
 
 
@@ -73,7 +73,7 @@ def test_a_changed_grace_and_a_changed_history_are_shown_and_the_state_is_kept()
         ("rates", "retention", "0:10:00", "1 day, 0:00:00"),
         ("waiting", "grace", "0:01:00", "0:02:00"),
     ]
-    assert set(found.kept) == {"rates", "waiting"}
+    assert set(found.of(Fate.GOES_ON)) == {"rates", "waiting"}
 
 
 def test_a_commit_written_before_settings_were_kept_shows_none():
@@ -85,4 +85,4 @@ def test_a_commit_written_before_settings_were_kept_shows_none():
 def test_a_changed_ttl_is_shown():
     found = change(kept(timedelta(hours=1)), kept(timedelta(hours=2)))
     assert [(each.before, each.now) for each in found.settings] == [("1:00:00", "2:00:00")]
-    assert found.kept == ("rates",)
+    assert found.of(Fate.GOES_ON) == ("rates",)

@@ -280,7 +280,7 @@ def test_tasks_have_the_numbers_of_the_text():
         "clicks",
         "counts-repartition",
     ]
-    assert topology.task_name(TaskId(2, 1)).startswith("counts-repartition-")
+    assert topology.task_name(TaskId(2, 1)) == "counts-repartition_1"
     assert topology.task_of(topology.task_name(TaskId(2, 1))) == TaskId(2, 1)
     with pytest.raises(KeyError):
         topology.sub_topology(1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.commit.tables import newest_of_each_key
 
-COLUMNS = ["k", "part", "n", "_epoch", "_deleted"]
+COLUMNS = pl.Schema({"k": pl.String, "part": pl.Int64, "n": pl.Int64, "_epoch": pl.Int64, "_deleted": pl.Boolean})
 ROW = st.tuples(st.sampled_from(["a", "b", "c", None, ""]), st.integers(0, 6), st.booleans())
 
 
@@ -34,7 +34,7 @@ def test_the_newest_rows_are_the_same_before_and_after_a_merge(files, held_rows,
                 "_epoch": epoch,
                 "_deleted": [row[2] for row in rows],
             },
-            schema={"k": pl.String, "part": pl.Int64, "n": pl.Int64, "_epoch": pl.Int64, "_deleted": pl.Boolean},
+            schema=COLUMNS,
         ).unique(["k", "part"], keep="last", maintain_order=True)
         for epoch, rows in enumerate(files)
     ]
@@ -51,7 +51,7 @@ def test_the_newest_rows_are_the_same_before_and_after_a_merge(files, held_rows,
         listed = listed.sample(fraction=1.0, shuffle=True, seed=seed.randrange(1 << 30))
         merged = list(merged_updates(folder, listed, COLUMNS, ["k", "part"], held_rows))
     wanted = newest_of_each_key(pl.concat(frames), ["k", "part"])
-    assert pl.concat(merged).sort(COLUMNS).equals(wanted.sort(COLUMNS))
+    assert pl.concat(merged).sort(list(COLUMNS)).equals(wanted.sort(list(COLUMNS)))
     assert all(part.height <= held_rows for part in merged)
 
 

@@ -76,11 +76,11 @@ def test_nothing_is_written_if_neither_folder_has_rows(folders):
 
 def test_a_key_that_moves_to_another_task_has_its_newest_row_there(folders):
     here, there = folders
-    for folder, task in ((here, "old_0"), (there, TASK)):
+    for folder, task in ((here, "old_1"), (there, TASK)):
         put(folder, 1, {("ann", 1): 1}, task)
     files = [
         file
-        for task in (TASK, "old_0")
+        for task in (TASK, "old_1")
         for file in replaced_rows(here, there, SPEC, task, through=1, source_through=1, epoch=4)
     ]
     append(here, 4, *files)
@@ -89,3 +89,13 @@ def test_a_key_that_moves_to_another_task_has_its_newest_row_there(folders):
     assert sorted(written.select("_epoch", "_deleted").rows()) == [(3, True), (4, False)], (
         "the deletion is the older row"
     )
+
+
+def test_a_key_that_stays_in_its_partition_under_another_name_of_the_task_is_one_row(folders):
+    here, there = folders
+    for folder, task in ((here, "old_0"), (there, TASK)):
+        put(folder, 1, {("ann", 1): 1}, task)
+    append(here, 4, *replaced_rows(here, there, SPEC, TASK, through=1, source_through=1, epoch=4))
+    written = read_rows(here / changelog_spec(SPEC).name).filter(pl.col("_epoch") > 1)
+    assert written.select("_epoch", "_deleted").rows() == [(4, False)]
+    assert standing(here, 4) == {("ann", 1): 1}

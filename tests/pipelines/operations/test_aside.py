@@ -1,0 +1,88 @@
+"""Stores that a program no longer has: listed, removed for good, and never half."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.pipelines.spark.evolving import Changed, clicks, counted, store, users
+from tests.pipelines.spark.inline import Place, Topics
+from weir.infra.control import ControlDatabase, LeaseHeldError
+from weir.infra.settings import Settings
+from weir.pipelines.cli.app import app
+from weir.pipelines.operations.aside import remove_store, stores_of
+from weir.pipelines.operations.errors import OperationError
+from weir.state.commit.protocol import newest_commit
+
+
+@pytest.fixture
+def place(tmp_path):
+    """``clicks`` has run with the store ``more`` and then without it."""
+    place = Place(Changed(more=True).application(), Topics({("clicks", 0): clicks(0, 100)}), tmp_path)
+    place.run()
+    place.application = Changed().application()
+    place.topics.rows["clicks", 0] += clicks(100, 10)
+    place.run()
+    return place
+
+
+@pytest.fixture
+def settings(place):
+    return Settings(dir=place.folder)
+
+
+def come_back(place: Place) -> dict[str, str]:
+    """The rows of ``more`` when the program has it again, after five more records."""
+    place.application = Changed(more=True).application()
+    place.topics.rows["clicks", 0] += clicks(110, 5)
+    place.run()
+    assert users(place) == counted(place)
+    return dict(store(place, "more").select("user", "last").iter_rows())
+
+
+OF_FIVE = {f"user-{number % 20}": f"page-{number % 3}" for number in range(110, 115)}
+
+
+def test_stores_are_listed_and_one_in_use_or_unknown_is_not_removed(place, settings):
+    found = {each.store: each for each in stores_of(settings, "clicks")}
+    assert [name for name, each in found.items() if each.since] == ["more"]
+    assert found["more"].rows >= 20
+    shown = CliRunner().invoke(app, ["state", "list", "clicks", "--dir", str(place.folder)])
+    assert "kept aside since 20" in shown.output, shown.output
+    with pytest.raises(OperationError, match="take it out of the program"):
+        remove_store(settings, "clicks", "users")
+    with pytest.raises(OperationError, match="it keeps more"):
+        remove_store(settings, "clicks", "other")
+    ControlDatabase(settings.control_database_url).acquire_lease("clicks", owner="a driver", pid=1, host="h", ttl_s=60)
+    with pytest.raises(LeaseHeldError):
+        remove_store(settings, "clicks", "more")
+    assert come_back(place) == {f"user-{number % 20}": f"page-{number % 3}" for number in range(80, 100)} | OF_FIVE
+
+
+def test_a_removed_store_begins_empty_when_the_program_has_it_again(place, settings):
+    removed = CliRunner().invoke(app, ["state", "remove", "clicks", "more", "--yes", "--dir", str(place.folder)])
+    assert (removed.exit_code, "removed the store more" in removed.output) == (0, True), removed.output
+    assert not (place.warehouse / "clicks" / "_changelog" / "more").exists()
+    assert [each.store for each in stores_of(settings, "clicks") if each.since] == []
+    assert come_back(place) == OF_FIVE
+    for data in place.state_folder.glob("*/*/data.mdb"):
+        data.unlink()
+    place.topics.rows["clicks", 0] += clicks(115, 1)
+    place.run()
+    assert dict(store(place, "more").select("user", "last").iter_rows()) == {**OF_FIVE, "user-15": "page-1"}
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_call_and_by_a_program_that_has_the_store(place, settings):
+    def killed(step):
+        raise KeyboardInterrupt(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        remove_store(settings, "clicks", "more", on_step=killed)
+    assert newest_commit(place.warehouse, "clicks").topology.removed == ("more",)
+    copy = place.folder.with_name("copy")
+    shutil.copytree(place.folder, copy)
+    remove_store(settings, "clicks", "more")
+    assert not (place.warehouse / "clicks" / "_changelog" / "more").exists()
+    assert come_back(Place(place.application, place.topics, copy)) == OF_FIVE
