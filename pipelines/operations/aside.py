@@ -122,7 +122,9 @@ def _without(form: CommittedTopology, store: str) -> CommittedTopology:
 def _newest(settings: Settings, application: str) -> CommitRecord:
     newest = newest_commit(settings.warehouse, application)
     if newest is None:
-        raise OperationError(f"{application} has committed nothing in {settings.dir}; start it with `weir run` first")
+        raise OperationError(
+            f"{application} has committed nothing in {settings.dir}; start it with `weir run MODULE:APP` first"
+        )
     return newest
 
 

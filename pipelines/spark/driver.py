@@ -8,7 +8,6 @@ stop (KIP-892). Epochs and commits themselves belong to ``weir.pipelines.spark.c
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import ReceiptStatus
 from weir.state.changelog.forgetting import remove_changelogs
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.engine.instances import instances
+from weir.state.engine.instances import instance_folder, instances
 from weir.state.engine.quarantine import quarantine
 from weir.state.errors import SwapRefusedError
 from weir.state.types import TopicPartition
@@ -63,12 +62,10 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
-        os.path.normpath(spec.state_folder / name_of(task.id) / task.instance) for task in coordinator.tasks.values()
+        instance_folder(spec.state_folder / name_of(task.id), task.instance) for task in coordinator.tasks.values()
     }
     for folder in list(instances(spec.state_folder)):
-        if (
-            os.path.normpath(folder) not in named
-        ):  # another program's, whose tasks have been restored, or a dead restore's
+        if folder not in named:  # another program's, or one of a restore that died
             quarantine(folder, "no task of the newest commit goes on with it")
     return Driver(coordinator, spec, executors, listeners)
 

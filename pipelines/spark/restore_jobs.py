@@ -26,7 +26,7 @@ from weir.pipelines.spark.worker import WorkerSettings
 from weir.pipelines.tasks.epoch import TaskSettings, task_rows
 from weir.state.changelog.restore import RestoreProgress, restore_task
 from weir.state.commit.record import TaskCommit
-from weir.state.engine.instances import set_current
+from weir.state.engine.instances import instance_folder, set_current
 from weir.state.engine.quarantine import quarantine
 from weir.state.types import IsolationLevel, StateId, TaskId
 
@@ -78,7 +78,7 @@ def restore(application: Application, settings: TaskSettings, request: RestoreRe
     folder = Path(settings.state_folder, name)
     (folder / _PROGRESS).unlink(missing_ok=True)
     # 2. The old instance quarantined
-    quarantine(folder / request.commit.instance, request.reason)
+    quarantine(instance_folder(folder, request.commit.instance), request.reason)
     quarantine(folder / request.instance, "the restore that built it did not finish")
     tell, application_folder = _Teller(folder), Path(settings.application_folder)
     store = restore_task(

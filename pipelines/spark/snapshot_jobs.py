@@ -21,6 +21,7 @@ from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
 from weir.pipelines.tasks.epoch import TaskSettings
 from weir.state.changelog.snapshot import publish_snapshot
 from weir.state.commit.record import SnapshotRef
+from weir.state.engine.instances import instance_folder
 from weir.state.types import TaskId
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,9 @@ def publish(application: Application, settings: TaskSettings, request: SnapshotR
     snapshot, error = None, ""
     try:
         snapshot = publish_snapshot(
-            Path(settings.application_folder), Path(settings.state_folder, name, request.instance), name
+            Path(settings.application_folder),
+            instance_folder(Path(settings.state_folder, name), request.instance),
+            name,
         )
     except Exception as failure:
         log.exception("task %s: its snapshot failed", request.task)

@@ -33,7 +33,7 @@ from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog
 from weir.state.commit.files import write_file
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
-from weir.state.engine.instances import current_instance, set_current
+from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
@@ -222,7 +222,7 @@ class EpochRunner:
         return TaskStoreCache.get(folder, self._topology.task_name(task), names)
 
     def _folder_of(self, task: TaskId, instance: str) -> Path:
-        return self._task_folder(task) / instance
+        return instance_folder(self._task_folder(task), instance)
 
     def _task_folder(self, task: TaskId) -> Path:
         return Path(self._settings.state_folder, self._topology.task_name(task))

@@ -6,6 +6,7 @@ queries which one to read. Instances that cannot be trusted move to ``weir.state
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ _CURRENT = "CURRENT"
 def task_folder(state_dir: Path, application: str, task_id: str) -> Path:
     """The folder of a task's instances."""
     return state_dir / application / task_id
+
+
+def instance_folder(task: Path, instance: str) -> Path:
+    """The folder of an instance by its name: below the task's, or beside it, ``../orders_0/first``, if the task had
+    another name when the instance was made."""
+    return Path(os.path.normpath(task / instance))
 
 
 def new_instance() -> str:
@@ -34,7 +41,7 @@ def set_current(task: Path, instance: str) -> None:
 def current_instance(task: Path) -> Path | None:
     """The folder of the instance that serves queries; None before there is one."""
     try:
-        return task / (task / _CURRENT).read_text()
+        return instance_folder(task, (task / _CURRENT).read_text())
     except FileNotFoundError:
         return None
 
