@@ -24,6 +24,7 @@ from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.topology.sub_topology import SubTopology
+from weir.state.engine.backing import reading_own
 from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
 from weir.state.engine.views import open_reader
@@ -297,7 +298,11 @@ class StateReader:
                 instance = current_instance(folder)
                 if instance is None:
                     raise QueryError(f"task {folder.name} has no readable state at the moment; try again")
-                with _TURN, open_reader(instance, isolation) as snapshot:
+                with (
+                    _TURN,
+                    open_reader(instance, isolation) as held,
+                    reading_own(held, instance, spec) as snapshot,
+                ):
                     reached = load_task_row(snapshot, POSITIONS_KEY, Positions)
                     behind = _behind(reached, query.at_least)
                     if not behind:

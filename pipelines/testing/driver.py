@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +39,7 @@ from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, enco
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import RecordType
 from weir.pipelines.topology.sub_topology import SubTopology
+from weir.state.engine.backing import open_store, suppliers_of
 from weir.state.engine.memory import MemoryStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
@@ -57,10 +60,16 @@ class _Records:
 class _Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables) -> None:
+    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, folder: Path) -> None:
+        """``folder`` is for users' stores."""
         self.sub_topology = sub_topology
         self._processor = TaskProcessor(sub_topology, global_tables)
-        self.store = MemoryStore(f"{sub_topology.index}_0", [store.name for store in sub_topology.stores])
+        task_id, suppliers = f"{sub_topology.index}_0", suppliers_of(sub_topology.stores)
+        self.store = MemoryStore(
+            task_id,
+            [store.name for store in sub_topology.stores],
+            {name: open_store(folder / task_id, name, supplier) for name, supplier in suppliers.items()},
+        )
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
 
@@ -129,8 +138,9 @@ class TopologyTestDriver:
         """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
         self._global_tables = GlobalTables(self._topology, application.on_error)
+        self._folder = TemporaryDirectory(prefix="weir-test-driver-")
         self._tasks = {
-            sub_topology.index: _Task(sub_topology, self._global_tables)
+            sub_topology.index: _Task(sub_topology, self._global_tables, Path(self._folder.name))
             for sub_topology in self._topology.sub_topologies
         }
 
@@ -151,7 +161,10 @@ class TopologyTestDriver:
             >>> driver = TopologyTestDriver(Application("shop", builder))
             >>> driver.close()
         """
+        for task in self._tasks.values():
+            task.store.close()
         self._tasks = {}
+        self._folder.cleanup()
 
     @property
     def counts(self) -> dict[str, int]:
