@@ -125,8 +125,7 @@ def test_no_record_before_the_position_is_missing_while_rows_are_on_their_way(pl
         seen.add((bool(record.pending_blobs), least == found))
 
     place.driver(look).run(Event(), until_caught_up=True)
-    assert {has_pending for has_pending, _ in seen} == {True, False}
-    assert {is_exact for _, is_exact in seen} == {True, False}
+    assert seen >= {(True, True), (False, True)}, "the position is no lower than it has to be"
     TaskStoreCache.close_all()
     assert place.reader.committed_position("by_kind") == read
 

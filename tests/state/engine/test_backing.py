@@ -15,7 +15,7 @@ from tests.state.engine.own_store import Dying, InMemory, InSqlite, InSqliteWith
 from weir.state.engine.contract import Settlement
 from weir.state.engine.memory import MemoryStore
 from weir.state.engine.task_store import TaskStore
-from weir.state.errors import OwnStoreBehindError, OwnStoreError, TaskCorruptedError
+from weir.state.errors import FencedStoreError, OwnStoreBehindError, OwnStoreError, TaskCorruptedError
 from weir.state.types import IsolationLevel, StateId
 
 COMMITTED, NEWEST = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -159,6 +159,18 @@ def test_kill_9_at_each_step_of_handing_rows_over_leaves_the_commit_whole(tmp_pa
     own = survivor._backing.stores[OWN]
     assert [own.get(key) for key in (b"a", b"b", b"c", b"d", b"e")] == [b"3", None, None, b"2", b"3"]
     survivor.close()
+
+
+def test_an_older_driver_hands_nothing_over(tmp_path):
+    """PROTOCOL 32: a worker of a fenced driver wakes up and is told of its commit."""
+    store = in_files(tmp_path / "first", InSqlite)
+    one = apply(store, 1, None, {b"a": b"1"})
+    store.settle(generation=2, expected=None, committed=None)
+    assert rows(store) == {}
+    with pytest.raises(FencedStoreError):
+        store.settle(generation=1, expected=one, committed=one)
+    assert store._backing.stores[OWN].get(b"a") is None
+    store.close()
 
 
 def test_a_store_in_memory_is_behind_in_a_new_process_until_it_is_filled(tmp_path):
