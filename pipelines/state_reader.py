@@ -256,7 +256,7 @@ class StateReader:
         Examples:
             >>> from shop import app
             >>> StateReader(".weir", app).committed_position("spent")
-            {'orders': {0: 3}, 'prices': {0: 2}}
+            {'orders': {0: 3}}
         """
         sub_topology = self._spec(store)[0]
         position: Positions = {}

@@ -39,7 +39,7 @@ from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, enco
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import RecordType
 from weir.pipelines.topology.sub_topology import SubTopology
-from weir.state.engine.backing import open_store, suppliers_of
+from weir.state.engine.backing import opened_stores, suppliers_of
 from weir.state.engine.memory import MemoryStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
@@ -60,18 +60,24 @@ class _Records:
 class _Task:
     """One sub-topology over partition 0, with its store and clocks."""
 
-    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables, folder: Path) -> None:
-        """``folder`` is for users' stores."""
+    def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables) -> None:
         self.sub_topology = sub_topology
         self._processor = TaskProcessor(sub_topology, global_tables)
-        task_id, suppliers = f"{sub_topology.index}_0", suppliers_of(sub_topology.stores)
+        suppliers = suppliers_of(sub_topology.stores)
+        self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None
         self.store = MemoryStore(
-            task_id,
+            f"{sub_topology.index}_0",
             [store.name for store in sub_topology.stores],
-            {name: open_store(folder / task_id, name, supplier) for name, supplier in suppliers.items()},
+            {} if self._folder is None else opened_stores(Path(self._folder.name), suppliers),
         )
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the users' stores and remove their files."""
+        self.store.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def run(self, parts: Sequence[Part], now_ms: int) -> EpochOutput:
         """Run one epoch, apply and commit it."""
@@ -138,9 +144,8 @@ class TopologyTestDriver:
         """Records that could not be read, oldest first, if the application has ``on_error="dead_letter"``."""
         self._global_topics = {table.source.topic: table.source for table in self._topology.global_tables}
         self._global_tables = GlobalTables(self._topology, application.on_error)
-        self._folder = TemporaryDirectory(prefix="weir-test-driver-")
         self._tasks = {
-            sub_topology.index: _Task(sub_topology, self._global_tables, Path(self._folder.name))
+            sub_topology.index: _Task(sub_topology, self._global_tables)
             for sub_topology in self._topology.sub_topologies
         }
 
@@ -162,9 +167,8 @@ class TopologyTestDriver:
             >>> driver.close()
         """
         for task in self._tasks.values():
-            task.store.close()
+            task.close()
         self._tasks = {}
-        self._folder.cleanup()
 
     @property
     def counts(self) -> dict[str, int]:

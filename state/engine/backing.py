@@ -41,6 +41,11 @@ def open_store(instance: Path, name: str, supplier: Supplier) -> KeyValueBytesSt
     return supplier(folder)
 
 
+def opened_stores(instance: Path, suppliers: Mapping[str, Supplier]) -> dict[str, KeyValueBytesStore]:
+    """All of them, by name."""
+    return {name: open_store(instance, name, supplier) for name, supplier in suppliers.items()}
+
+
 class Backing:
     """The user's stores behind the stores of one task instance, open in this process."""
 

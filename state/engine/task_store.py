@@ -15,7 +15,7 @@ from pathlib import Path
 
 import lmdb
 
-from weir.state.engine.backing import BATCH_ROWS, ELSEWHERE, Backing, held_here, open_store
+from weir.state.engine.backing import BATCH_ROWS, ELSEWHERE, Backing, held_here, opened_stores
 from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.databases import Databases
 from weir.state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
@@ -58,8 +58,7 @@ class TaskStore:
         self.folder, self.task_id = folder, task_id
         self._databases = Databases(folder, task_id, environment)
         self._suppliers = dict(suppliers or {})
-        opened = {name: open_store(folder, name, supplier) for name, supplier in self._suppliers.items()}
-        self._backing = Backing(task_id, opened)
+        self._backing = Backing(task_id, opened_stores(folder, self._suppliers))
         self._is_proven = False
 
     @classmethod

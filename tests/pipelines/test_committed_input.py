@@ -51,7 +51,7 @@ class Kinds(Place):
     @classmethod
     def over(cls, folder: Path) -> Kinds:
         topics = {
-            (topic, number): records(80, number + 2 * (topic == "visits"))
+            (topic, number): records(40, number + 2 * (topic == "visits"))
             for topic in ("events", "visits")
             for number in (0, 1)
         }
@@ -83,18 +83,18 @@ def place(tmp_path):
 
 def test_a_store_behind_repartitions_answers_with_the_offsets_of_the_topics_before_them(place):
     place.run()
-    everything = {"events": {0: 80, 1: 80}, "visits": {0: 80, 1: 80}}
+    everything = {"events": {0: 40, 1: 40}, "visits": {0: 40, 1: 40}}
     for store in ("by_kind", "by_count"):
         assert place.reader.committed_position(store) == everything
-        assert place.reader.committed_offset(store, "visits", 1) == 80
+        assert place.reader.committed_offset(store, "visits", 1) == 40
         assert place.reader.committed_offset(store, "others", 0) is None
         assert place.reader.range(store).position == everything
         assert place.reader.range(store, query=Query(isolation=NEWEST)).position == {}
     assert place.reader.committed_position("apart") == {"others": {0: 1}}
-    assert place.reader.range("by_kind", query=Query(at_least={"events": {1: 80}})).rows.height == 6
-    with pytest.raises(QueryError, match="events-1 is at 80, not 81"):
-        place.reader.range("by_kind", query=Query(at_least={"events": {1: 81}}))
-    ask = Query(at_least={"events": {1: 80}}, isolation=NEWEST)
+    assert place.reader.range("by_kind", query=Query(at_least={"events": {1: 40}})).rows.height == 6
+    with pytest.raises(QueryError, match="events-1 is at 40, not 41"):
+        place.reader.range("by_kind", query=Query(at_least={"events": {1: 41}}))
+    ask = Query(at_least={"events": {1: 40}}, isolation=NEWEST)
     with pytest.raises(QueryError, match=r"ask only .*, or with IsolationLevel\.READ_COMMITTED"):
         place.reader.range("by_kind", query=ask)
     assert place.reader.range(
@@ -105,7 +105,7 @@ def test_a_store_behind_repartitions_answers_with_the_offsets_of_the_topics_befo
 def test_no_record_before_the_position_is_missing_while_rows_are_on_their_way(place):
     """At every commit: the counts contain at least what a plain count up to the position gives, and at most what one
     of all that was read gives."""
-    read = {topic: {0: 80, 1: 80} for topic in ("events", "visits")}
+    read = {topic: {0: 40, 1: 40} for topic in ("events", "visits")}
     seen = set[tuple[bool, bool]]()
 
     def look(step: str) -> None:

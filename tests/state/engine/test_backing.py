@@ -212,6 +212,33 @@ def test_a_store_with_offsets_that_lost_a_commit_says_from_where_it_is_filled(tm
     again.close()
 
 
+def test_a_fill_that_breaks_off_is_done_again(tmp_path):
+    """PROTOCOL 32: its rows may have reached the store or not; the offset has not."""
+    folder = tmp_path / "first"
+    store = in_files(folder, InSqliteWithOffsets)
+    empty = (folder / "own" / OWN / "rows.sqlite").read_bytes()
+    one = apply(store, 1, None, {b"a": b"1", b"b": b"1"})
+    commit(store, one)
+    store.close()
+    (folder / "own" / OWN / "rows.sqlite").write_bytes(empty)
+
+    def broken():
+        yield [b"a"], [b"1"]
+        raise KeyboardInterrupt
+
+    again = TaskStore.open(folder, "0_0", [OWN, BUILT_IN], {OWN: InSqliteWithOffsets})
+    with pytest.raises(KeyboardInterrupt):
+        again.fill(OWN, broken(), one)
+    with pytest.raises(OwnStoreBehindError):
+        commit(again, one)
+    again.fill(OWN, [([b"a", b"b"], [b"1", b"1"])], one)
+    assert commit(again, one) is Settlement.READY
+    assert rows(again) == {b"a": b"1", b"b": b"1"}
+    again.fill(OWN, [([b"a"], [b"late"])], StateId(1, 9))
+    assert rows(again) == {b"a": b"1", b"b": b"1"}, "what another process has overtaken has no effect"
+    again.close()
+
+
 def test_a_row_that_a_persistent_store_has_lost_makes_the_task_restore(tmp_path):
     store = in_files(tmp_path / "first", InSqlite)
     commit(store, apply(store, 1, None, {b"a": b"1"}))
