@@ -25,7 +25,7 @@ from weir.state.errors import MapFullError
 from weir.state.own_stores import Supplier
 from weir.state.types import StateId
 
-RECORDS, EPOCH_RECORDS, USERS, COMMIT_EPOCHS = 1_000_000, 20_000, 100_000, 5
+RECORDS, EPOCH_RECORDS, USERS, COMMIT_EPOCHS = 300_000, 10_000, 30_000, 5
 _ASKED_AT_ONCE = 30_000
 
 
