@@ -13,8 +13,7 @@ from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
-from weir.state.changelog.rows import CHANGELOG_FOLDER
-from weir.state.types import TableSpec
+from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 TAG_CHARACTERS = 63
 """The most that Dagster allows in an asset's tag."""

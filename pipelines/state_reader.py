@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import glob
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
@@ -19,15 +20,18 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.application import Application
+from weir.pipelines.committed_input import commit_with, input_before
 from weir.pipelines.errors import QueryError
 from weir.pipelines.serdes.partitioner import murmur2
 from weir.pipelines.serdes.registry import connect_serdes
 from weir.pipelines.serdes.row_type import RowType, key_frame
 from weir.pipelines.tasks.epoch import CLOCKS_KEY, POSITIONS_KEY, load_task_row
 from weir.pipelines.topology.sub_topology import SubTopology
+from weir.state.engine.backing import reading_own
 from weir.state.engine.contract import StateView
 from weir.state.engine.instances import current_instance
-from weir.state.engine.views import open_reader
+from weir.state.engine.views import NewestView, open_reader
+from weir.state.errors import OwnStoreError
 from weir.state.stores.access import Key, Scan, StoreTime
 from weir.state.stores.key_value import KeyValueStore
 from weir.state.stores.kinds import store_of
@@ -38,6 +42,9 @@ from weir.state.types import IsolationLevel, Positions, StoreKind, StoreSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL_S = 0.01
+_HEARS_WITHIN_S = 1.0
+"""A running application tells its tasks of a commit sooner."""
+_UNHEARD = "has not heard of its newest commit"
 _TURN = Lock()
 
 Read = Callable[[Any], pl.DataFrame]
@@ -62,8 +69,8 @@ class Query:
     isolation: IsolationLevel | None = None
     """None: the application's ``state_isolation``."""
     at_least: Positions = dataclasses.field(default_factory=dict)
-    """The answer must reflect the input up to these offsets, by topic and partition (Kafka's ``PositionBound``). The
-    topics must be ones that the store's own tasks read; after a repartition there are none."""
+    """The answer must reflect the input up to these offsets, by topic and partition (Kafka's ``PositionBound``). With
+    ``read_uncommitted`` the topics must be ones that the store's own tasks read; after a repartition there are none."""
     timeout: timedelta = timedelta(0)
     """How long to wait until ``at_least`` is reached."""
 
@@ -78,8 +85,9 @@ class Answer:
     rows: pl.DataFrame
     """Key columns, finished values and ``_ts``; ordered by task, then as the store orders them."""
     position: Positions
-    """The next offsets, by topic and partition, of the topics that the queried tasks read themselves; empty for a store
-    after a repartition."""
+    """By topic and partition, the offset before which every record has had all its effects on the store. With
+    ``read_uncommitted``, only of the topics that the store's own tasks read: none after a repartition. Empty while a
+    task after a repartition has not heard of the newest commit, and what was on its way to it is gone."""
 
 
 class StateReader:
@@ -106,6 +114,7 @@ class StateReader:
     ) -> None:
         self._schema_registry = dict(schema_registry or {})
         self._folder = Path(directory) / "state" / application.id
+        self._warehouse = Path(directory) / "warehouse" / application.id
         self._application, self._topology = application, application.topology
 
     def get(self, store: str, key: Key, *, as_of: datetime | None = None, query: Query = _AS_SET) -> Answer:
@@ -225,6 +234,46 @@ class StateReader:
             query,
         )
 
+    def committed_offset(self, store: str, topic: str, partition: int) -> int | None:
+        """The offset of an input topic's partition at the store's last commit (KIP-892), behind repartitions too: every
+        record before it has had all its effects on the store. None if the store does not depend on that partition, or
+        before its first commit.
+
+        The store's last commit is the newest that its tasks on this host have heard of.
+
+        Raises:
+            QueryError: The store does not exist, or this host has no state of it.
+
+        Examples:
+            >>> from shop import app
+            >>> StateReader(".weir", app).committed_offset("spent", "orders", 0)
+            3
+        """
+        return self.committed_position(store).get(topic, {}).get(partition)
+
+    def committed_position(self, store: str) -> Positions:
+        """``committed_offset`` for every partition that the store depends on, by topic.
+
+        Examples:
+            >>> from shop import app
+            >>> StateReader(".weir", app).committed_position("spent")
+            {'orders': {0: 3}}
+        """
+        sub_topology = self._spec(store)[0]
+        position: Positions = {}
+        for folder in self._task_folders(store):
+            deadline = time.monotonic() + _HEARS_WITHIN_S
+            while True:
+                with _TURN, open_reader(self._instance(folder), IsolationLevel.READ_COMMITTED) as held:
+                    reached = self._reached(held, sub_topology, folder.name, IsolationLevel.READ_COMMITTED)
+                if reached is not None:
+                    break
+                if time.monotonic() >= deadline:
+                    raise QueryError(f"task {folder.name} {_UNHEARD}; run the application, and it will")
+                time.sleep(_POLL_S)
+            _take_least(position, reached)
+        return position
+
     def kind(self, store: str) -> StoreKind:
         """The kind of a store.
 
@@ -288,20 +337,22 @@ class StateReader:
         return f"{sub_topology.stored_name}_{partition}"
 
     def _ask(self, store: str, kinds: tuple[type, ...], read: Read, query: Query) -> Answer:
-        spec = self._spec(store)[1]
+        sub_topology, spec = self._spec(store)
         isolation = query.isolation or self._application.state_isolation
         deadline = time.monotonic() + query.timeout.total_seconds()
         rows: list[pl.DataFrame] = []
-        position: Positions = {}
+        position: Positions | None = {}
         for folder in self._task_folders(store):
             while True:
-                instance = current_instance(folder)
-                if instance is None:
-                    raise QueryError(f"task {folder.name} has no readable state at the moment; try again")
-                with _TURN, open_reader(instance, isolation) as snapshot:
-                    reached = load_task_row(snapshot, POSITIONS_KEY, Positions)
-                    behind = _behind(reached, query.at_least)
-                    if not behind:
+                instance = self._instance(folder)
+                with (
+                    _TURN,
+                    open_reader(instance, isolation) as held,
+                    _with_own_values(held, instance, spec) as snapshot,
+                ):
+                    reached = self._reached(held, sub_topology, folder.name, isolation)
+                    behind = _UNHEARD if reached is None else _behind(reached, query.at_least)
+                    if not behind or not query.at_least:
                         found = store_of(spec, snapshot, _time(snapshot))
                         if not isinstance(found, kinds):
                             raise QueryError(
@@ -316,8 +367,11 @@ class StateReader:
                         "longer, or check with `weir status` that the application is running"
                     )
                 time.sleep(_POLL_S)
-            for topic, offsets in reached.items():
-                position.setdefault(topic, {}).update(offsets)
+            if position is None or reached is None:
+                position = None
+            else:
+                _take_least(position, reached)
+        position = position or {}
         missing = {
             topic: offsets
             for topic, offsets in query.at_least.items()
@@ -327,8 +381,35 @@ class StateReader:
             raise QueryError(
                 f"the tasks of store {store!r} on this host do not read all the requested partitions of "
                 f"{', '.join(missing)}, so their position there is unknown; ask only for partitions that they read"
+                + ("" if isolation is IsolationLevel.READ_COMMITTED else ", or with IsolationLevel.READ_COMMITTED")
             )
         return Answer(rows=self._topology.finish(store, pl.concat(rows)), position=position)
+
+    def _instance(self, folder: Path) -> Path:
+        instance = current_instance(folder)
+        if instance is None:
+            raise QueryError(f"task {folder.name} has no readable state at the moment; try again")
+        return instance
+
+    def _reached(
+        self, held: NewestView, sub_topology: SubTopology, task: str, isolation: IsolationLevel
+    ) -> Positions | None:
+        """How far a task's state reflects its input.
+
+        None while it has not heard of a commit that took what was on its way to it: then that is no longer known.
+        """
+        reached = load_task_row(held, POSITIONS_KEY, Positions)
+        if isolation is not IsolationLevel.READ_COMMITTED or not sub_topology.edges_in:
+            return reached
+        record = None if held.base is None else commit_with(self._warehouse, task, held.base)
+        if record is None:
+            return None
+        try:
+            before = input_before(self._topology, sub_topology, self._warehouse, record, task)
+        except FileNotFoundError:
+            return None
+        _take_least(reached, before)
+        return reached
 
     def _spec(self, store: str) -> tuple[SubTopology, StoreSpec]:
         stores = {
@@ -353,6 +434,23 @@ class StateReader:
                 "MODULE:APP`"
             )
         return folders
+
+
+@contextmanager
+def _with_own_values(held: StateView, instance: Path, spec: StoreSpec) -> Iterator[StateView]:
+    try:
+        with reading_own(held, instance, spec) as snapshot:
+            yield snapshot
+    except OwnStoreError as error:
+        raise QueryError(str(error)) from error
+
+
+def _take_least(position: Positions, other: Positions) -> None:
+    """Add ``other`` to ``position``; of two offsets of one partition the lower counts."""
+    for topic, offsets in other.items():
+        known = position.setdefault(topic, {})
+        for partition, offset in offsets.items():
+            known[partition] = min(offset, known.get(partition, offset))
 
 
 def key_row(spec: StoreSpec, key: Key) -> pl.DataFrame:

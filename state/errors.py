@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weir.state.types import StateId
+
 
 class StateError(Exception):
     """Base class of the errors that ``state`` raises."""
@@ -19,6 +21,29 @@ class TaskCorruptedError(StateError):
             f"task {self.task_id}: local state in {self.folder} cannot be trusted: {self.reason}; "
             "the folder is moved to quarantine, and the task is restored from its changelog"
         )
+
+
+class OwnStoreError(StateError):
+    """A user's store behind a store of a task failed, or cannot do what is asked of it."""
+
+    def __init__(self, task_id: str, store: str, reason: str) -> None:
+        super().__init__(task_id, store, reason)
+        self.task_id, self.store, self.reason = task_id, store, reason
+
+    def __str__(self) -> str:
+        return f"task {self.task_id}: your own store behind {self.store!r} {self.reason}"
+
+
+class OwnStoreBehindError(StateError):
+    """Users' stores lack committed rows, which are in the changelogs: hand these over, then settle again."""
+
+    def __init__(self, task_id: str, above: dict[str, int], base: StateId) -> None:
+        super().__init__(task_id, above, base)
+        self.task_id, self.above, self.base = task_id, above, base
+        """By store, the epoch above which rows are missing, up to ``base``; -1 for all."""
+
+    def __str__(self) -> str:
+        return f"task {self.task_id}: your own stores {', '.join(self.above)} lack rows of commits up to {self.base}"
 
 
 class FencedError(StateError):

@@ -12,6 +12,10 @@ from enum import StrEnum
 
 import polars as pl
 
+from weir.state.own_stores import Supplier
+
+CHANGELOG_FOLDER = "_changelog"
+"""The folder of the changelogs, below the application's."""
 TopicPartition = tuple[str, int]
 """A topic and the number of a partition."""
 Positions = dict[str, dict[int, int]]
@@ -163,3 +167,5 @@ class StoreSpec:
     """The wall clock is for key-value stores only; such a store has the value column ``_written``."""
     window_size_ms: int | None = None
     """The common size of a window store's windows, if they have one; needed to put a window by its start alone."""
+    supplier: Supplier | None = None
+    """Opens the user's store that holds the rows; None for a built-in one. Not part of what identifies a store."""

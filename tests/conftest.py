@@ -30,6 +30,7 @@ WHOLE_RUNS = [
         "pipelines/operations",
         "pipelines/order",
         "pipelines/spark",
+        "pipelines/test_committed_input.py",
         "pipelines/test_state_reader.py",
         "state/changelog",
     )

@@ -68,11 +68,18 @@ def test_the_code_of_the_page_about_state_runs(tmp_path, monkeypatch):
     records = [(key, b'{"dep_time": 1000, "dep_delay": 20}', 1_357_034_400_000) for key in (b"UA-EWR", b"DL-JFK")]
     run_over(flights.app, {("flights", 0): records * 4_500}, tmp_path / ".weir")
     monkeypatch.chdir(tmp_path)
-    queries, own_store = blocks("docs/state.md", "python")
+    queries, backing, follower = blocks("docs/state.md", "python")
     names = {"__name__": "state_page"}
     exec(queries, names)
     assert names["answer"].rows.select("carrier", "flights").rows() == [("UA", 4_500)]
-    exec(own_store, names)
+    exec(backing, names)
+    with TopologyTestDriver(names["app"]) as driver:
+        clicks, users = driver.create_input_topic("clicks"), driver.create_input_topic("names")
+        clicks.pipe_key_value_list([("ann", "/"), ("bob", "/"), ("ann", "/docs")])
+        users.pipe_key_value_list([("ann", "Ann"), ("bob", "Bob"), ("ann", None)])
+        assert driver.get_key_value_store("clicks_of").get("ann") == {"clicks": 2}
+        assert [driver.get_key_value_store("names").get(user) for user in ("ann", "bob")] == [None, "Bob"]
+    exec(follower, names)
     totals = names["app"].own_stores["by_carrier"](tmp_path)
     totals.put_rows(names["answer"].rows.with_columns(_deleted=False))
     totals.commit({})

@@ -3,6 +3,7 @@
 from weir.pipelines.application import Application, load_application
 from weir.pipelines.dsl.builder import StreamsBuilder
 from weir.pipelines.dsl.global_table import GlobalKTable
+from weir.pipelines.dsl.graph import Materialized
 from weir.pipelines.dsl.streams import (
     BranchedKStream,
     CogroupedKStream,
@@ -62,6 +63,7 @@ from weir.pipelines.serdes.timestamps import (
 )
 from weir.pipelines.state_reader import Query, StateReader
 from weir.state.commit.tables import read_table
+from weir.state.own_stores import KeyValueBytesStore
 from weir.state.stores.custom import FollowingStore
 
 __all__ = [
@@ -97,8 +99,10 @@ __all__ = [
     "KGroupedTable",
     "KStream",
     "KTable",
+    "KeyValueBytesStore",
     "Last",
     "LogAndSkipOnInvalidTimestamp",
+    "Materialized",
     "Max",
     "Mean",
     "Min",

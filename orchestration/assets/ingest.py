@@ -15,9 +15,8 @@ from weir.orchestration.drivers.metadata import health_metadata
 from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
-from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.protocol import newest_commit
-from weir.state.types import TableSpec
+from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 DRIVER = "weir.orchestration.drivers.ingest"
 

@@ -65,6 +65,14 @@ def _position(text: str | None) -> Positions:
     return position
 
 
+def position_rows(position: Positions) -> pl.DataFrame:
+    """One row for each topic partition: ``topic``, ``partition``, ``offset``."""
+    import polars as pl
+
+    rows = [(topic, number, offset) for topic, found in position.items() for number, offset in found.items()]
+    return pl.DataFrame(sorted(rows), schema=["topic", "partition", "offset"], orient="row")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What the command line asks a store, as text."""
@@ -152,6 +160,9 @@ def query(
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Only list the tasks that hold the store, or the key.")
     ] = False,
+    position: Annotated[
+        bool, typer.Option("--position", help="Only show how much input the store reflects at its last commit.")
+    ] = False,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
@@ -179,6 +190,13 @@ def query(
                 print_json({"tasks": names})
             else:
                 console.print("\n".join(names), markup=False, soft_wrap=True)
+            return
+        if position:
+            offsets = reader.committed_position(store)
+            if as_json:
+                print_json({"position": offsets})
+            else:
+                print_table(position_rows(offsets))
             return
         answer = asked.ask(
             reader, store, Query(isolation=isolation, at_least=_position(at_least), timeout=timedelta(seconds=timeout))

@@ -9,7 +9,7 @@ from datetime import timedelta
 import polars as pl
 
 from weir.pipelines.dsl.global_table import GlobalKTable, add_global_table
-from weir.pipelines.dsl.graph import Graph
+from weir.pipelines.dsl.graph import Graph, Materialized
 from weir.pipelines.dsl.streams import KStream, KTable
 from weir.pipelines.dsl.table_operations import TtlClock, add_table
 from weir.pipelines.dsl.windowing import idle_ms
@@ -86,7 +86,7 @@ class StreamsBuilder:
         *,
         key: Serde,
         value: Serde,
-        store: str,
+        store: str | Materialized,
         ttl: timedelta | None = None,
         ttl_by: TtlClock = "stream_time",
         history_retention: timedelta | None = None,
@@ -95,9 +95,9 @@ class StreamsBuilder:
     ) -> KTable:
         """The newest value of each key of ``topic``, by offset; a null value deletes the row. Null keys are dropped.
 
-        ``store`` names the state. With ``ttl`` the store drops a row that long after its last record, by the table's
-        stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and ``idle_after`` work as for
-        ``stream``.
+        ``store`` names the state, or is a ``Materialized``. With ``ttl`` the store drops a row that long after its last
+        record, by the table's stream time or by the wall clock, and forwards no tombstone. ``timestamp`` and
+        ``idle_after`` work as for ``stream``.
 
         With ``history_retention`` the table is versioned (KIP-889, KIP-914): a row is valid from its record's
         timestamp, whenever the record arrives, and earlier rows are kept for that much of the table's stream time. A

@@ -13,7 +13,14 @@ from typing import Any, Self
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, places_of, returned_type, user_function
+from weir.pipelines.dsl.graph import (
+    Graph,
+    Materialized,
+    check_store,
+    places_of,
+    returned_type,
+    user_function,
+)
 from weir.pipelines.dsl.grouped import (
     Aggregating,
     Grouped,
@@ -52,7 +59,7 @@ class Cogrouped(Aggregating[TableT]):
     def __init__(self, graph: Graph, inputs: tuple[CogroupedInput, ...], windowing: Windowing | None = None) -> None:
         self._graph, self._inputs, self._windowing = graph, inputs, windowing
 
-    def agg(self, store: str, /) -> TableT:
+    def agg(self, store: str | Materialized, /) -> TableT:
         """Compute the aggregates that were named with the streams, one column each, in that order.
 
         While a stream has no record for a key, its aggregates are those of an empty input.
@@ -88,10 +95,12 @@ class Cogrouped(Aggregating[TableT]):
                 sources[-1][column] = source
                 columns[column] = pl.DataFrame(schema=schema).select(source).dtypes[0]
                 accumulators.append(aggregate.bind(name, pl.Schema(columns)))
-        fold, output = column_fold(store, list(self._inputs[0].node.record.key_columns), accumulators)
+        fold, output = column_fold(check_store(store), list(self._inputs[0].node.record.key_columns), accumulators)
         return self._add(store, RowType(pl.Schema(columns)), sources, lambda name: (fold, output))
 
-    def _aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator | None = None) -> TableT:
+    def _aggregate(
+        self, store: str | Materialized, initializer: Callable[[], Any], merger: Aggregator | None = None
+    ) -> TableT:
         aggregators = [each.aggregator for each in self._inputs if each.aggregator]
         if len(aggregators) < len(self._inputs):
             raise TopologyError(
@@ -137,16 +146,16 @@ class Cogrouped(Aggregating[TableT]):
 
     def _add(
         self,
-        store: str,
+        store: str | Materialized,
         values: RowType,
         sources: list[dict[str, pl.Expr]],
         fold_of: Callable[[str], tuple[Fold, RowType]],
     ) -> TableT:
         graph, first = self._graph, self._inputs[0].node.record
-        check_name("store", store)
+        store_name = check_store(store)
         moving = sum(each.needs_repartition for each in self._inputs)
         parents = [
-            repartition(graph, each.node, store if moving == 1 else f"{store}-{index}")
+            repartition(graph, each.node, store_name if moving == 1 else f"{store_name}-{index}")
             if each.needs_repartition
             else each.node
             for index, each in enumerate(self._inputs)
@@ -223,7 +232,7 @@ class Cogrouped(Aggregating[TableT]):
 class CogroupedByFunction(Cogrouped[TableT]):
     """Aggregation by plain functions, where states are never merged."""
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], /) -> TableT:
+    def aggregate(self, store: str | Materialized, initializer: Callable[[], Any], /) -> TableT:
         """Fold each stream's records by its ``aggregator(key, value, aggregate)``, starting from ``initializer()``.
 
         A result of None deletes the row, and the next record starts again.
@@ -273,7 +282,7 @@ class CogroupedByWindow(Cogrouped[TableT]):
 class CogroupedBySession(CogroupedByWindow[TableT]):
     """Aggregation by plain functions, of sessions, whose states are merged."""
 
-    def aggregate(self, store: str, initializer: Callable[[], Any], merger: Aggregator, /) -> TableT:
+    def aggregate(self, store: str | Materialized, initializer: Callable[[], Any], merger: Aggregator, /) -> TableT:
         """Fold each stream's records by its aggregator over the merged session.
 
         Sessions are merged in the order of their ends by ``merger(key, aggregate, other)``, starting from

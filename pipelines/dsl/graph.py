@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import polars as pl
@@ -17,6 +18,7 @@ from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.pipelines.place import Place
 from weir.pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
+from weir.state.own_stores import Supplier
 from weir.state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
@@ -97,8 +99,52 @@ def places_of(*nodes: Node) -> list[Place | None]:
     return [present, *(node.place for node in made)]
 
 
+@dataclass(frozen=True)
+class Materialized:
+    """A store's name, and what opens the store of your own that keeps its rows; may stand where the name does.
+
+    Examples:
+        >>> class Rows(KeyValueBytesStore):
+        ...     def __init__(self, folder):
+        ...         self.rows = {}
+        ...     def get(self, key):
+        ...         return self.rows.get(key)
+        ...     def put(self, key, value):
+        ...         self.rows[key] = value
+        >>> builder = StreamsBuilder()
+        >>> clicks = builder.stream("clicks", key=String("user"), value=String("page"))
+        >>> clicks.group_by_key().count(Materialized("clicks_of", Rows)).to_delta("users")
+        >>> driver = TopologyTestDriver(Application("example", builder))
+        >>> driver.create_input_topic("clicks").pipe_key_value_list([("ann", "/docs"), ("ann", "/")])
+        >>> driver.get_key_value_store("clicks_of").get("ann")
+        2
+    """
+
+    name: str
+    supplier: Supplier
+    """Given a folder of the store's own; called once for each task in each process that opens it."""
+
+    def __post_init__(self) -> None:
+        check_name("store", self.name)
+        if not callable(self.supplier):
+            raise TopologyError(
+                f"Materialized({self.name!r}) got {self.supplier!r}; pass a class or function that opens a store in a "
+                "folder"
+            )
+
+
+def check_store(store: Any) -> str:
+    """The name of a store; raises ``TopologyError`` as ``check_name`` does."""
+    return store.name if isinstance(store, Materialized) else check_name("store", store)
+
+
 def check_name(what: str, name: Any) -> str:
     """A store's or table's name; raises ``TopologyError`` when it is missing or cannot name a folder."""
+    if isinstance(name, Materialized):
+        raise TopologyError(
+            f"Weir itself keeps the {what} {name.name!r}; pass only its name, since Materialized is for aggregations "
+            "and tables"
+        )
     if not isinstance(name, str) or not name:
         raise TopologyError(
             f"the {what} has no name; pass one, because unnamed state and outputs would not survive a change of the "
@@ -113,13 +159,19 @@ def check_name(what: str, name: Any) -> str:
 
 
 def store_spec(
-    where: str, name: str, record: RecordType, value: pl.Schema, *, kind: StoreKind = StoreKind.KEY_VALUE
+    where: str,
+    store: str | Materialized,
+    record: RecordType,
+    value: pl.Schema,
+    *,
+    kind: StoreKind = StoreKind.KEY_VALUE,
 ) -> StoreSpec:
     """The store of ``where``; raises ``TopologyError`` for a key that cannot be ordered."""
     for column, dtype in record.key_columns.items():
         if dtype.is_nested():
             raise TopologyError(f"{where} keeps state by {column!r}, which is a list; choose a key of single values")
-    return StoreSpec(name=name, key=record.key_columns, value=value, kind=kind)
+    supplier = store.supplier if isinstance(store, Materialized) else None
+    return StoreSpec(name=check_store(store), key=record.key_columns, value=value, kind=kind, supplier=supplier)
 
 
 def user_function(call: Callable[..., Any], node: str, *arguments: str) -> UserFunction:

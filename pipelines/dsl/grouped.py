@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from weir.pipelines.dsl.graph import Graph, Materialized, check_store, returned_type, store_spec, user_function
 from weir.pipelines.dsl.windowing import EmitStrategy, Windowing
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.aggregates import STORED, Accumulator, Aggregate, Count
@@ -45,7 +45,7 @@ class Grouped(Aggregating[TableT]):
     def __init__(self, graph: Graph, node: Node, *, needs_repartition: bool) -> None:
         self._graph, self._node, self._needs_repartition = graph, node, needs_repartition
 
-    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> TableT:
+    def agg(self, store: str | Materialized, /, **aggregates: Aggregate | Count) -> TableT:
         """Compute vectorized aggregates, one column each.
 
         Examples:
@@ -64,10 +64,10 @@ class Grouped(Aggregating[TableT]):
         check_aggregates(aggregates)
         columns = self._node.record.columns
         accumulators = tuple(aggregate.bind(name, columns) for name, aggregate in aggregates.items())
-        fold, output = column_fold(store, list(self._node.record.key_columns), accumulators)
+        fold, output = column_fold(check_store(store), list(self._node.record.key_columns), accumulators)
         return self._add("KSTREAM-AGGREGATE-", store, lambda name: (fold, output))
 
-    def count(self, store: str, /) -> TableT:
+    def count(self, store: str | Materialized, /) -> TableT:
         """Count the records, in the column ``count``.
 
         Examples:
@@ -83,7 +83,7 @@ class Grouped(Aggregating[TableT]):
         output = RowType(pl.Schema({"count": pl.Int64()}), is_scalar=True)
         return self._add("KSTREAM-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def reduce(self, store: str, reducer: Callable[[Any, Any], Any], /) -> TableT:
+    def reduce(self, store: str | Materialized, reducer: Callable[[Any, Any], Any], /) -> TableT:
         """Fold the values of each key by ``reducer(reduced, value)``; the first value is the first result, without a
         call.
 
@@ -129,11 +129,11 @@ class Grouped(Aggregating[TableT]):
             merger=merger,
         )
 
-    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
-        check_name("store", store)
+    def _add(self, prefix: str, store: str | Materialized, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
+        store_name = check_store(store)
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
-        parent = repartition(self._graph, self._node, store) if self._needs_repartition else self._node
+        parent = repartition(self._graph, self._node, store_name) if self._needs_repartition else self._node
         return self._table(add_aggregation(self._graph, name, parent, store, fold, output, self._windowing))
 
 
@@ -141,7 +141,11 @@ class GroupedByFunction(Grouped[TableT]):
     """Aggregation by plain functions, where states are never merged."""
 
     def aggregate(
-        self, store: str, initializer: Callable[[], Any], aggregator: Callable[[Any, Any, Any], Any], /
+        self,
+        store: str | Materialized,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        /,
     ) -> TableT:
         """Fold the records of each key by ``aggregator(key, value, aggregate)``, starting from ``initializer()``.
 
@@ -201,7 +205,7 @@ class GroupedBySession(GroupedByWindow[TableT]):
 
     def aggregate(
         self,
-        store: str,
+        store: str | Materialized,
         initializer: Callable[[], Any],
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
@@ -266,7 +270,13 @@ def column_fold(store: str, key: Sequence[str], accumulators: Sequence[Accumulat
 
 
 def add_aggregation(
-    graph: Graph, name: str, parent: Node, store: str, fold: Fold, output: RowType, windowing: Windowing | None
+    graph: Graph,
+    name: str,
+    parent: Node,
+    store: str | Materialized,
+    fold: Fold,
+    output: RowType,
+    windowing: Windowing | None,
 ) -> AggregateNode:
     """An aggregation of what ``parent`` forwards, kept in ``store``, windowed or not."""
     record = graph.record(

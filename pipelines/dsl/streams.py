@@ -20,7 +20,7 @@ from weir.pipelines.dsl.cogrouped import (
     CogroupedByWindow,
 )
 from weir.pipelines.dsl.global_table import GlobalKTable, KeySelector, add_global_join
-from weir.pipelines.dsl.graph import check_name
+from weir.pipelines.dsl.graph import Materialized, check_store
 from weir.pipelines.dsl.grouped import (
     Aggregating,
     GroupedByFunction,
@@ -539,7 +539,7 @@ class KStream(StreamOperations):
 
     def to_table(
         self,
-        store: str,
+        store: str | Materialized,
         *,
         ttl: timedelta | None = None,
         ttl_by: TtlClock = "stream_time",
@@ -558,9 +558,9 @@ class KStream(StreamOperations):
             >>> driver.get_key_value_store("last_pages").get("ann")
             '/docs'
         """
-        check_name("store", store)
+        store_name = check_store(store)
         node_name = self._graph.new_name("KSTREAM-TOTABLE-")
-        parent = repartition(self._graph, self._node, store, after=node_name) if self._has_new_key else self._node
+        parent = repartition(self._graph, self._node, store_name, after=node_name) if self._has_new_key else self._node
         return KTable(
             self._graph,
             add_table(

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.dsl.graph import Graph, check_name, returned_type, store_spec, user_function
+from weir.pipelines.dsl.graph import Graph, Materialized, check_store, returned_type, store_spec, user_function
 from weir.pipelines.dsl.grouped import Aggregating, TableT
 from weir.pipelines.dsl.mapping import selected_key
 from weir.pipelines.errors import TopologyError
@@ -27,7 +27,7 @@ class GroupedTable(Aggregating[TableT]):
     def __init__(self, graph: Graph, node: Node) -> None:
         self._graph, self._node = graph, node
 
-    def agg(self, store: str, /, **aggregates: Aggregate | Count) -> TableT:
+    def agg(self, store: str | Materialized, /, **aggregates: Aggregate | Count) -> TableT:
         """Compute ``Count()``, ``Sum(...)`` and ``Mean(...)`` over the rows that each group has now, one column each.
 
         Examples:
@@ -56,7 +56,7 @@ class GroupedTable(Aggregating[TableT]):
         output = RowType(pl.Schema({each.name: each.output for each in accumulators}))
         return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def count(self, store: str, /) -> TableT:
+    def count(self, store: str | Materialized, /) -> TableT:
         """Count the rows that each group has now, in the column ``count``.
 
         Examples:
@@ -73,7 +73,9 @@ class GroupedTable(Aggregating[TableT]):
         output = RowType(pl.Schema({"count": pl.Int64()}), is_scalar=True)
         return self._add("KTABLE-AGGREGATE-", store, lambda name: (ColumnFold(accumulators), output))
 
-    def reduce(self, store: str, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], /) -> TableT:
+    def reduce(
+        self, store: str | Materialized, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], /
+    ) -> TableT:
         """Fold the rows of each group: ``adder(reduced, value)`` for a row that enters the group,
         ``subtractor(reduced, value)`` for a row that leaves it.
 
@@ -112,7 +114,7 @@ class GroupedTable(Aggregating[TableT]):
 
     def aggregate(
         self,
-        store: str,
+        store: str | Materialized,
         initializer: Callable[[], Any],
         adder: Callable[[Any, Any, Any], Any],
         subtractor: Callable[[Any, Any, Any], Any],
@@ -168,10 +170,10 @@ class GroupedTable(Aggregating[TableT]):
             state_type=state,
         )
 
-    def _add(self, prefix: str, store: str, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
-        check_name("store", store)
+    def _add(self, prefix: str, store: str | Materialized, fold_of: Callable[[str], tuple[Fold, RowType]]) -> TableT:
+        store_name = check_store(store)
         sink, source = (self._graph.new_name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-SOURCE-"))
-        topic = f"{store}-repartition"
+        topic = f"{store_name}-repartition"
         name = self._graph.new_name(prefix)
         fold, output = fold_of(name)
         moved_rows = self._graph.add(

@@ -6,6 +6,7 @@ Those that lead to a stream or a grouped table are in ``streams``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
 
@@ -13,7 +14,7 @@ import polars as pl
 
 from weir.pipelines.arguments import positive_ms
 from weir.pipelines.dsl.foreign_key import ForeignKey, add_foreign_key_join
-from weir.pipelines.dsl.graph import Graph, check_name, store_spec
+from weir.pipelines.dsl.graph import Graph, Materialized, check_name, store_spec
 from weir.pipelines.dsl.joins import JoinFunction, add_table_table_join
 from weir.pipelines.dsl.stateless import add_filter, add_map_values
 from weir.pipelines.dsl.suppressed import StrictBufferConfig, Suppressed
@@ -305,7 +306,7 @@ class TableOperations:
 def add_table(
     graph: Graph,
     parent: Node,
-    store: str,
+    store: str | Materialized,
     prefix: str = "",
     *,
     name: str = "",
@@ -316,25 +317,27 @@ def add_table(
     """A table of the records of ``parent``, named ``name`` or ``prefix`` and the next number."""
     name = name or graph.new_name(prefix)
     record = parent.record
-    spec = store_spec(name, check_name("store", store), record, record.beside_key)
+    spec = store_spec(name, store, record, record.beside_key)
     if history_retention is not None:
         if ttl is not None:
             raise TopologyError(
-                f"the table {store!r} got both ttl= and history_retention=; a versioned table drops rows when their "
-                "history ends, so leave ttl= out"
+                f"the table {spec.name!r} got both ttl= and history_retention=; a versioned table drops rows when "
+                "their history ends, so leave ttl= out"
             )
         if VALID_FROM in record.columns:
             raise TopologyError(
-                f"the table {store!r} is versioned, and {VALID_FROM!r} is where its store keeps the time from which "
-                "a row is valid; rename the column"
+                f"the table {spec.name!r} is versioned, and {VALID_FROM!r} is where its store keeps the time from "
+                "which a row is valid; rename the column"
             )
-        spec = versioned_spec(
+        kept = versioned_spec(
             spec.name, spec.key, spec.value, history_ms=positive_ms(history_retention, "history_retention")
         )
+        spec = replace(kept, supplier=spec.supplier)
     elif ttl is not None:
         if ttl_by not in get_args(TtlClock):
             raise TopologyError(f"ttl_by is {ttl_by!r}; it must be one of {', '.join(get_args(TtlClock))}")
-        spec = key_value_spec(
+        kept = key_value_spec(
             spec.name, spec.key, spec.value, ttl_ms=positive_ms(ttl, "ttl"), expires_by=StoreClock(ttl_by)
         )
+        spec = replace(kept, supplier=spec.supplier)
     return graph.add(TableNode(name=name, parent=parent, record=record, store=spec))

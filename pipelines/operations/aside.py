@@ -15,11 +15,11 @@ from weir.infra.settings import Settings
 from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.errors import OperationError
 from weir.state.changelog.forgetting import remove_changelogs
-from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.log import COMMITS, commit_times
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology
 from weir.state.commit.tables import file_actions
+from weir.state.types import CHANGELOG_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)

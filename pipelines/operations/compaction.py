@@ -12,9 +12,9 @@ from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.quarantine import clean_quarantine
 from weir.pipelines.operations.registry import require
 from weir.state.changelog.compaction import Compaction, TableReport
-from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.protocol import newest_commit
 from weir.state.engine.quarantine import QuarantineCleaning
+from weir.state.types import CHANGELOG_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,17 @@ from enum import StrEnum
 
 from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.tasks.plan import Receipt
-from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.record import SnapshotRef, TaskCommit
-from weir.state.types import BlobRef, FileEntry, LeaderEpochs, Positions, StateId, TaskId, TopicPartition
+from weir.state.types import (
+    CHANGELOG_FOLDER,
+    BlobRef,
+    FileEntry,
+    LeaderEpochs,
+    Positions,
+    StateId,
+    TaskId,
+    TopicPartition,
+)
 
 BEFORE_ALL_MS = -(1 << 62)
 """Earlier than any record."""

@@ -29,15 +29,24 @@ from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskP
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SourceNode, SubTopology, Topology
 from weir.pipelines.topology.changes import partition_of_task
+from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.commit.files import write_file
+from weir.state.engine.backing import suppliers_of
 from weir.state.engine.cache import TaskStoreCache
 from weir.state.engine.contract import Settlement, StateSession, StateView
 from weir.state.engine.instances import current_instance, instance_folder, set_current
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import TASK_STORE, TaskStore
-from weir.state.errors import DiskFullError, MapFullError, RowFormatError, StateError, TaskCorruptedError
+from weir.state.errors import (
+    DiskFullError,
+    MapFullError,
+    OwnStoreBehindError,
+    RowFormatError,
+    StateError,
+    TaskCorruptedError,
+)
 from weir.state.types import BlobRef, FileEntry, Positions, StateId, TableSpec, TaskId
 
 log = logging.getLogger(__name__)
@@ -159,8 +168,8 @@ class EpochRunner:
             if (stored := _stored_receipt(plan, store)) is not None:
                 return stored
             base = store.base
-            settlement = store.settle(
-                generation=plan.state.generation, expected=plan.expected, committed=plan.committed
+            settlement = self._settled(
+                plan.task, store, generation=plan.state.generation, expected=plan.expected, committed=plan.committed
             )
             if settlement is Settlement.NEEDS_RESTORE:
                 return _refusal(
@@ -204,7 +213,7 @@ class EpochRunner:
         """
         try:
             store = self._store(task, instance, is_new=False)
-            settled = store.settle(generation=generation, expected=committed, committed=committed)
+            settled = self._settled(task, store, generation=generation, expected=committed, committed=committed)
             if close:
                 store.close(clean=True)
                 TaskStoreCache.discard(store.folder)
@@ -215,11 +224,33 @@ class EpochRunner:
 
     def _store(self, task: TaskId, instance: str, *, is_new: bool) -> TaskStore:
         folder = self._folder_of(task, instance)
-        names = [spec.name for spec in self._sub_topology(task).stores]
+        stores, task_name = self._sub_topology(task).stores, self._topology.task_name(task)
+        names, suppliers = [spec.name for spec in stores], suppliers_of(stores)
         if is_new and not folder.exists():
-            TaskStore.create(folder, self._topology.task_name(task), names).close()
+            TaskStore.create(folder, task_name, names, suppliers).close()
             set_current(self._task_folder(task), instance)
-        return TaskStoreCache.get(folder, self._topology.task_name(task), names)
+        return TaskStoreCache.get(folder, task_name, names, suppliers)
+
+    def _settled(
+        self, task: TaskId, store: TaskStore, *, generation: int, expected: StateId | None, committed: StateId | None
+    ) -> Settlement:
+        """Settle, once users' stores that lack committed rows have them from their changelogs (PROTOCOL 32)."""
+        while True:
+            try:
+                return store.settle(generation=generation, expected=expected, committed=committed)
+            except OwnStoreBehindError as error:
+                for spec in self._sub_topology(task).stores:
+                    if spec.name in error.above:
+                        changelog = TaskChangelog.of(
+                            self._folder,
+                            spec,
+                            self._topology.task_name(task),
+                            through=error.base.epoch,
+                            above=error.above[spec.name],
+                        )
+                        rows = encoded(spec, changelog.newest_rows())
+                        store.fill(spec.name, ((part.keys, part.values) for part in rows), error.base)
+                self._on_step("own stores filled")
 
     def _folder_of(self, task: TaskId, instance: str) -> Path:
         return instance_folder(self._task_folder(task), instance)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +39,7 @@ from weir.pipelines.testing.streams import TestInputTopic, TestOutputTable, enco
 from weir.pipelines.topology.foreign_key import ResponseJoinNode
 from weir.pipelines.topology.nodes import RecordType
 from weir.pipelines.topology.sub_topology import SubTopology
+from weir.state.engine.backing import opened_stores, suppliers_of
 from weir.state.engine.memory import MemoryStore
 from weir.state.stores.typed import TypedStore
 from weir.state.types import IsolationLevel, StateId, StoreKind, StoreSpec
@@ -60,9 +63,21 @@ class _Task:
     def __init__(self, sub_topology: SubTopology, global_tables: GlobalTables) -> None:
         self.sub_topology = sub_topology
         self._processor = TaskProcessor(sub_topology, global_tables)
-        self.store = MemoryStore(f"{sub_topology.index}_0", [store.name for store in sub_topology.stores])
+        suppliers = suppliers_of(sub_topology.stores)
+        self._folder = TemporaryDirectory(prefix="weir-own-stores-") if suppliers else None
+        self.store = MemoryStore(
+            f"{sub_topology.index}_0",
+            [store.name for store in sub_topology.stores],
+            {} if self._folder is None else opened_stores(Path(self._folder.name), suppliers),
+        )
         self._state: StateId | None = None
         self._clocks: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the users' stores and remove their files."""
+        self.store.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def run(self, parts: Sequence[Part], now_ms: int) -> EpochOutput:
         """Run one epoch, apply and commit it."""
@@ -151,6 +166,8 @@ class TopologyTestDriver:
             >>> driver = TopologyTestDriver(Application("shop", builder))
             >>> driver.close()
         """
+        for task in self._tasks.values():
+            task.close()
         self._tasks = {}
 
     @property

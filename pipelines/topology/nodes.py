@@ -309,7 +309,7 @@ class AggregateNode(ChildNode):
         """For sliding windows: closed windows with the records that they missed, from which later ones are derived."""
         if not isinstance(self.windows, SlidingWindows):
             return None
-        return replace(self.store, name=f"{self.store.name}-unseen")
+        return replace(self.store, name=f"{self.store.name}-unseen", supplier=None)
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:

@@ -19,7 +19,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.merging import merged_updates, packs
-from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS, partition_of_rows
+from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.delta_log import replace_files
 from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
@@ -27,7 +27,7 @@ from weir.state.commit.protocol import redo_appends
 from weir.state.commit.rollup import roll_up
 from weir.state.commit.tables import TOMBSTONE_HORIZON, AppendTable, file_actions, key_columns, tombstone_horizon
 from weir.state.commit.vacuum import vacuum
-from weir.state.types import FileEntry, TableSpec
+from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 TOMBSTONE_RETENTION_MS = 24 * 3600 * 1000
 _ATTEMPTS = 3

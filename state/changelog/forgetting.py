@@ -13,10 +13,10 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.changelog.rows import CHANGELOG_FOLDER, SEGMENT_EPOCHS
+from weir.state.changelog.rows import SEGMENT_EPOCHS
 from weir.state.commit.files import write_file
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key
-from weir.state.types import FileEntry, TableSpec
+from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
 
 def forget_tasks(app_folder: Path, tasks: Collection[str], epoch: int) -> list[FileEntry]:

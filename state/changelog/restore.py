@@ -19,6 +19,7 @@ import polars as pl
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.snapshot import SnapshotError, fetch_snapshot, has_snapshots
 from weir.state.commit.record import SnapshotRef, TaskCommit
+from weir.state.engine.backing import suppliers_of
 from weir.state.engine.task_store import EXPIRIES, LONG_KEYS, TASK_STORE, Batch, Changes, TaskStore
 from weir.state.stores.expiry import expiry_times, index_rows
 from weir.state.stores.long_keys import long_key_hashes
@@ -120,7 +121,7 @@ def restore_task(
                 snapshot=commit.snapshot,
                 source=f"snapshot of {commit.snapshot.state} and the changelog since",
             )
-    store = TaskStore.create(folder, task_id, [spec.name for spec in specs])
+    store = TaskStore.create(folder, task_id, [spec.name for spec in specs], suppliers_of(specs))
     return finish(store, changelogs(), snapshot=None, source=f"changelog{unused}")
 
 

@@ -17,12 +17,11 @@ from weir.state.commit.tables import file_actions, key_columns
 from weir.state.engine.contract import StateSession
 from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.long_keys import LONG_KEYS, whole
-from weir.state.types import StoreSpec, TableSpec
+from weir.state.types import CHANGELOG_FOLDER, StoreSpec, TableSpec
 
 SEGMENT_EPOCHS = 1000
 """Epochs per segment: ``segment = epoch // SEGMENT_EPOCHS``. Beside a driver only closed segments are compacted
 (PROTOCOL 22)."""
-CHANGELOG_FOLDER = "_changelog"
 
 _TIME = pl.Datetime("ms", "UTC")
 

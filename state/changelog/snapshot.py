@@ -42,10 +42,14 @@ def has_snapshots(stores: Sequence[StoreSpec]) -> bool:
     """Whether a task with these stores can be restored from snapshots.
 
     When a row expires can depend on rows that have not changed since the snapshot, so the expiry index is rebuilt from
-    all rows: a task with such a store restores from its changelogs alone.
+    all rows: a task with such a store restores from its changelogs alone. So does one whose rows are in a store of the
+    user's, of which a snapshot has only the keys.
     """
     return bool(stores) and all(
-        (spec.retention_ms is None or spec.kind is StoreKind.WINDOW) and SINCE not in spec.value for spec in stores
+        (spec.retention_ms is None or spec.kind is StoreKind.WINDOW)
+        and SINCE not in spec.value
+        and spec.supplier is None
+        for spec in stores
     )
 
 

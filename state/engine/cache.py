@@ -7,12 +7,13 @@ task's instances one is open, so that nothing holds on to one that a restore has
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TaskCorruptedError
+from weir.state.own_stores import Supplier
 
 
 class TaskStoreCache:
@@ -22,7 +23,9 @@ class TaskStoreCache:
     _pid: ClassVar[int] = 0
 
     @classmethod
-    def get(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
+    def get(
+        cls, folder: Path, task_id: str, stores: Sequence[str], suppliers: Mapping[str, Supplier] | None = None
+    ) -> TaskStore:
         """The open store of an instance folder, opened on first use; raises as ``TaskStore.open``."""
         if cls._pid != os.getpid():  # environments of a parent process must not be used, nor closed, after a fork
             cls._open, cls._pid = {}, os.getpid()
@@ -33,11 +36,11 @@ class TaskStoreCache:
             raise TaskCorruptedError(task_id, str(folder), "the folder is missing or holds no data") from None
         identity = (files.st_dev, files.st_ino)
         cached = cls._open.get(folder)
-        if cached is not None and cached[1] == identity and cached[0].has_stores(stores):
+        if cached is not None and cached[1] == identity and cached[0].has_stores(stores, suppliers):
             return cached[0]
         for other in [other for other in cls._open if other.parent == folder.parent]:
             cls.discard(other)  # this instance, or one that a restore has replaced
-        store = TaskStore.open(folder, task_id, stores)
+        store = TaskStore.open(folder, task_id, stores, suppliers)
         cls._open[folder] = (store, identity)
         return store
 

@@ -6,7 +6,7 @@ creates, vets and releases the files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -96,8 +96,8 @@ class Databases:
         for store in self.meta().stores.keys() - self.of_stores.keys():
             self.of_stores[store] = self.environment.open_db(store.encode(), create=False)
 
-    def add_stores(self, stores: Sequence[str]) -> None:
-        """Create the missing ones, empty."""
+    def add_stores(self, stores: Sequence[str], backed: Collection[str] = ()) -> None:
+        """Create the missing ones, empty; those in ``backed`` have their values in stores of the user's."""
         missing = [store for store in dict.fromkeys(stores) if store not in self.of_stores]
         if not missing:
             return
@@ -107,7 +107,8 @@ class Databases:
             for store in missing:
                 self.environment.open_db(store.encode(), txn=txn)
                 ids.setdefault(store, len(ids) + 1)
-            self.write_meta(txn, replace(meta, stores=ids))
+            backed_now = (*meta.backed, *(store for store in missing if store in backed))
+            self.write_meta(txn, replace(meta, stores=ids, backed=backed_now))
         self.open_stores()
 
     def check(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from weir.state.engine.backing import ELSEWHERE, Backing, held_here
 from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.meta import Uncommitted
 from weir.state.engine.ordered import OrderedRows
@@ -12,6 +14,7 @@ from weir.state.engine.ranges import Row
 from weir.state.engine.session import EpochSession
 from weir.state.engine.task_store import RESERVED_STORES
 from weir.state.errors import FencedStoreError, UnknownStoreError
+from weir.state.own_stores import KeyValueBytesStore
 from weir.state.types import IsolationLevel, StateId
 
 Rows = dict[str, OrderedRows[bytes]]
@@ -20,8 +23,12 @@ Rows = dict[str, OrderedRows[bytes]]
 class MemoryStore:
     """Behaves like ``weir.state.engine.task_store.TaskStore``, whose docstrings say what each method promises."""
 
-    def __init__(self, task_id: str, stores: Sequence[str]) -> None:
+    def __init__(
+        self, task_id: str, stores: Sequence[str], backing: Mapping[str, KeyValueBytesStore] | None = None
+    ) -> None:
+        """``backing`` has the users' stores behind some of ``stores``."""
         self.task_id = task_id
+        self._backing = Backing(task_id, dict(backing or {}))
         self.current: StateId | None = None
         self.base: StateId | None = None
         self.generation = 0
@@ -41,6 +48,8 @@ class MemoryStore:
         self.generation = generation
         if self.current == expected:
             if expected == committed:
+                if committed is not None and committed != self.base:
+                    self._hand_over(committed)
                 self.base, self.uncommitted, self._undo = committed, Uncommitted(), {}
             return Settlement.READY
         if expected != committed or self.base != committed:
@@ -55,7 +64,7 @@ class MemoryStore:
             self._open -= 1
 
         self._open += 1
-        session = EpochSession(_MemoryView(self._rows), self.current, end)
+        session = EpochSession(self._exact(_MemoryView(self._rows)), self.current, end)
         try:
             yield session
         finally:
@@ -72,12 +81,14 @@ class MemoryStore:
         make_receipt: Callable[[Uncommitted], bytes],
     ) -> bytes | None:
         changes = {store: session.changes(store) for store in session.changed_stores()}
-        before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
+        before = {store: list(map(self._rows[store].rows.get, written)) for store, written in changes.items()}
         session.close()
         if session.state != expected or self.current != expected or self.generation > generation:
             return None
         rows, undo, written_bytes = self._changeable(changes), dict(self._undo), 0
         for store, written in changes.items():
+            if store in self._backing.stores:
+                written = held_here(written)
             for key, image in zip(written, before[store], strict=True):
                 undo.setdefault((store, key), image)
             _change(rows[store], written)
@@ -93,12 +104,29 @@ class MemoryStore:
         rows = self._rows if isolation is IsolationLevel.READ_UNCOMMITTED else self._committed_rows()
         self._open += 1
         try:
-            yield _MemoryView(rows)
+            yield self._exact(_MemoryView(rows))
         finally:
             self._open -= 1
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Close the users' stores; there is nothing else to close."""
+        self._backing.close()
+
+    def _exact(self, view: StateView) -> StateView:
+        return self._backing.exact(view, Path("memory"))
+
+    def _hand_over(self, committed: StateId) -> None:
+        """Give the users' stores what has been committed since ``base``."""
+        for store in self._backing.stores:
+            rows = self._rows[store].copy() if self._open else self._rows[store]
+            keys = [key for name, key in self._undo if name == store]
+            held = list(map(rows.rows.get, keys))
+            values = [None if value is None else value[1:] for value in held]
+            self._backing.hand_over(store, zip(keys, values, strict=True))
+            self._backing.commit(store, committed)
+            left = {key: ELSEWHERE for key, value in zip(keys, held, strict=True) if value is not None}
+            _change(rows, left)
+            self._rows = {**self._rows, store: rows}
 
     def _changeable(self, changes: Mapping[str, object]) -> Rows:
         """All rows; those of the stores to change are copied while anybody is reading them."""

@@ -44,6 +44,8 @@ class Meta:
     uncommitted: Uncommitted = field(default_factory=Uncommitted)
     rows: dict[str, int] = field(default_factory=dict)
     committed_rows: dict[str, int] = field(default_factory=dict)
+    backed: tuple[str, ...] = ()
+    """The stores whose values are in stores of the user's (PROTOCOL 32)."""
 
 
 def encode_meta(meta: Meta) -> bytes:

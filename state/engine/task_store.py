@@ -15,14 +15,17 @@ from pathlib import Path
 
 import lmdb
 
+from weir.state.engine.backing import BATCH_ROWS, ELSEWHERE, Backing, held_here, opened_stores
 from weir.state.engine.contract import Settlement, StateView
 from weir.state.engine.databases import Databases
 from weir.state.engine.environment import create_environment, prove_sound, release, trusted_environment, write_identity
 from weir.state.engine.meta import Meta, Uncommitted
+from weir.state.engine.ranges import rows_between
 from weir.state.engine.session import EpochSession
-from weir.state.engine.undo import keep_images, put_images_back
+from weir.state.engine.undo import keep_images, put_images_back, undo_prefix
 from weir.state.engine.views import NewestView, view
-from weir.state.errors import FencedStoreError, MapFullError
+from weir.state.errors import FencedStoreError, MapFullError, OwnStoreBehindError, TaskCorruptedError
+from weir.state.own_stores import Supplier
 from weir.state.types import IsolationLevel, StateId
 
 TASK_STORE = "_task"
@@ -48,40 +51,52 @@ class TaskStore:
     state is cached between calls: every transaction reads the meta record again.
     """
 
-    def __init__(self, folder: Path, task_id: str, environment: lmdb.Environment) -> None:
+    def __init__(
+        self, folder: Path, task_id: str, environment: lmdb.Environment, suppliers: Mapping[str, Supplier] | None = None
+    ) -> None:
         """Use ``create`` or ``open``."""
         self.folder, self.task_id = folder, task_id
         self._databases = Databases(folder, task_id, environment)
+        self._suppliers = dict(suppliers or {})
+        self._backing = Backing(task_id, opened_stores(folder, self._suppliers))
         self._is_proven = False
 
     @classmethod
-    def create(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
+    def create(
+        cls, folder: Path, task_id: str, stores: Sequence[str], suppliers: Mapping[str, Supplier] | None = None
+    ) -> TaskStore:
         """Create an instance in ``folder``, which must not exist yet: no rows, state None.
+
+        ``suppliers`` open the users' stores that hold the values of some of the stores (PROTOCOL 32).
 
         Raises:
             FileExistsError: The folder exists.
             NetworkFileSystemError: The folder is not on a local disk.
         """
-        store = cls(folder, task_id, create_environment(folder))
+        store = cls(folder, task_id, create_environment(folder), suppliers)
         with store._databases.changing() as txn:
             store._databases.write_meta(txn, Meta(stores={}))
-        store._databases.add_stores([*RESERVED_STORES, *stores])
+        store._databases.add_stores([*RESERVED_STORES, *stores], store._suppliers)
         return store
 
     @classmethod
-    def open(cls, folder: Path, task_id: str, stores: Sequence[str]) -> TaskStore:
-        """Open an existing instance; stores that it lacks are created empty.
+    def open(
+        cls, folder: Path, task_id: str, stores: Sequence[str], suppliers: Mapping[str, Supplier] | None = None
+    ) -> TaskStore:
+        """Open an existing instance; stores that it lacks are created empty. ``suppliers`` as for ``create``.
 
         Raises:
             TaskCorruptedError: The folder is missing or of another format version, was not closed cleanly before the
-                machine restarted or it moved to another device, or its contents fail their checks.
+                machine restarted or it moved to another device, its contents fail their checks, or the values of a
+                store are not where the program keeps them now.
             NetworkFileSystemError: The folder is not on a local disk.
         """
         with trusted_environment(folder, task_id) as environment:
-            store = cls(folder, task_id, environment)
+            store = cls(folder, task_id, environment, suppliers)
             store._databases.open_stores()
             store._databases.check()
-            store._databases.add_stores([*RESERVED_STORES, *stores])
+            store._databases.add_stores([*RESERVED_STORES, *stores], store._suppliers)
+            store._require_same_backing(stores)
         return store
 
     @classmethod
@@ -124,9 +139,9 @@ class TaskStore:
         """How much of the data file is in use; the rest is room to grow."""
         return self._databases.used_bytes
 
-    def has_stores(self, stores: Sequence[str]) -> bool:
-        """Whether this handle knows all of these stores."""
-        return self._databases.of_stores.keys() >= set(stores)
+    def has_stores(self, stores: Sequence[str], suppliers: Mapping[str, Supplier] | None = None) -> bool:
+        """Whether this handle knows all of these stores, and has the same users' stores behind them."""
+        return self._databases.of_stores.keys() >= set(stores) and self._suppliers == dict(suppliers or {})
 
     def stored_receipt(self, plan_hash: str) -> bytes | None:
         """The receipt of the epoch that led to the current state, if its plan was this one (PROTOCOL 7).
@@ -141,9 +156,12 @@ class TaskStore:
 
         A store that holds ``expected`` is ready; if that is the committed state, its undo log is dropped. A store with
         uncommitted epochs rolls back if the committed state is expected. In all other cases its rows stay as they are.
-        The generation is written first, so that older ones are refused from now on.
+        The generation is written first, so that older ones are refused from now on. Newly committed rows of users'
+        stores are handed over to them (PROTOCOL 32).
 
         Raises:
+            OwnStoreBehindError: Users' stores lack rows of earlier commits; call ``fill`` and settle again.
+            OwnStoreError: A user's store failed; nothing was changed.
             FencedStoreError: A newer generation has settled the store; nothing was changed.
             DiskFullError: Nothing was changed; free some space on the disk first.
         """
@@ -167,7 +185,8 @@ class TaskStore:
             except BaseException:
                 end()
                 raise
-            session = EpochSession(NewestView(txn, self._databases.of_stores, meta), meta.current, end)
+            newest = NewestView(txn, self._databases.of_stores, meta)
+            session = EpochSession(self._backing.exact(newest, self.folder), meta.current, end)
             try:
                 yield session
             finally:
@@ -196,7 +215,11 @@ class TaskStore:
             DiskFullError: No effect; free some space on the disk first.
         """
         changes = {store: session.changes(store) for store in session.changed_stores()}
-        before = {store: session.before_images(store, list(written)) for store, written in changes.items()}
+        before = {
+            store: session.before_images(store, list(written))
+            for store, written in changes.items()
+            if store not in self._suppliers
+        }
         session.close()
         self._databases.require_free_disk(sum(map(len, changes.values())))
         with self._databases.changing() as txn:
@@ -205,8 +228,12 @@ class TaskStore:
                 return None
             written_bytes, rows = 0, dict(meta.rows)
             for store, written in changes.items():
-                keep_images(txn, self._databases.undo, meta.stores[store], written, before[store])
-                written_bytes += _write_rows(txn, self._databases.of_stores[store], written)
+                if store in self._suppliers:
+                    images, rows_held = self._held(txn, store, list(written)), held_here(written)
+                else:
+                    images, rows_held = before[store], written
+                keep_images(txn, self._databases.undo, meta.stores[store], written, images)
+                written_bytes += _write_rows(txn, self._databases.of_stores[store], rows_held)
                 rows[store] = txn.stat(self._databases.of_stores[store])["entries"]
             uncommitted = Uncommitted(
                 bytes=meta.uncommitted.bytes + written_bytes, records=txn.stat(self._databases.undo)["entries"]
@@ -237,12 +264,29 @@ class TaskStore:
     def reader(self, isolation: IsolationLevel) -> Iterator[StateView]:
         """A snapshot for queries from this process. Hold it for under a second: it keeps LMDB from reusing pages."""
         with self._databases.reading() as txn:
-            yield view(txn, self._databases.of_stores, self._databases.read_meta(txn), self._databases.undo, isolation)
+            held = view(txn, self._databases.of_stores, self._databases.read_meta(txn), self._databases.undo, isolation)
+            yield self._backing.exact(held, self.folder)
+
+    def fill(self, store: str, batches: Iterable[Changes], base: StateId) -> None:
+        """Hand committed rows over to the user's store behind ``store``, which then has everything up to ``base``.
+
+        No effect unless ``base`` is still this store's. Batches as for ``catch_up``.
+
+        Raises:
+            OwnStoreError: The user's store failed.
+        """
+        with self._databases.changing() as txn:  # one process at a time
+            if self._databases.read_meta(txn).base != base:
+                return
+            for keys, values in batches:
+                self._backing.hand_over(store, zip(keys, values, strict=True))
+            self._backing.commit(store, base)
 
     def bulk_load(self, rows: Mapping[str, Iterable[Batch]], *, state: StateId | None, generation: int) -> None:
         """Fill a new instance with each store's rows, sorted by key; they count as committed at ``state``.
 
-        Each batch of keys and values is one write transaction.
+        Each batch of keys and values is one write transaction. Values of persistent users' stores go there; others are
+        filled by the processes that open them.
 
         Raises:
             ValueError: The instance already holds rows or a state, or rows are out of order.
@@ -285,6 +329,7 @@ class TaskStore:
             write_identity(self.folder, clean_txn=self._databases.environment.info()["last_txnid"])
         self._databases.environment.close()
         release(self.folder)
+        self._backing.close()
 
     def _settle(
         self, txn: lmdb.Transaction[bytes], generation: int, expected: StateId | None, committed: StateId | None
@@ -295,11 +340,15 @@ class TaskStore:
         settled = replace(meta, generation=generation)
         if meta.current == expected:
             outcome = Settlement.READY
+            self._require_filled(meta)
             if expected == committed and meta.base != committed:
+                if committed is not None:
+                    self._hand_over(txn, meta, committed)
                 txn.drop(self._databases.undo, delete=False)
                 settled = replace(settled, base=committed, uncommitted=Uncommitted(), committed_rows=meta.rows)
         elif expected == committed and meta.base == committed:
             outcome = Settlement.ROLLED_BACK
+            self._require_filled(meta)
             self._databases.require_free_disk(meta.uncommitted.records)
             numbered = {number: self._databases.of_stores[store] for store, number in meta.stores.items()}
             put_images_back(txn, self._databases.undo, numbered)
@@ -317,8 +366,47 @@ class TaskStore:
             self._databases.write_meta(txn, settled)
         return outcome
 
+    def _require_same_backing(self, stores: Sequence[str]) -> None:
+        """Raise ``TaskCorruptedError`` unless the values of ``stores`` are where the program keeps them."""
+        backed = self._databases.meta().backed
+        for store in stores:
+            if (store in backed) != (store in self._suppliers):
+                was, now = ("in", "out of") if store in backed else ("out of", "in")
+                reason = (
+                    f"it kept the values of {store!r} {was} a store of your own; the program now keeps them {now} one"
+                )
+                raise TaskCorruptedError(self.task_id, str(self.folder), reason)
+
+    def _require_filled(self, meta: Meta) -> None:
+        if meta.base is not None and (above := self._backing.behind(meta.base)):
+            raise OwnStoreBehindError(self.task_id, above, meta.base)
+
+    def _held(self, txn: lmdb.Transaction[bytes], store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What the environment itself holds for ``keys``."""
+        with txn.cursor(self._databases.of_stores[store]) as cursor:
+            found = dict(cursor.getmulti(keys))
+        return list(map(found.get, keys))
+
+    def _hand_over(self, txn: lmdb.Transaction[bytes], meta: Meta, committed: StateId) -> None:
+        """Give the users' stores what has been committed since ``meta.base``: the rows that the undo log names."""
+        for store in self._suppliers:
+            prefix, end = undo_prefix(meta.stores[store]), undo_prefix(meta.stores[store] + 1)
+            changed = [key[len(prefix) :] for key, _ in rows_between(txn, self._databases.undo, prefix, end, False)]
+            for start in range(0, len(changed), BATCH_ROWS):
+                keys = changed[start : start + BATCH_ROWS]
+                held = self._held(txn, store, keys)
+                values = [None if value is None else value[1:] for value in held]
+                self._backing.hand_over(store, zip(keys, values, strict=True))
+                left = {key: ELSEWHERE for key, value in zip(keys, held, strict=True) if value is not None}
+                _write_rows(txn, self._databases.of_stores[store], left)
+            self._backing.commit(store, committed)
+
     def _append(self, store: str, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self._databases.require_free_disk(len(keys))
+        if store in self._suppliers:
+            if self._backing.stores[store].is_persistent():
+                self._backing.hand_over(store, zip(keys, values, strict=True))
+            values = [ELSEWHERE] * len(keys)
         while True:
             try:
                 with self._databases.changing() as txn, txn.cursor(self._databases.of_stores[store]) as cursor:
@@ -341,6 +429,9 @@ class TaskStore:
 
     def _stand_at(self, state: StateId | None, generation: int) -> None:
         """Mark all rows as committed at ``state``."""
+        for name, store in self._backing.stores.items():
+            if state is not None and store.is_persistent():
+                self._backing.commit(name, state)
         self._databases.grow_if_half_full()
         with self._databases.changing() as txn:
             counts = {name: txn.stat(store)["entries"] for name, store in self._databases.of_stores.items()}

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import lmdb
 
-from weir.state.engine.contract import StateView
 from weir.state.engine.environment import MAX_DATABASES, begin
 from weir.state.engine.meta import META_KEY, Meta, decode_meta
 from weir.state.engine.ranges import Row, rows_between
@@ -43,6 +42,8 @@ class NewestView:
 
     def __init__(self, txn: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database], meta: Meta) -> None:
         self._txn, self._databases, self._meta = txn, databases, meta
+        self.base = meta.base
+        """The last commit that the store knows of."""
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._txn.cursor(self._database(store)) as cursor:
@@ -116,14 +117,14 @@ def view(
     meta: Meta,
     undo_db: lmdb._Database,
     isolation: IsolationLevel,
-) -> StateView:
+) -> NewestView:
     if isolation is IsolationLevel.READ_COMMITTED:
         return CommittedView(txn, databases, meta, undo_db)
     return NewestView(txn, databases, meta)
 
 
 @contextmanager
-def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[StateView]:
+def open_reader(folder: Path, isolation: IsolationLevel) -> Iterator[NewestView]:
     """A snapshot of an instance that another process may be writing to; it never blocks the writer.
 
     Hold it for less than a second: an open snapshot keeps LMDB from reusing pages (PROTOCOL 18).

@@ -1,4 +1,4 @@
-"""User-defined stores, and who remembers the offsets that their data corresponds to (KIP-892).
+"""User-defined stores that follow another, and who remembers the offsets that their data corresponds to (KIP-892).
 
 A store that manages its offsets saves them with its data. For one that does not, an offsets file is kept, written after
 each of its commits, like Kafka Streams' ``.checkpoint``: after a crash it may be behind the data, but never ahead of
@@ -13,34 +13,14 @@ from typing import Protocol
 
 import polars as pl
 
+from weir.state.own_stores import StateStore
 from weir.state.stores.positions_file import read_offsets, write_offsets
 
 
-class StateStore(Protocol):
-    """What a user-defined store promises. How it is read and written is up to the store."""
+class FollowingStore(StateStore, Protocol):
+    """A store that copies the rows of another. A class that inherits from it only needs a name and ``put_rows``."""
 
     name: str
-
-    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Make everything written so far durable, if possible together with ``offsets``: the next offset to read, by
-        topic and partition."""
-        ...
-
-    def committed_offset(self, topic: str, partition: int) -> int | None:
-        """The offset at the newest commit; None if it is unknown, or if the store manages no offsets."""
-        ...
-
-    def manages_offsets(self) -> bool:
-        """Whether ``committed_offset`` is kept even when the store is closed and reopened."""
-        ...
-
-    def approximate_num_uncommitted_bytes(self) -> int:
-        """Roughly how many bytes the next commit makes durable; 0 for a store without transactions."""
-        ...
-
-
-class FollowingStore(StateStore, Protocol):
-    """A store that copies the rows of another."""
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Store rows: key columns, value columns, ``_ts``, and ``_deleted``, which is true if the key was deleted.
@@ -53,7 +33,7 @@ class FollowingStore(StateStore, Protocol):
 class OffsetKeeper:
     """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``."""
 
-    def __init__(self, store: StateStore, folder: Path) -> None:
+    def __init__(self, store: FollowingStore, folder: Path) -> None:
         """A file left from before the store managed its offsets is handed to the store, then removed.
 
         Raises:

@@ -9,8 +9,8 @@ import pytest
 from tests.pipelines.operators.stop_events import UntilTrue
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, StreamsBuilder, String, TopologyError
-from weir.state.changelog.rows import CHANGELOG_FOLDER
 from weir.state.commit.tables import read_rows, read_table
+from weir.state.types import CHANGELOG_FOLDER
 from weir.testing import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
