@@ -249,6 +249,36 @@ class TableSchemaError(StateError):
         )
 
 
+class TableModeError(StateError):
+    """A table was written with another mode of ``to_delta`` than the one the program asks for."""
+
+    def __init__(self, application: str, table: str, wanted: str) -> None:
+        super().__init__(application, table, wanted)
+        self.application, self.table, self.wanted = application, table, wanted
+
+    def __str__(self) -> str:
+        found, name = "append" if self.wanted == "upsert" else "upsert", f"{self.table}_{self.wanted}"
+        return (
+            f'table {self.table!r} was written with mode="{found}", but the program asks for mode="{self.wanted}"; '
+            f'choose another name, for example to_delta("{name}", mode="{self.wanted}"), which gets what is updated '
+            f"from now on, or start over with `weir reset {self.application}`, after which the topics are read again"
+        )
+
+
+class UpsertsBusyError(StateError):
+    """Others kept writing to a table of upserts while it was brought up to date; it is as it was."""
+
+    def __init__(self, table: str, attempts: int) -> None:
+        super().__init__(table, attempts)
+        self.table, self.attempts = table, attempts
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table!r}: another writer changed it during each of {self.attempts} attempts to bring it up "
+            "to date; stop what writes to it, since only the application does"
+        )
+
+
 class TableFeatureError(StateError):
     """A table was altered so that it needs writer features of Delta that Weir does not support."""
 

@@ -8,7 +8,7 @@ commits to append, and in what order, is up to ``weir.state.commit.protocol``; w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,8 +19,9 @@ from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratc
 from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
+from weir.state.commit.upserts import upserts_of
 from weir.state.engine.environment import sync_folder
-from weir.state.errors import TableBehindError, TableSchemaError
+from weir.state.errors import TableBehindError, TableModeError, TableSchemaError
 from weir.state.types import FileEntry, StateId, TableSpec
 
 KEYS_PROPERTY = "weir.keys"
@@ -28,6 +29,10 @@ KEYS_PROPERTY = "weir.keys"
 TOMBSTONE_HORIZON = "weir.tombstone_horizon"
 """The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
 than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
+UPDATES_PROPERTY = "weir.updates"
+"""The table property of a table of upserts that names its table of updates (``weir.state.changelog.upserts``)."""
+REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
+"""How long files that left a table of upserts stay for readers of an older version; every refresh replaces some."""
 CHECKPOINT_EVERY_VERSIONS = 100
 """Readers read every log entry since the last checkpoint, 0.1 ms each."""
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
@@ -49,8 +54,10 @@ class AppendTable:
         self._checkpointed = last_checkpoint(folder)
 
     @classmethod
-    def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
-        """Open a table, creating it first if it is missing.
+    def create(
+        cls, app_folder: Path, spec: TableSpec, application: str, properties: Mapping[str, str] | None = None
+    ) -> AppendTable:
+        """Open a table, creating it first, with ``properties``, if it is missing.
 
         Raises:
             TableSchemaError: It exists with different columns.
@@ -64,7 +71,7 @@ class AppendTable:
                 schema,
                 mode="ignore",
                 partition_by=list(spec.partition_by),
-                configuration={**LOG_RETENTION, **keys},
+                configuration={**LOG_RETENTION, **keys, **(properties or {})},
                 raise_if_key_not_exists=False,
             )
             sync_folder(folder / "_delta_log")
@@ -73,6 +80,20 @@ class AppendTable:
         if table._log.schema != schema:
             raise TableSchemaError(spec.name, _columns(schema), _columns(table._log.schema))
         return table
+
+    @classmethod
+    def create_upserts(cls, app_folder: Path, updates: TableSpec, application: str) -> AppendTable | None:
+        """Open the table that shows the standing rows of ``updates``, creating it first if it is missing; None if there
+        is to be none.
+
+        Raises:
+            TableModeError, TableSchemaError: As for ``require_fit``.
+        """
+        shown = upserts_of(updates)
+        if shown is None:
+            return None
+        require_fit(app_folder, updates)
+        return cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
 
     @property
     def version(self) -> int:
@@ -113,6 +134,15 @@ class AppendTable:
         """
         return self._log.append(version, files)
 
+    def replace(self, version: int, files: Sequence[FileEntry], removed: pl.DataFrame) -> bool:
+        """Like ``write``, also removing files that ``snapshot`` has; False, with nothing written, if any other writer
+        was quicker."""
+        return self._log.append(version, files, removed)
+
+    def snapshot(self) -> DeltaTable:
+        """The table as it was when its log was last read."""
+        return DeltaTable(self.folder, version=self._log.version)
+
     def _swap(self, version: int, added: Sequence[FileEntry], swaps: Sequence[TableSwap]) -> None:
         """Like ``write``, also removing what the swaps replace; does nothing if another writer was quicker."""
         # 4. The table read as it is
@@ -148,14 +178,28 @@ class AppendTable:
 
 
 def require_fit(app_folder: Path, spec: TableSpec) -> None:
-    """Raise ``TableSchemaError`` if the table exists with columns or keys that differ from its spec."""
-    if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
-        return
-    table, wanted = DeltaTable(app_folder / spec.name), _delta_schema(spec)
-    if table.schema() != wanted:
-        raise TableSchemaError(spec.name, _columns(wanted), _columns(table.schema()))
-    if key_columns(table) != list(spec.keys):
-        raise TableSchemaError(spec.name, _keyed(spec.keys), _keyed(key_columns(table)))
+    """Check the table against its spec, if it exists, and so the table of upserts that shows it.
+
+    Raises:
+        TableModeError: The table was written in another mode.
+        TableSchemaError: Its columns or keys differ.
+    """
+    shown = upserts_of(spec)
+    for each in (spec, shown):
+        if each is None or not DeltaTable.is_deltatable(str(app_folder / each.name)):
+            continue
+        table, wanted = DeltaTable(app_folder / each.name), _delta_schema(each)
+        if is_upserts(table) != (each is shown):
+            raise TableModeError(app_folder.name, each.name, "upsert" if each is shown else "append")
+        if table.schema() != wanted:
+            raise TableSchemaError(each.name, _columns(wanted), _columns(table.schema()))
+        if key_columns(table) != list(each.keys):
+            raise TableSchemaError(each.name, _keyed(each.keys), _keyed(key_columns(table)))
+
+
+def is_upserts(table: DeltaTable) -> bool:
+    """Whether it shows the standing rows of a table of updates."""
+    return UPDATES_PROPERTY in table.metadata().configuration
 
 
 def version_text(version: int) -> str:
