@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.dying import KilledError, dying_at
 from tests.faults.hook import DRIVER_STEPS
+from tests.pipelines.spark import countries_page as page
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.infra.settings import Settings
@@ -131,7 +132,9 @@ def test_five_countries_are_five_rows_when_a_run_ends_and_after_the_next(tmp_pat
 @pytest.mark.faults
 @pytest.mark.parametrize("occurrence", [1, 3])
 @pytest.mark.parametrize("step", [*DRIVER_STEPS, *UPSERT_STEPS])
-def test_a_driver_that_dies_at_a_step_leaves_the_table_right_after_the_next_run(tmp_path, step, occurrence, monkeypatch):
+def test_a_driver_that_dies_at_a_step_leaves_the_table_right_after_the_next_run(
+    tmp_path, step, occurrence, monkeypatch
+):
     monkeypatch.setattr("weir.state.changelog.upserts.VACUUM_EVERY_S", 0.0)
     place = place_of(tmp_path, upserting())
     with pytest.raises(KilledError):
@@ -209,6 +212,21 @@ def test_another_mode_over_existing_data_is_refused_and_both_ways_out_work(tmp_p
     assert {row["country"]: (row["cents"], row["orders"]) for row in rows.iter_rows(named=True)} == (
         wanted(place)["countries"]
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [(page.PANDAS, page.PANDAS_ANSWER), (page.POLARS, page.POLARS_ANSWER)],
+    ids=["pandas", "polars"],
+)
+def test_the_queries_of_the_page_print_what_it_says(tmp_path, code, answer):
+    topics = Topics({("orders", 0): []})
+    for second, (country, cents) in enumerate(page.ORDERS):
+        value = json.dumps({"cents": cents}).encode()
+        topics.rows["orders", 0].append((country.encode(), value, page.FIRST_MS + 1_000 * second))
+    place = Place(page.program(), topics, tmp_path)
+    run(place)
+    assert page.lines(page.printed(code, place.warehouse)) == page.lines(answer)
 
 
 def test_a_table_that_was_deleted_is_made_anew_by_the_next_run(tmp_path):
