@@ -137,11 +137,11 @@ def main(rows: int = ROWS, changed: int = CHANGED) -> dict[str, dict[str, float]
     for which in ("at random", "among the newest"):
         for way in ("refresh", "merge"):
             with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-                for work, arguments in ((make, (rows,)), (measure, (way, which, rows, changed))):
-                    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                        result = pool.submit(work, Path(name), *arguments).result()  # type: ignore[arg-type]
-                found[f"{way}, {which}"] = result
-    return found  # type: ignore[return-value]
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    pool.submit(make, Path(name), rows).result()
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    found[f"{way}, {which}"] = pool.submit(measure, Path(name), way, which, rows, changed).result()
+    return found
 
 
 if __name__ == "__main__":

@@ -116,14 +116,22 @@ class Upserts:
         before = file_actions(self._table.snapshot())
         changed = self._changed(updates, version)
         # 3. Files written
-        if changed is None:
-            removed, added = before, list(self._all(updates))
-        else:
-            removed, added = self._rewritten(before, changed)
+        added: list[FileEntry] = []
+        try:
+            if changed is None:
+                removed = before
+                self._write_all(updates, added)
+            else:
+                removed = self._rewrite(before, changed, added)
+        except Exception:  # a full disk, for example
+            self._delete(added)
+            raise
         self._on_step("upserts written")
         # 4. One Delta entry
-        is_written = self._table.replace(version, added, removed)
-        if not is_written or self._table.version < version:  # an entry under a number that was cleaned up
+        if not self._table.replace(version, added, removed):
+            self._delete(added)
+            return None
+        if self._table.version < version:  # an entry that nobody reads, under a number that was cleaned up
             return None
         self._on_step("upserts replaced")
         return Refreshed(
@@ -164,17 +172,17 @@ class Upserts:
             return True
         return any(since < note.epoch <= version & _EPOCH_BITS and self._updates.name in note.tables for note in notes)
 
-    def _all(self, updates: DeltaTable) -> Iterable[FileEntry]:
-        """Everything anew, in bounded memory."""
+    def _write_all(self, updates: DeltaTable, added: list[FileEntry]) -> None:
+        """Write everything anew, in bounded memory."""
         files = file_actions(updates)
         if files.is_empty():
             return
         folder, columns = self._app_folder / self._updates.name, [field.name for field in updates.schema().fields]
         for newest in merged_updates(folder, files, columns, self._keys, self._held_rows):
-            yield from self._written(standing_rows(newest, self._keys))
+            self._write(standing_rows(newest, self._keys), added)
 
-    def _rewritten(self, files: pl.DataFrame, changed: pl.DataFrame) -> tuple[pl.DataFrame, list[FileEntry]]:
-        """The files that hold changed keys, with small ones if rows are added, and new ones in their place."""
+    def _rewrite(self, files: pl.DataFrame, changed: pl.DataFrame, added: list[FileEntry]) -> pl.DataFrame:
+        """Write the files that hold changed keys anew, with small ones if rows are added; returns those replaced."""
         keys, standing = changed.select(self._keys), standing_rows(changed, self._keys)
         found = [keys.clear()]
         touched: list[str] = []
@@ -191,12 +199,11 @@ class Upserts:
             others = files.filter(~is_touched & is_small).sort("num_records", "path")
             small = pl.concat([small, others.filter(pl.col("num_records").cum_sum() <= room)])
         full = files.filter(is_touched & ~is_small)
-        added: list[FileEntry] = []
         for path in full["path"]:
-            added += self._written(self._updated(path, keys, standing))
+            self._write(self._updated(path, keys, standing), added)
         merged = [self._updated(path, keys, standing) for path in small["path"]]
-        added += self._written(pl.concat([*merged, self._columns(new)]))
-        return pl.concat([full, small]), added
+        self._write(pl.concat([*merged, self._columns(new)]), added)
+        return pl.concat([full, small])
 
     def _updated(self, path: str, keys: pl.DataFrame, standing: pl.DataFrame) -> pl.DataFrame:
         """A file's rows with those of changed keys as they are now."""
@@ -214,20 +221,23 @@ class Upserts:
             is_ranged = column.dtype.is_integer() or column.dtype in (pl.Datetime, pl.String)
             if column.is_empty() or column.null_count() or not is_ranged or f"max.{name}" not in files.columns:
                 continue
-            low, high = pl.col(f"min.{name}"), pl.col(f"max.{name}")
+            least, greatest = keys.select(pl.col(name).min().alias("least"), pl.col(name).max().alias("greatest"))
             files = files.filter(
-                (high >= pl.lit(column.min(), column.dtype)).fill_null(True)
-                & (low <= pl.lit(column.max(), column.dtype)).fill_null(True)
+                (pl.col(f"max.{name}") >= pl.lit(least)).fill_null(True)
+                & (pl.col(f"min.{name}") <= pl.lit(greatest)).fill_null(True)
             )
         return files
 
-    def _written(self, rows: pl.DataFrame) -> list[FileEntry]:
-        """Rows in new files, the oldest windows first, so that full files are those that no longer change."""
+    def _write(self, rows: pl.DataFrame, added: list[FileEntry]) -> None:
+        """Write rows into new files, the oldest windows first, so that full files are those that no longer change."""
         ordered = self._columns(rows).sort(self._order)
-        return [
-            write_file(self._app_folder, self._shown, part)
-            for part in (ordered.iter_slices(self._rows_a_file) if ordered.height else ())
-        ]
+        for part in ordered.iter_slices(self._rows_a_file) if ordered.height else ():
+            added.append(write_file(self._app_folder, self._shown, part))
+
+    def _delete(self, added: Iterable[FileEntry]) -> None:
+        """Delete new files that the table does not have."""
+        for entry in added:
+            (self._table.folder / entry.path).unlink(missing_ok=True)
 
     def _read(self, path: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         return pl.read_parquet(

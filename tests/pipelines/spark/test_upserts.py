@@ -1,4 +1,4 @@
-"""A run keeps tables of upserts up to date, whatever dies; and what changing an output's mode over existing data does."""
+"""A run keeps tables of upserts up to date, whatever dies; what changing an output's mode over existing data does."""
 
 from __future__ import annotations
 

@@ -18,10 +18,13 @@ from tests.state.changelog.countries import UPDATES, Countries
 from weir.state.changelog.compaction import Compaction
 from weir.state.changelog.upserts import Upserts, refresh_at_rest
 from weir.state.commit.files import write_file
+from weir.state.commit.protocol import Committer
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import REPLACED_RETENTION, AppendTable, file_actions, read_rows, read_table
 from weir.state.errors import SwapRefusedError, TableAheadError, TableModeError, TableSchemaError, UpsertsBusyError
 from weir.state.types import TableSpec
 
+AFTER_KEYS = {name: dtype for name, dtype in UPDATES.schema.items() if name not in UPDATES.keys}
 STEPS = ("upserts written", "upserts replaced", "upserts cleaned")
 KEYS = st.tuples(st.sampled_from(["ad", "be", "cz", "dk", None]), st.integers(2000, 2009))
 ROWS = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 99)), max_size=12)
@@ -40,7 +43,7 @@ STEPS_OF_A_LIFE = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(STEPS_OF_A_LIFE)
 def test_a_table_shows_the_last_value_of_each_key_after_a_refresh_and_what_it_showed_before_until_then(life):
     with tempfile.TemporaryDirectory() as folder:
@@ -155,13 +158,13 @@ def test_only_files_that_hold_changed_keys_are_rewritten(tmp_path):
 
 def test_added_rows_are_merged_with_small_files_so_that_files_stay_few(tmp_path):
     there = Countries(tmp_path)
-    upserts = there.upserts(rows_a_file=100, held_rows=10_000)
-    for year in range(120):
+    upserts = there.upserts(rows_a_file=20, held_rows=10_000)
+    for year in range(30):
         there.commit([(("ad", 3 * year + part), 0) for part in range(3)])
         upserts.refresh()
     files = file_actions(DeltaTable(there.folder))
-    assert files["num_records"].sum() == 360
-    assert files.filter(pl.col("num_records") < 50).height <= 1
+    assert files["num_records"].sum() == 90
+    assert files.filter(pl.col("num_records") < 10).height <= 1
 
 
 def test_more_changes_than_fit_in_memory_are_merged_in_parts(tmp_path):
@@ -241,6 +244,86 @@ def test_a_checkpoint_does_not_lose_sight_of_files_that_are_still_to_be_deleted(
     assert (there.folder / "_delta_log" / "_last_checkpoint").exists()
     assert len(list(there.folder.glob("*.parquet"))) <= 3
     assert there.shown() == there.standing()
+
+
+def test_a_refresh_that_fails_or_was_overtaken_leaves_no_files(tmp_path, monkeypatch):
+    there = Countries(tmp_path)
+    upserts = there.upserts(rows_a_file=10, held_rows=1_000)
+    there.commit([(("ad", year), year) for year in range(50)])
+    upserts.refresh()
+    before, written = set(there.folder.glob("*.parquet")), []
+
+    def full_disk(*arguments, **options):
+        if len(written) == 2:
+            raise OSError("no space left")
+        written.append(write_file(*arguments, **options))
+        return written[-1]
+
+    there.commit([(("ad", year), 0) for year in range(50)])
+    monkeypatch.setattr("weir.state.changelog.upserts.write_file", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        upserts.refresh()
+    assert len(written) == 2
+    assert set(there.folder.glob("*.parquet")) == before
+    monkeypatch.undo()
+
+    def overtake(step: str) -> None:
+        if step == "upserts written":
+            upserts.refresh()
+
+    assert there.upserts(overtake, rows_a_file=10, held_rows=1_000).refresh() is None
+    after = set(file_actions(DeltaTable(there.folder))["path"])
+    assert set(there.folder.glob("*.parquet")) == before | {there.folder / path for path in after}
+    assert there.shown() == there.standing()
+
+
+def test_in_a_table_of_windows_only_the_newest_files_change_however_far_times_are(tmp_path):
+    """Times after the year 9999 have no statistics, so their files are looked into."""
+    day = 24 * 3600 * 1_000_000
+    spec = TableSpec(
+        name="_updates/days",
+        keys=("country", "window_start"),
+        schema=pl.Schema({"country": pl.String(), "window_start": pl.Datetime("ms", "UTC"), **AFTER_KEYS}),
+    )
+    driver = Committer(tmp_path, "app", (spec,), fingerprint="f")
+    generation = driver.claim().generation
+    upserts = Upserts(tmp_path / "app", spec, "app", rows_a_file=20)
+    model: dict[tuple[str, int], int] = {}
+
+    def commit(epoch: int, days: list[int]) -> set[str]:
+        keys = [(country, number) for number in days for country in ("ad", "be", "cz", "dk")]
+        model.update(dict.fromkeys(keys, epoch))
+        rows = pl.DataFrame(
+            {
+                "country": [country for country, _ in keys],
+                "window_start": pl.Series([number * day // 1000 for _, number in keys]).cast(pl.Datetime("ms", "UTC")),
+                "n": epoch,
+                "_ts": epoch,
+                "_epoch": epoch,
+                "_seq": range(len(keys)),
+                "_deleted": False,
+            }
+        )
+        file = write_file(tmp_path / "app", spec, rows)
+        driver.commit(
+            CommitRecord(kind="commit", generation=generation, epoch=epoch, at_ms=0, fingerprint="f", files=(file,))
+        )
+        upserts.refresh()
+        table = DeltaTable(tmp_path / "app" / "days")
+        shown = pl.read_delta(table).with_columns(pl.col("window_start").dt.timestamp("us") // day)
+        assert {(country, number): n for country, number, n in shown.select("country", "window_start", "n").rows()} == (
+            model
+        )
+        assert shown.height == len(model)
+        return set(file_actions(table)["path"])
+
+    before = commit(1, list(range(100)))
+    after = commit(2, [98, 99, 100, 101])
+    assert len(before & after) == len(before) - 1
+    far = commit(3, [4_000_000, 4_000_001])
+    assert len(after - far) <= 1
+    assert commit(4, [4_000_001]) >= before & far
+    commit(5, [3, 101, 4_000_000])
 
 
 def test_others_that_keep_writing_are_named_after_a_few_attempts(tmp_path):
