@@ -118,6 +118,20 @@ def test_a_refresh_that_was_overtaken_writes_nothing_and_never_an_older_state_ov
     assert versions == [0, there.promised()]
 
 
+def test_a_refresh_that_has_read_older_updates_than_the_table_shows_does_nothing(tmp_path, monkeypatch):
+    there = Countries(tmp_path)
+    there.commit([(("ad", 2000), 1)])
+    older = there.upserts()
+    before = DeltaTable(there.app / UPDATES.name)
+    there.commit([(("ad", 2000), 2)])
+    there.upserts().refresh()
+    monkeypatch.setattr("weir.state.changelog.upserts.DeltaTable", lambda folder: before)
+    monkeypatch.setattr(older, "_clean", lambda: None)
+    assert older.refresh() is None
+    assert there.shown() == {("ad", 2000): 2}
+    assert there.transactions() == [0, there.promised()]
+
+
 def test_a_refresh_is_one_entry_under_the_application_transaction_at_the_version_of_the_commit(tmp_path):
     there = Countries(tmp_path)
     upserts = there.upserts()
