@@ -7,7 +7,8 @@ The steps are those of "A refresh" in docs/protocol.md. When to refresh is up to
 to ``weir.state.commit.tables``.
 
 Files are rewritten only if they hold a changed key. Full files hold the oldest windows, or whatever was written first,
-so in a windowed table a refresh leaves most of them alone.
+so in a windowed table a refresh leaves most of them alone. A merge by delta-rs takes as long, but syncs neither its
+files nor its entry to disk (PROTOCOL 13).
 """
 
 from __future__ import annotations
