@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 
 import polars as pl
@@ -20,6 +21,8 @@ from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, Json, StreamsBuilder, String, Sum
 from weir.infra.settings import Settings
 from weir.pipelines.operations import tables
+from weir.pipelines.operations.registry import register
+from weir.pipelines.operations.reset import reset
 from weir.pipelines.spark.afterwards import Afterwards
 from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.topology.topology import table_spec
@@ -47,13 +50,21 @@ def program(table: str = "countries", **output) -> Application:
     return Application("shop", builder, commit_interval=timedelta(milliseconds=1))
 
 
+class Shop(Place):
+    """A place whose state is where the command line has it."""
+
+    @property
+    def state_folder(self) -> Path:
+        return self.folder / "state" / "shop"
+
+
 def upserting() -> Application:
     return program(mode="upsert", refresh=timedelta(milliseconds=1))
 
 
-def place_of(folder, application: Application) -> Place:
+def place_of(folder: Path, application: Application) -> Place:
     topics = Topics({(topic, partition): [] for topic in ("orders", "capitals") for partition in range(2)})
-    place = Place(application, topics, folder, max_records=10)
+    place = Shop(application, topics, folder, max_records=10)
     add(place, 120, seed=1)
     return place
 
@@ -199,16 +210,18 @@ def test_another_mode_over_existing_data_is_refused_and_both_ways_out_work(tmp_p
     if after == "upsert":
         assert read_table(place.warehouse / "shop" / "countries").height == 5, "nothing was changed"
 
-    other = Place(program(name, mode=mode), place.topics, place.folder, max_records=10)
+    other = Shop(program(name, mode=mode), place.topics, place.folder, max_records=10)
     place.topics.rows["orders", 0].append((b"at", b'{"cents": 1}', 1_000))
     run(other)
     rows = read_table(place.warehouse / "shop" / name)
     assert rows["country"].to_list() == ["at"], "it has what was updated since"
     assert rows.select("cents", "orders").row(0) == wanted(place)["countries"]["at"]
 
-    reset = Place(program(mode=after), place.topics, tmp_path / "reset", max_records=10)
-    run(reset)
-    rows = read_table(reset.warehouse / "shop" / "countries")
+    settings = Settings(dir=tmp_path)
+    register(settings, "shop", "tests:app")
+    reset(settings, "shop")
+    run(place)
+    rows = read_table(place.warehouse / "shop" / "countries")
     assert {row["country"]: (row["cents"], row["orders"]) for row in rows.iter_rows(named=True)} == (
         wanted(place)["countries"]
     )
