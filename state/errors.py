@@ -249,19 +249,20 @@ class TableSchemaError(StateError):
         )
 
 
-class TableModeError(StateError):
+class TableModeError(TableSchemaError):
     """A table was written with another mode of ``to_delta`` than the one the program asks for."""
 
     def __init__(self, application: str, table: str, wanted: str) -> None:
-        super().__init__(application, table, wanted)
-        self.application, self.table, self.wanted = application, table, wanted
+        super().__init__(table, wanted, "append" if wanted == "upsert" else "upsert")
+        self.args = (application, table, wanted)  # keeps the error picklable
+        self.application = application
 
     def __str__(self) -> str:
-        found, name = "append" if self.wanted == "upsert" else "upsert", f"{self.table}_{self.wanted}"
+        name = f"{self.table}_{self.wanted}"
         return (
-            f'table {self.table!r} was written with mode="{found}", but the program asks for mode="{self.wanted}"; '
-            f'choose another name, for example to_delta("{name}", mode="{self.wanted}"), which gets what is updated '
-            f"from now on, or start over with `weir reset {self.application}`, after which the topics are read again"
+            f'table {self.table!r} was written with mode="{self.found}", but the program asks for '
+            f'mode="{self.wanted}"; choose another name, for example to_delta("{name}", mode="{self.wanted}"), which gets what is '
+            f"updated from now on, or start over with `weir reset {self.application}`, after which the topics are read again"
         )
 
 

@@ -18,7 +18,7 @@ from weir.pipelines.topology.changes import TopologyChange, compare
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import require_fit
-from weir.state.errors import TableModeError, TableSchemaError
+from weir.state.errors import TableSchemaError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,6 @@ def _obstacles(settings: Settings, application: Application, change: TopologyCha
     for spec in application_tables(application.topology):
         try:
             require_fit(settings.warehouse / application.id, spec)
-        except (TableModeError, TableSchemaError) as error:
+        except TableSchemaError as error:
             found.append(str(error))
     return found

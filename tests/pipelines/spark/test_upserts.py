@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import re
 import time
@@ -204,6 +205,7 @@ def test_another_mode_over_existing_data_is_refused_and_both_ways_out_work(tmp_p
     place.application = program(mode=after)
     with pytest.raises(TableModeError, match=f'written with mode="{before}"') as refused:
         run(place)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
     (way_out,) = re.findall(r"to_delta\((.*?)\)", str(refused.value))
     name, mode = re.fullmatch(r'"(\w+)", mode="(\w+)"', way_out).groups()
     assert "`weir reset shop`" in str(refused.value)
