@@ -261,8 +261,9 @@ class TableModeError(TableSchemaError):
         name = f"{self.table}_{self.wanted}"
         return (
             f'table {self.table!r} was written with mode="{self.found}", but the program asks for '
-            f'mode="{self.wanted}"; choose another name, for example to_delta("{name}", mode="{self.wanted}"), which gets what is '
-            f"updated from now on, or start over with `weir reset {self.application}`, after which the topics are read again"
+            f'mode="{self.wanted}"; choose another name, for example to_delta("{name}", mode="{self.wanted}"), which '
+            f"gets what is updated from now on, or start over with `weir reset {self.application}`, after which the "
+            "topics are read again"
         )
 
 
