@@ -13,6 +13,7 @@ from weir.orchestration.thresholds import Thresholds
 from weir.pipelines.application import Application
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
+from weir.state.commit.upserts import shown_name
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 TAG_CHARACTERS = 63
@@ -62,7 +63,7 @@ class Supervised:
         def path(table: str) -> list[str]:
             if table == DEAD_LETTERS.name:
                 return ["dead_letters"]
-            return table.replace(CHANGELOG_FOLDER, "changelog", 1).split("/")
+            return shown_name(table).replace(CHANGELOG_FOLDER, "changelog", 1).split("/")
 
         return {name: dg.AssetKey([self.id, *path(name)]) for name in self.table_specs}
 

@@ -274,6 +274,38 @@ class TableSchemaError(StateError):
         )
 
 
+class TableModeError(TableSchemaError):
+    """A table was written with another mode of ``to_delta`` than the one the program asks for."""
+
+    def __init__(self, application: str, table: str, wanted: str) -> None:
+        super().__init__(table, wanted, "append" if wanted == "upsert" else "upsert")
+        self.args = (application, table, wanted)  # keeps the error picklable
+        self.application = application
+
+    def __str__(self) -> str:
+        name = f"{self.table}_{self.wanted}"
+        return (
+            f'table {self.table!r} was written with mode="{self.found}", but the program asks for '
+            f'mode="{self.wanted}"; choose another name, for example to_delta("{name}", mode="{self.wanted}"), which '
+            f"gets what is updated from now on, or start over with `weir reset {self.application}`, after which the "
+            "topics are read again"
+        )
+
+
+class UpsertsBusyError(StateError):
+    """Others kept writing to a table of upserts while it was brought up to date; it is as it was."""
+
+    def __init__(self, table: str, attempts: int) -> None:
+        super().__init__(table, attempts)
+        self.table, self.attempts = table, attempts
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table!r}: another writer changed it during each of {self.attempts} attempts to bring it up "
+            "to date; stop what writes to it, since only the application does"
+        )
+
+
 class TableFeatureError(StateError):
     """A table was altered so that it needs writer features of Delta that Weir does not support."""
 

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, BACKFILL_PAGE = "docs/protocol.md", "docs/backfill.md"
-PROCEDURES = ("A commit", "A restore", "A swap", "A compaction")
+PROCEDURES = ("A commit", "A restore", "A swap", "A compaction", "A refresh")
 FOLDERS = ("state", "pipelines", "infra", "orchestration", "bench", "tests", "tools", "docs")
 WITH_STEPS = ("state", "pipelines")
 

@@ -20,6 +20,7 @@ from weir.pipelines.backfill.outputs import DayOutputs, day_outputs
 from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.operations.backfills import BackfillRow, backfills
 from weir.pipelines.operations.errors import OperationError
+from weir.state.commit.upserts import shown_name
 
 DRIVER = "weir.orchestration.drivers.backfill"
 
@@ -75,8 +76,8 @@ def _backfill_asset(
         partitions_def=dg.DailyPartitionsDefinition(
             start_date=first_day.isoformat(), end_date=end_day.isoformat() if end_day else None
         ),
-        description=f"Days of event time, UTC, of {', '.join(each.table for each in outputs.swapped)}: recomputed "
-        "from the topics and swapped in by one commit, while the ingest keeps running. Terminating "
+        description=f"Days of event time, UTC, of {', '.join(shown_name(each.table) for each in outputs.swapped)}: "
+        "recomputed from the topics and swapped in by one commit, while the ingest keeps running. Terminating "
         "the run leaves everything as it was.",
     )
     def backfill(

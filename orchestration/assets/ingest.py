@@ -16,6 +16,7 @@ from weir.orchestration.resources import WeirResource, run_driver
 from weir.orchestration.supervised import Supervised
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.upserts import shown_name, upserts_of
 from weir.state.types import CHANGELOG_FOLDER, TableSpec
 
 DRIVER = "weir.orchestration.drivers.ingest"
@@ -182,6 +183,10 @@ def _description(table: str) -> str:
             f"Every committed change of the store {table.removeprefix(CHANGELOG_FOLDER)[1:]}; its tasks restore "
             "from this."
         )
+    if shown_name(table) != table:
+        return (
+            f"The Delta table {shown_name(table)}: one row per key, brought up to date after the application's commits."
+        )
     return f"The Delta table {table}; only the application's commits change it."
 
 
@@ -190,6 +195,6 @@ def _columns(spec: TableSpec) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[
             dg.TableColumn(name, str(dtype), tags={"weir/key": ""} if name in spec.keys else None)
-            for name, dtype in spec.schema.items()
+            for name, dtype in (upserts_of(spec) or spec).schema.items()
         ]
     )

@@ -23,6 +23,7 @@ from weir.orchestration.supervised import Supervised
 from weir.pipelines.operations.positions import committed_positions
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.commit.upserts import shown_name
 
 
 def commit_materializations(
@@ -53,7 +54,7 @@ def commit_materializations(
     ingest = {**health, **ingest_metadata(newest, supervised.topics)}
     events.append(dg.AssetMaterialization(supervised.ingest, description=found, metadata=dagster_values(ingest)))
     for name, key in supervised.tables.items():
-        folder = warehouse / supervised.id / name
+        folder = warehouse / supervised.id / shown_name(name)
         if (folder / "_delta_log").is_dir():  # the next start creates a table that an older program did not have
             events.append(
                 dg.AssetMaterialization(

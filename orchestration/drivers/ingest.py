@@ -23,6 +23,7 @@ from weir.orchestration.drivers.metadata import health_metadata, ingest_metadata
 from weir.pipelines.operations.drive import drive
 from weir.pipelines.operations.registry import load_reference
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.upserts import shown_name
 
 if TYPE_CHECKING:
     from weir.pipelines.spark.progress import RunSummary
@@ -46,7 +47,7 @@ def _report(pipes: PipesContext, settings: Settings, summary: RunSummary) -> Non
         },
     )
     for table, asset_key in pipes.get_extra("tables").items():
-        folder = settings.warehouse / summary.application / table
+        folder = settings.warehouse / summary.application / shown_name(table)
         pipes.report_asset_materialization(
             asset_key=asset_key, metadata=table_metadata(newest, folder), data_version=table_data_version(newest, table)
         )

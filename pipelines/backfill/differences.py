@@ -21,6 +21,7 @@ from weir.pipelines.backfill.shadow import Shadow
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import may_be_of_days, of_days, replaced
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, standing_rows
+from weir.state.commit.upserts import shown_name
 
 COMPARED_ROWS = 2_000_000
 """About how many rows are in memory at a time, of both sides together."""
@@ -65,7 +66,7 @@ class TableDifference:
             f"; sum of {name} {before:,.12g} -> {after:,.12g}" for name, (before, after) in self.sums.items()
         )
         return (
-            f"{self.table} {self.rows_before:,} -> {self.rows_after:,} rows ({self.removed:,} removed, "
+            f"{shown_name(self.table)} {self.rows_before:,} -> {self.rows_after:,} rows ({self.removed:,} removed, "
             f"{self.changed:,} changed, {self.added:,} added, {self.unchanged:,} unchanged){sums}"
         )
 

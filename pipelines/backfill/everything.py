@@ -23,6 +23,7 @@ from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.state.changelog.forgetting import forget_tasks
 from weir.state.changelog.replacing import replaced_rows
+from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
@@ -129,6 +130,7 @@ def swap_everything(
     finally:
         committer.close()
         of_shadow.close()
+    refresh_at_rest(app_folder, tables, application.id)
     return state.epoch
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weir.pipelines.topology import TableSinkNode, Topology
+from weir.pipelines.topology import Topology
 from weir.pipelines.topology.nodes import AggregateNode, Node, SuppressNode
+from weir.pipelines.topology.topology import table_spec
 
 WINDOW_START, TIMESTAMP = "window_start", "_ts"
 
@@ -19,6 +20,7 @@ class DayOutput:
     """An output whose rows a swap replaces."""
 
     table: str
+    """The table that commits write."""
     column: str
     """The time that says to which day a row belongs: ``window_start`` or ``_ts``."""
 
@@ -37,7 +39,7 @@ class DayOutputs:
 def day_outputs(topology: Topology) -> DayOutputs:
     """What a backfill of ``topology`` swaps and what it leaves out."""
     swapped, left_out, look_back_ms = [], {}, 0
-    for sink in (node for node in topology.nodes if isinstance(node, TableSinkNode)):
+    for sink in topology.sinks:
         upstream = _ancestors(sink)
         endless = sorted(name for node in upstream if _retention_ms(node) is None for name in node.store_names)
         if sink.is_updates and not sink.record.is_windowed:
@@ -45,7 +47,9 @@ def day_outputs(topology: Topology) -> DayOutputs:
         elif endless:
             left_out[sink.table] = f"it is computed from {endless[0]!r}, which holds earlier records too"
         else:
-            swapped.append(DayOutput(table=sink.table, column=WINDOW_START if sink.record.is_windowed else TIMESTAMP))
+            swapped.append(
+                DayOutput(table=table_spec(sink).name, column=WINDOW_START if sink.record.is_windowed else TIMESTAMP)
+            )
             kept_ms = (_retention_ms(node) or 0 for node in upstream if isinstance(node, AggregateNode))
             look_back_ms = max(look_back_ms, sum(kept_ms))
     return DayOutputs(swapped=tuple(swapped), left_out=left_out, look_back_ms=look_back_ms)

@@ -22,6 +22,7 @@ from weir.pipelines.backfill.outputs import DayOutput
 from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_shadow, remove_swapped
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
+from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.protocol import Committer, redo_appends
@@ -153,6 +154,7 @@ def swap_at_rest(
         remove_shadow(app_folder, backfill)
     finally:
         committer.close()
+    refresh_at_rest(app_folder, application_tables(application.topology), application.id)
     return record.epoch
 
 

@@ -6,7 +6,7 @@ Those that lead to a table or a grouped stream, and the joins, are in ``streams`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import polars as pl
 
@@ -226,9 +226,12 @@ class StreamOperations:
             add_merge(self._graph, self._node, other._node), has_new_key=self._has_new_key or other._has_new_key
         )
 
-    def to_delta(self, table: str) -> None:
+    def to_delta(self, table: str, *, mode: Literal["append"] = "append") -> None:
         """Append every record to the Delta table ``table``: key columns, value columns, then ``_ts``, ``_epoch``,
         ``_seq`` and ``_deleted``.
+
+        Raises:
+            TopologyError: The mode is another one; ``KTable.to_delta`` has ``mode="upsert"``.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -238,6 +241,12 @@ class StreamOperations:
             >>> driver.create_output_table("pages").read_rows()
             [{'user': 'ann', 'page': '/docs'}]
         """
+        if mode != "append":
+            raise TopologyError(
+                f"the table {table!r} got mode={mode!r}, but every record of a stream counts; leave the mode out, or "
+                f'make a table of the newest record per key first: to_table("{table}").to_delta("{table}", '
+                'mode="upsert")'
+            )
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(
             TableSinkNode(

@@ -27,6 +27,7 @@ from weir.state.stores.specs import VALID_FROM, buffer_spec, key_value_spec, ver
 from weir.state.types import StoreClock
 
 TtlClock = Literal["stream_time", "wall_clock"]
+DEFAULT_REFRESH = timedelta(seconds=5)
 
 
 class TableOperations:
@@ -264,12 +265,27 @@ class TableOperations:
             raise TopologyError("unlimited windows never close; use Suppressed.until_time_limit(...)")
         return self._windows.closes_after_ms
 
-    def to_delta(self, table: str, *, emit: Literal["newest", "record"] = "newest") -> None:
+    def to_delta(
+        self,
+        table: str,
+        *,
+        emit: Literal["newest", "record"] = "newest",
+        mode: Literal["append", "upsert"] = "append",
+        refresh: timedelta | None = None,
+    ) -> None:
         """Append the updates to the Delta table ``table``: the newest per key and epoch, and each final result once.
 
         With ``emit="record"`` every update becomes a row, as if the records were evaluated one by one. An update of a
         versioned table that is older than the newest row of its key does not change the table's current rows, and is
         left out.
+
+        With ``mode="upsert"`` the Delta table has one row per key instead, the newest, and none for a deleted key, so
+        any reader of Delta sees the table as it is: key columns, value columns and ``_ts``. It follows the commits in
+        the background, at most every ``refresh`` (5 seconds), and at the end of a run it has them all (docs/sql.md).
+
+        Raises:
+            TopologyError: The results are final, so each key is written once already; or ``refresh`` or ``emit`` do not
+                go with the mode.
 
         Examples:
             >>> builder = StreamsBuilder()
@@ -282,6 +298,7 @@ class TableOperations:
         """
         if emit not in ("newest", "record"):
             raise TopologyError(f'emit is {emit!r}; it must be "newest" or "record"')
+        refresh_ms = self._refresh_ms(table, emit, mode, refresh)
         parent = self._add_to_stream(ToStreamNode if versioned_store(self._node) is None else NewestToStreamNode)
         name = self._graph.new_name("KSTREAM-SINK-")
         self._graph.add(
@@ -292,8 +309,29 @@ class TableOperations:
                 table=check_name("table", table),
                 is_updates=not self._is_final,
                 keeps_all=emit == "record",
+                refresh_ms=refresh_ms,
             )
         )
+
+    def _refresh_ms(self, table: str, emit: str, mode: str, refresh: timedelta | None) -> int | None:
+        """How often a table of upserts is refreshed at most; None for one that is appended to."""
+        if mode not in ("append", "upsert"):
+            raise TopologyError(f'mode is {mode!r}; it must be "append" or "upsert"')
+        if mode == "append":
+            if refresh is not None:
+                raise TopologyError(
+                    f"the table {table!r} got refresh=, but commits append to it themselves; leave refresh= out, or "
+                    'add mode="upsert"'
+                )
+            return None
+        if self._is_final:
+            raise TopologyError(
+                f"the results in {table!r} are final, so each is written once and the table has one row per key "
+                f'already; leave the mode out: to_delta("{table}")'
+            )
+        if emit == "record":
+            raise TopologyError(f'the table {table!r} keeps the newest row per key; leave emit="record" out')
+        return positive_ms(DEFAULT_REFRESH if refresh is None else refresh, "refresh")
 
     def _add_to_stream(self, kind: type[ToStreamNode] = ToStreamNode) -> Node:
         name = self._graph.new_name("KTABLE-TOSTREAM-")

@@ -21,6 +21,7 @@ from weir.pipelines.application import Application
 from weir.pipelines.migrate.errors import MigrationError
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.files import write_file
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, TaskCommit
@@ -127,6 +128,7 @@ class Migration:
             )
         finally:
             committer.close()
+        refresh_at_rest(warehouse / self.application.id, application_tables(topology), self.application.id)
         return True
 
     def tasks(self) -> list[TaskId]:

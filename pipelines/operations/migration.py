@@ -41,6 +41,7 @@ from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
+from weir.state.commit.upserts import shown_name
 from weir.state.types import TopicPartition
 
 LEASE_TTL_S = 600.0
@@ -134,7 +135,7 @@ def lines(migration: Migration, topic_counts: Mapping[str, int]) -> list[str]:
     """What a migration changes, one line per change."""
     start, outputs = migration.application.start, Counter[str]()
     for table, rows in migration.outputs:
-        outputs[table.name] += rows.height
+        outputs[shown_name(table.name)] += rows.height
     return [
         *(
             f"topic {topic}, partition {partition}: starts at offset {offset:,}"
@@ -239,7 +240,7 @@ def move_from_kafka_streams(
         serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()},
     )
     migration = app.migration()
-    filled = {table.name for table, _ in migration.outputs}
+    filled = {shown_name(table.name) for table, _ in migration.outputs}
     notes = [
         f"output {name} starts with records read from now on"
         for name in where.application.topology.committed_form.outputs

@@ -21,8 +21,19 @@ News = TypeVar("News")
 class Afterwards(Generic[News]):
     """Calls ``work`` with the newest news, in a thread of its own, until it is closed."""
 
-    def __init__(self, name: str, work: Callable[[News], None], failure: type[Exception], said: str) -> None:
-        """Errors of type ``failure`` are logged after ``said``, at most once every ``LOG_EVERY_S`` seconds."""
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[News], None],
+        failure: type[Exception],
+        said: str,
+        rest_s: Callable[[float], float] = lambda took_s: 0.0,
+    ) -> None:
+        """Errors of type ``failure`` are logged after ``said``, at most once every ``LOG_EVERY_S`` seconds.
+
+        ``rest_s`` says how long to rest after work that took so many seconds; closing ends the rest.
+        """
+        self._rest_s = rest_s
         self._work, self._failure, self._said = work, failure, said
         self._changed = Condition()
         self._waiting: list[News] = []
@@ -51,9 +62,13 @@ class Afterwards(Generic[News]):
                 newest, self._waiting = self._waiting, []
             if not newest:
                 return
+            started = time.monotonic()
             try:
                 self._work(newest[0])
             except self._failure as error:
                 if time.monotonic() >= self._log_after:
                     self._log_after = time.monotonic() + LOG_EVERY_S
                     log.warning("%s: %s; the run continues, and the next commit tries again", self._said, error)
+            rest_s = self._rest_s(time.monotonic() - started)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, rest_s)

@@ -34,6 +34,8 @@ from weir.pipelines.spark.parts import Listeners, RunSpec
 from weir.pipelines.spark.progress import Progress
 from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
+from weir.pipelines.tasks.tables import application_tables
+from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -165,6 +167,7 @@ def run_shadow(
         return None
     before = shadow.completion or Completion(records_in=0, seconds=0.0)
     completion = Completion(records_in=before.records_in + summary.records_in, seconds=before.seconds + summary.seconds)
+    refresh_at_rest(shadow.folder, application_tables(application.topology), shadow.id)
     load_step_hook(on_step)("shadow made")
     shadow.complete(completion)
     log.info("backfill %s of %r is complete: %s records", shadow.id, shadow.application, summary.records_in)

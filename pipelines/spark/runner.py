@@ -6,7 +6,7 @@ The loop is ``weir.pipelines.spark.driver``; this module only puts the parts tog
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from threading import Event
 from typing import Any
@@ -32,6 +32,7 @@ from weir.pipelines.spark.progress import Progress, RunSummary
 from weir.pipelines.spark.restore_jobs import RestoreJobs
 from weir.pipelines.spark.slots import SlotPool
 from weir.pipelines.spark.snapshot_jobs import SnapshotJobs
+from weir.pipelines.spark.upserts import refreshing
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
 from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
@@ -120,12 +121,15 @@ def run(
             on_step=on_step,
             tasks=spec.task_settings,
         )
+        upserts = refreshing(application, app_folder)
         listeners = Listeners(
             control=ControlPanel(control, settings.slots),
             on_progress=report,
-            on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers)),
+            on_commit=stack.enter_context(_afterwards(application, settings, bootstrap_servers, upserts)),
         )
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver:
+            for each in upserts:
+                each(None)  # the claim has redone what a driver that died owed their updates
             return driver.run(stop, until_caught_up=until_caught_up)
 
 
@@ -179,10 +183,11 @@ def _reporting(
 
 @contextmanager
 def _afterwards(
-    application: Application, settings: Settings, bootstrap_servers: str
+    application: Application, settings: Settings, bootstrap_servers: str, upserts: Sequence[Afterwards[object]]
 ) -> Iterator[Callable[[Mapping[TopicPartition, int]], None]]:
-    """What follows a commit: its positions go to the group that the settings name, and own stores are fed."""
-    followed: list[Afterwards[Any]] = []
+    """What follows a commit: tables of upserts are refreshed, its positions go to the group that the settings name, and
+    own stores are fed."""
+    followed: list[Afterwards[Any]] = [*upserts]
     if settings.mirror_offsets_to_group is not None:
         admin = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
         followed.append(offset_mirror(admin, settings.mirror_offsets_to_group))

@@ -29,6 +29,7 @@ from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskP
 from weir.pipelines.tasks.processor import TaskProcessor
 from weir.pipelines.topology import SourceNode, SubTopology, Topology
 from weir.pipelines.topology.changes import partition_of_task
+from weir.pipelines.topology.topology import table_spec
 from weir.state.changelog.reading import TaskChangelog, encoded
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_frame, changelog_spec
 from weir.state.commit.files import write_file
@@ -154,7 +155,7 @@ class EpochRunner:
     ) -> None:
         self._topology, self._settings, self._reader, self._on_step = topology, settings, reader, on_step
         self._folder = Path(settings.application_folder)
-        self._tables = {spec.name: spec for spec in topology.table_specs()}
+        self._tables = {sink.table: table_spec(sink) for sink in topology.sinks}
         self._global_tables = GlobalTables(topology, settings.on_error)
         self._processors = {
             sub_topology.index: TaskProcessor(sub_topology, self._global_tables)

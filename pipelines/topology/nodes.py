@@ -385,6 +385,8 @@ class TableSinkNode(ChildNode):
     """True for a table's updates, of which the newest per key is valid; False for facts."""
     keeps_all: bool = False
     """Whether every update is written, not only the newest per key and epoch."""
+    refresh_ms: int | None = None
+    """For a table of upserts, how often it is brought up to date at most; None for a table that commits append to."""
 
     @property
     def collapses(self) -> bool:

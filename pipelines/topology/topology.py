@@ -26,6 +26,7 @@ from weir.pipelines.topology.nodes import (
 )
 from weir.pipelines.topology.sub_topology import Edge, SubTopology, columns_of, digest, inputs_of
 from weir.state.commit.record import CommittedTopology
+from weir.state.commit.upserts import updates_name
 from weir.state.types import TableSpec, TaskId
 
 
@@ -97,9 +98,15 @@ class Topology:
         """The source of ``topic``; raises ``KeyError`` when the topology does not read it."""
         return {node.topic: node for node in self.nodes if isinstance(node, SourceNode)}[topic]
 
+    @cached_property
+    def sinks(self) -> tuple[TableSinkNode, ...]:
+        """The outputs, as declared."""
+        return tuple(node for node in self.nodes if isinstance(node, TableSinkNode))
+
     def table_specs(self) -> tuple[TableSpec, ...]:
-        """Every output table: key columns, window bounds, value columns, then ``_ts _epoch _seq _deleted``."""
-        return tuple(table_spec(node) for node in self.nodes if isinstance(node, TableSinkNode))
+        """The table that commits write for each output: key columns, window bounds, value columns, then
+        ``_ts _epoch _seq _deleted``."""
+        return tuple(map(table_spec, self.sinks))
 
     def partition_counts(self, source_counts: Mapping[str, int]) -> dict[int, int]:
         """Tasks by sub-topology index, from the topics' partition counts.
@@ -147,7 +154,7 @@ class Topology:
                 sub_topology.stored_name: tuple(store.name for store in sub_topology.stores)
                 for sub_topology in self.sub_topologies
             },
-            outputs=tuple(spec.name for spec in self.table_specs()),
+            outputs=tuple(sink.table for sink in self.sinks),
             settings={store: settings for node in self.nodes for store, settings in node.settings.items()},
             identities={
                 store: identity
@@ -195,11 +202,15 @@ class Topology:
 
 
 def table_spec(sink: TableSinkNode) -> TableSpec:
-    """The Delta table that ``sink`` writes."""
+    """The Delta table that commits write for ``sink``."""
     schema = pl.Schema(
         {**sink.record.columns, "_ts": TIME, "_epoch": pl.Int64(), "_seq": pl.Int64(), "_deleted": pl.Boolean()}
     )
-    return TableSpec(name=sink.table, schema=schema, keys=tuple(sink.record.key_columns) if sink.is_updates else ())
+    return TableSpec(
+        name=sink.table if sink.refresh_ms is None else updates_name(sink.table),
+        schema=schema,
+        keys=tuple(sink.record.key_columns) if sink.is_updates else (),
+    )
 
 
 def _joined(node: Node) -> list[Any]:

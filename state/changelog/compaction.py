@@ -21,11 +21,19 @@ from deltalake import DeltaTable
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.delta_log import replace_files
+from weir.state.commit.evolution import is_upserts
 from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.protocol import redo_appends
 from weir.state.commit.rollup import roll_up
-from weir.state.commit.tables import TOMBSTONE_HORIZON, AppendTable, file_actions, key_columns, tombstone_horizon
+from weir.state.commit.tables import (
+    TOMBSTONE_HORIZON,
+    AppendTable,
+    file_actions,
+    key_columns,
+    tombstone_horizon,
+)
+from weir.state.commit.upserts import UPDATES_FOLDER
 from weir.state.commit.vacuum import vacuum
 from weir.state.types import CHANGELOG_FOLDER, FileEntry, TableSpec
 
@@ -86,7 +94,7 @@ class Compaction:
         """The existing changelogs, outputs and dead letters, sorted; ``run`` adds the commit log at the end."""
         found = [
             path.parent
-            for pattern in ("*", f"{CHANGELOG_FOLDER}/*")
+            for pattern in ("*", f"{CHANGELOG_FOLDER}/*", f"{UPDATES_FOLDER}/*")
             for path in self._app_folder.glob(f"{pattern}/_delta_log")
         ]
         return sorted(str(path.relative_to(self._app_folder)) for path in found if path.name != COMMITS.name)
@@ -174,7 +182,7 @@ class Compaction:
         self._on_step("files replaced")
 
     def _merges(self, table: DeltaTable, files: pl.DataFrame) -> list[_Merge]:
-        if files.is_empty():
+        if files.is_empty() or is_upserts(table):  # whose refreshes merge its files
             return []
         if not key_columns(table):
             return [_Merge(files=pack, partition={}) for pack in packs(files)]

@@ -36,7 +36,7 @@ def merged_updates(
     while passes:
         residue, modulus = passes.pop()
         held: list[pl.DataFrame] = []
-        for paths in _batches(folder, files, held_rows):
+        for paths in batches(folder, files, held_rows):
             rows = read_files(paths, columns)
             rows = _of_residue(rows if where is None else rows.filter(where), keys, residue, modulus)
             merged = newest_of_each_key(pl.concat([*held, rows]), keys)
@@ -67,7 +67,8 @@ def _of_residue(rows: pl.DataFrame, keys: Sequence[str], residue: int, modulus: 
     return rows if modulus == 1 else rows.filter(rows.select(keys).hash_rows() % modulus == residue)
 
 
-def _batches(folder: Path, files: pl.DataFrame, rows: int) -> Iterator[list[Path]]:
+def batches(folder: Path, files: pl.DataFrame, rows: int) -> Iterator[list[Path]]:
+    """The paths of ``files``, at least one, in groups of about ``rows`` rows at most."""
     batch: list[Path] = []
     batch_rows = 0
     for path, of_file in files.select("path", "num_records").iter_rows():

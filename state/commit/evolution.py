@@ -19,12 +19,15 @@ from deltalake.exceptions import CommitFailedError
 
 from weir.state.commit.delta_log import rewrite
 from weir.state.commit.files import read_files, stored_schema, write_file
+from weir.state.commit.upserts import upserts_of
 from weir.state.commit.widening import is_wider
-from weir.state.errors import TableSchemaError
+from weir.state.errors import TableModeError, TableSchemaError
 from weir.state.types import TableSpec
 
 KEYS_PROPERTY = "weir.keys"
 """The table property that names the key columns of a table of updates, separated by commas."""
+UPDATES_PROPERTY = "weir.updates"
+"""The table property of a table of upserts that names its table of updates (``weir.state.changelog.upserts``)."""
 _ATTEMPTS = 5
 
 
@@ -44,15 +47,29 @@ class Evolution:
         return ", ".join([*told, *(f"column {name} is now {dtype}" for name, dtype in self.widened.items())])
 
 
+def is_upserts(table: DeltaTable) -> bool:
+    """Whether it shows the standing rows of a table of updates."""
+    return UPDATES_PROPERTY in table.metadata().configuration
+
+
 def evolution(app_folder: Path, spec: TableSpec) -> Evolution | None:
-    """What the table needs; None if it does not exist.
+    """What the table needs; None if it does not exist. The table of upserts that shows it, if one does, is checked too.
 
     Raises:
+        TableModeError: A table was written in another mode.
         TableSchemaError: Its columns or keys cannot become those of ``spec``.
     """
+    if (shown := upserts_of(spec)) is not None:
+        _evolution(app_folder, shown, is_shown=True)
+    return _evolution(app_folder, spec, is_shown=False)
+
+
+def _evolution(app_folder: Path, spec: TableSpec, *, is_shown: bool) -> Evolution | None:
     if not DeltaTable.is_deltatable(str(app_folder / spec.name)):
         return None
     table = DeltaTable(app_folder / spec.name)
+    if is_upserts(table) != is_shown:
+        raise TableModeError(app_folder.name, spec.name, "upsert" if is_shown else "append")
     keys = table.metadata().configuration.get(KEYS_PROPERTY, "")
     if keys != ",".join(spec.keys):
         raise TableSchemaError(spec.name, _keyed(",".join(spec.keys)), _keyed(keys))
@@ -69,14 +86,16 @@ def evolution(app_folder: Path, spec: TableSpec) -> Evolution | None:
     return Evolution(table=spec.name, added=added, widened=other)
 
 
-def evolve(app_folder: Path, spec: TableSpec) -> None:
+def evolve(app_folder: Path, spec: TableSpec, *, is_shown: bool = False) -> None:
     """Give the table what it needs. If this is interrupted, the next call goes on.
+
+    ``is_shown`` is for a table of upserts.
 
     Raises:
         TableSchemaError: See ``evolution``.
     """
     failures = 0
-    while needed := evolution(app_folder, spec):
+    while needed := _evolution(app_folder, spec, is_shown=is_shown):
         try:
             if needed.widened:
                 _write_anew(app_folder, spec, needed)

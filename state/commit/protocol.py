@@ -59,6 +59,8 @@ class Committer:
         self._specs, self._fingerprint, self._on_step = tuple(tables), fingerprint, on_step
         self._log: AppendTable | None = None
         self._tables: dict[str, AppendTable] = {}
+        self._upserts: dict[str, AppendTable] = {}
+        """The tables that show the standing rows of tables of updates, by the names of those."""
         self._table_versions: dict[str, int] = {}
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
@@ -78,7 +80,7 @@ class Committer:
             FencedError: Another driver claimed at the same moment.
             TableAheadError: A table has commits that the log lacks.
             TableBehindError, TableLostError: A promised file, or a table's Delta log, is gone.
-            TableSchemaError: A table's columns differ from its spec.
+            TableSchemaError, TableModeError: A table's columns, or its mode, differ from its spec.
         """
         while True:
             log = self._log = AppendTable.create(self._app_folder, COMMITS, self._application)
@@ -244,17 +246,25 @@ class Committer:
         self._tables = {
             spec.name: AppendTable.create(self._app_folder, spec, self._application) for spec in self._specs
         }
+        self._upserts = {
+            spec.name: table
+            for spec in self._specs
+            if (table := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None
+        }
         for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
             if DeltaTable.is_deltatable(str(self._app_folder / name)):
                 self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
 
     def _require_no_table_ahead(self) -> None:
-        for name, table in self._tables.items():
+        for name, table in (*self._tables.items(), *self._upserts.items()):
             promised = self._table_versions.get(name, 0)
             if table.version > promised:
                 self.check_claim()  # else a newer driver has committed meanwhile
                 raise TableAheadError(
-                    self._application, name, version_text(table.version), version_text(promised) if promised else "none"
+                    self._application,
+                    table.name,
+                    version_text(table.version),
+                    version_text(promised) if promised else "none",
                 )
 
     def _redo(self, log_files: pl.DataFrame) -> None:

@@ -7,7 +7,7 @@ commits to append, and in what order, is up to ``weir.state.commit.protocol``; w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,10 +15,11 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
-from weir.state.commit.evolution import KEYS_PROPERTY, delta_schema, evolve
+from weir.state.commit.evolution import KEYS_PROPERTY, UPDATES_PROPERTY, delta_schema, evolution, evolve
 from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
+from weir.state.commit.upserts import upserts_of
 from weir.state.engine.environment import sync_folder
 from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
@@ -26,6 +27,8 @@ from weir.state.types import FileEntry, StateId, TableSpec
 TOMBSTONE_HORIZON = "weir.tombstone_horizon"
 """The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
 than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
+REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
+"""How long files that left a table of upserts stay for readers of an older version; every refresh replaces some."""
 CHECKPOINT_EVERY_VERSIONS = 100
 """Readers read every log entry since the last checkpoint, 0.1 ms each."""
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 hours"}
@@ -47,8 +50,10 @@ class AppendTable:
         self._checkpointed = last_checkpoint(folder)
 
     @classmethod
-    def create(cls, app_folder: Path, spec: TableSpec, application: str) -> AppendTable:
-        """Open a table, creating it first if it is missing, and adding columns that are.
+    def create(
+        cls, app_folder: Path, spec: TableSpec, application: str, properties: Mapping[str, str] | None = None
+    ) -> AppendTable:
+        """Open a table, creating it first, with ``properties``, if it is missing, and adding columns that are.
 
         Raises:
             TableSchemaError: It exists with columns that cannot become those of ``spec``.
@@ -61,13 +66,27 @@ class AppendTable:
                 delta_schema(stored_schema(spec)),
                 mode="ignore",
                 partition_by=list(spec.partition_by),
-                configuration={**LOG_RETENTION, **keys},
+                configuration={**LOG_RETENTION, **keys, **(properties or {})},
                 raise_if_key_not_exists=False,
             )
             sync_folder(folder / "_delta_log")
             sync_folder(folder)
-        evolve(app_folder, spec)
+        evolve(app_folder, spec, is_shown=UPDATES_PROPERTY in (properties or {}))
         return cls(folder, spec.name, application)
+
+    @classmethod
+    def create_upserts(cls, app_folder: Path, updates: TableSpec, application: str) -> AppendTable | None:
+        """Open the table that shows the standing rows of ``updates``, creating it first if it is missing; None if there
+        is to be none.
+
+        Raises:
+            TableModeError, TableSchemaError: As for ``evolution``.
+        """
+        shown = upserts_of(updates)
+        if shown is None:
+            return None
+        evolution(app_folder, updates)
+        return cls.create(app_folder, shown, application, {**REPLACED_RETENTION, UPDATES_PROPERTY: updates.name})
 
     @property
     def version(self) -> int:
@@ -107,6 +126,15 @@ class AppendTable:
         A writer that slept until the log was cleaned up notices only by reading ``version`` afterwards.
         """
         return self._log.append(version, files)
+
+    def replace(self, version: int, files: Sequence[FileEntry], removed: pl.DataFrame) -> bool:
+        """Like ``write``, also removing files that ``snapshot`` has; False, with nothing written, if any other writer
+        was quicker."""
+        return self._log.append(version, files, removed)
+
+    def snapshot(self) -> DeltaTable:
+        """The table as it was when its log was last read."""
+        return DeltaTable(self.folder, version=self._log.version)
 
     def _swap(self, version: int, added: Sequence[FileEntry], swaps: Sequence[TableSwap]) -> None:
         """Like ``write``, also removing what the swaps replace; does nothing if another writer was quicker."""

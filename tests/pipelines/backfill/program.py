@@ -92,6 +92,22 @@ def build_sessions() -> Application:
 sessions = build_sessions()
 
 
+def build_upserts(least: int = 500) -> Application:
+    """A table of windows and a running table, both with one row per key for people to read."""
+    builder = StreamsBuilder()
+    readings = builder.stream("readings", key=String("sensor"), value=Json(Reading))
+    high = Sum(col("value") >= least)
+    half = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=30)).advance_by(timedelta(minutes=30))
+    (
+        readings.group_by_key()
+        .windowed_by(half)
+        .agg("by_half", readings=Count(), high=high)
+        .to_delta("overlapping", mode="upsert")
+    )
+    readings.group_by_key().agg("ever", readings=Count(), high=high).to_delta("totals", mode="upsert")
+    return Application("sensors", builder, commit_interval=timedelta(milliseconds=1))
+
+
 def visits(*minutes: int) -> list:
     """A reading of one sensor at each of these minutes of the first day that is backfilled."""
     return [(b"sensor-0", b'{"value": 1, "kind": "kind-0"}', DAYS.start_ms + minute * 60_000) for minute in minutes]

@@ -26,6 +26,7 @@ OTHERS = {
     "output": lambda: program(output="new_totals"),
     "refunds": lambda: program(refunds=True),
     "columns": lambda: program(total="sum"),
+    "upserts": lambda: program(mode="upsert"),
 }
 
 
@@ -91,6 +92,13 @@ def test_a_table_with_other_columns_is_an_obstacle_and_the_way_out_is_named(plan
     assert result.exit_code == plan.REFUSED
     assert "refuse: table 'totals' has the columns" in result.stdout
     assert "another name" in result.stdout
+
+
+def test_another_mode_of_an_output_is_an_obstacle_and_no_new_output(planned):
+    result = planned("upserts")
+    assert result.exit_code == plan.REFUSED
+    assert "refuse: table 'totals' was written with mode=\"append\"" in " ".join(result.stdout.split())
+    assert "output totals: new" not in result.stdout
 
 
 def test_another_grace_period_is_named_and_the_state_is_kept(planned, monkeypatch):

@@ -31,14 +31,14 @@ def application(on_error="fail", commit_interval=timedelta(milliseconds=1), stor
 
 
 def program(
-    *, store="sums", refunds=False, positive_only=False, output="totals", total="total", by_amount=False
+    *, store="sums", refunds=False, positive_only=False, output="totals", total="total", by_amount=False, mode="append"
 ) -> Application:
     """``application()``, changed."""
     builder = StreamsBuilder()
     stream = builder.stream("sales", key=String("shop"), value=Json(Sale))
     if positive_only:
         stream = stream.filter(lambda key, value: value.amount >= 0)
-    stream.group_by_key().agg(store, **{total: Sum("amount")}, sales=Count()).to_delta(output)
+    stream.group_by_key().agg(store, **{total: Sum("amount")}, sales=Count()).to_delta(output, mode=mode)
     if by_amount:
         stream.group_by("amount").agg("by_amount", sold=Count()).to_delta("by_amount")
     if refunds:

@@ -16,7 +16,7 @@ from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord
 from weir.state.types import StoreSpec
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text(encoding="utf-8").partition("\n## Output tables\n")[0]
 CHANGES = changelog_spec(
     StoreSpec(name="by_carrier", key=pl.Schema({"carrier": pl.String()}), value=pl.Schema({"flights": pl.Int64()}))
 )
