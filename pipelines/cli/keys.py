@@ -115,6 +115,6 @@ def _unfit(option: str, reason: str, columns: Mapping[str, pl.DataType]) -> Oper
 
 def _kinds(columns: Mapping[str, pl.DataType]) -> dict[str, Any]:
     """The Python type of each column's values."""
-    from weir.pipelines.serdes.row_type import annotation_of, normal_dtype
+    from weir.pipelines.serdes.shapes import annotation_of, normal_dtype
 
     return {name: annotation_of(normal_dtype(dtype, name)) for name, dtype in columns.items()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from weir.pipelines.errors import TopologyError
-from weir.pipelines.serdes.row_type import normal_dtype
+from weir.pipelines.serdes.shapes import normal_dtype
 
 STORED = "__stored"
 """Suffix of a stored state column, to tell it from the batch's column of the same name."""

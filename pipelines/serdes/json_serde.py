@@ -15,7 +15,7 @@ import polars as pl
 
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from weir.pipelines.serdes.structs import StructSerde, check_integers, columns_of
+from weir.pipelines.serdes.structs import StructSerde, check_numbers, columns_of
 
 TOGETHER = 4_000
 """How many values one call decodes: few enough for the processor's cache. 150,000 values of 400 bytes take 66 ms, but
@@ -49,8 +49,8 @@ class Json(StructSerde):
             objects, absent = together
             try:
                 return DecodedColumns(columns_of(row_type, objects, absent), absent)
-            except (OverflowError, TypeError):
-                pass  # an integer beyond 64 bits; which one is found below
+            except (OverflowError, TypeError, ValueError):
+                pass  # a number that does not fit; which one is found below
         objects, absent, bad = decode_one_by_one(items, self._decode_one)
         return DecodedColumns(columns_of(row_type, objects, [*absent, *bad]), absent, bad)
 
@@ -86,5 +86,5 @@ class Json(StructSerde):
     def _decode_one(self, item: bytes) -> Any:
         value = self._one.decode(item)
         if value is not None:
-            check_integers(self._row_type, value)
+            check_numbers(self._row_type, value)
         return value

@@ -12,7 +12,8 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
-from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.serdes.serde import DecodedColumns, Serde, fields_of
 
 TIME_BYTES = 8

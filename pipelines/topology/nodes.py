@@ -50,6 +50,10 @@ class RecordType:
     def columns(self) -> pl.Schema:
         return pl.Schema({**self.key_columns, **self.value.columns})
 
+    def declared_as(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """As ``RowType.declared_as``, for key and value columns."""
+        return {**self.key.declared_as(names), **self.value.declared_as(names)}
+
     @property
     def beside_key(self) -> pl.Schema:
         """The value columns that are not also key columns."""

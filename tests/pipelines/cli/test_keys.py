@@ -8,7 +8,7 @@ import pytest
 
 from weir.pipelines.cli.keys import parse_key, parse_prefix
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 
 ROUTE = pl.Schema({"carrier": pl.String(), "origin": pl.String()})
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
