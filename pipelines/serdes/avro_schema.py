@@ -15,7 +15,10 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
+import polars as pl
+
 from weir.pipelines.serdes.shapes import Choice, Field, ListOf, MapOf, Record, Scalar
+from weir.pipelines.serdes.values import fixed
 
 _TYPES: dict[Any, Any] = {
     int: "long",
@@ -101,8 +104,11 @@ class _Reader:
     def of(self, field: Field, writer: Any) -> Any:
         self._know(writer)
         branches = [self._named.get(each, each) if isinstance(each, str) else each for each in _branches(writer)]
-        read = self._plain(field, next((each for each in branches if _may_fit(field, each)), None))
-        return ["null", read] if field.is_optional else read
+        fitting = [each for each in branches if _may_fit(field, each)]
+        read = [self._plain(field, each) for each in fitting or [None]]
+        if field.is_optional:
+            read.insert(0, "null")
+        return read if len(read) > 1 else read[0]
 
     def _plain(self, field: Field, writer: Any) -> Any:
         """``writer`` is not a union; None if it has nothing like the field."""
@@ -123,12 +129,9 @@ class _Reader:
                 return {"type": "array", "items": self.of(item, writer["items"])}
             case MapOf(value=value):
                 return {"type": "map", "values": self.of(value, writer["values"])}
-            case _ if isinstance(writer, dict) and writer["type"] in ("enum", "fixed"):
-                return {**writer, **self._renamed(writer)}
-            case Scalar(kind=kind) if kind in _OF_THE_WRITER:
-                return writer
             case _:
-                return _plain_type(field, self._new_name(), {})
+                is_named = isinstance(writer, dict) and writer["type"] in ("enum", "fixed")
+                return {**writer, **self._renamed(writer)} if is_named else writer
 
     def _know(self, writer: Any) -> None:
         """Remember the named types within ``writer``: a later mention is only their name."""
@@ -167,12 +170,10 @@ def _may_fit(field: Field, writer: Any) -> bool:
             return bool(kind == "array")
         case MapOf():
             return bool(kind == "map")
-        case Choice():
-            return bool(kind == "enum")
+        case Choice(dtype=dtype):
+            return kind in (("enum", "string") if dtype == pl.String() else ("int", "long"))
         case Scalar(kind=scalar):
-            if scalar is Decimal and kind in ("string", "int", "long"):
-                return True
-            if scalar is str and kind == "enum":
+            if kind in {Decimal: ("string", "int", "long"), UUID: ("string",), str: ("string", "enum")}.get(scalar, ()):
                 return True
             return isinstance(writer, dict) and writer.get("logicalType") in _OF_THE_WRITER.get(scalar, ())
 
@@ -220,6 +221,6 @@ def as_written(field: Field, value: Any) -> Any:
             return {name: as_written(item, each) for name, each in value.items()}
         case Choice() if isinstance(value, enum.Enum):
             return value.value
-        case Scalar(kind=kind) if kind is Decimal:
-            return Decimal(value)
+        case Scalar(kind=kind, dtype=dtype) if kind is Decimal:
+            return fixed(value, dtype)
     return value

@@ -92,9 +92,10 @@ def _parts(values: list[Any], name: str, get: Get) -> list[Any]:
 
 
 def _is_direct(shape: Any) -> bool:
-    """Whether polars makes the column of the values as they are."""
+    """Whether polars makes the column of the values as they are, and the values of the column."""
     if isinstance(shape, ListOf):
-        return _is_direct(shape.item.shape)
+        item = shape.item.shape
+        return _is_direct(item) and not (isinstance(item, ListOf) and item.is_tuple)
     return isinstance(shape, Scalar) and shape.kind not in (Decimal, UUID, datetime, float, time)
 
 
