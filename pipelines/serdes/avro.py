@@ -67,9 +67,7 @@ class Avro(RegistrySerde):
             self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
         fields_of(self, item, self._row_type.annotations)
         written = io.BytesIO()
-        fastavro.schemaless_writer(
-            written, fastavro.parse_schema(self._schema), as_written(Field(self._record), item)
-        )
+        fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema), as_written(Field(self._record), item))
         return self._header + written.getvalue()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:

@@ -43,7 +43,7 @@ def schema_of(record: Record) -> dict[str, Any]:
     return _record(record, record.cls.__name__, {})
 
 
-def _record(record: Record, name: str, names: dict[str, Any]) -> Any:
+def _record(record: Record, name: str, names: dict[str, Any]) -> dict[str, Any]:
     names[name] = record
     fields = [_field(inner, field, f"{name}_{inner}", names) for inner, field in record.fields]
     return {"type": "record", "name": name, "fields": fields}
@@ -193,10 +193,14 @@ def converter(field: Field) -> Convert | None:
                     return value
 
             return parsed
-        case ListOf(item=item) if each := converter(item):
-            return lambda values: None if values is None else [each(value) for value in values]
-        case MapOf(value=item) if each := converter(item):
-            return lambda values: None if values is None else {name: each(value) for name, value in values.items()}
+        case ListOf(item=item) if (each := converter(item)) is not None:
+            convert_item = each
+            return lambda values: None if values is None else [convert_item(value) for value in values]
+        case MapOf(value=item) if (each := converter(item)) is not None:
+            convert_value = each
+            return lambda values: (
+                None if values is None else {name: convert_value(value) for name, value in values.items()}
+            )
         case Record(fields=fields):
             changed = {name: convert for name, inner in fields if (convert := converter(inner))}
             if changed:

@@ -8,9 +8,9 @@ import polars as pl
 
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.row_type import RowType, row_type_of
-from weir.pipelines.serdes.shapes import field_types
 from weir.pipelines.serdes.scalar import decode_text
 from weir.pipelines.serdes.serde import DecodedColumns, fields_of
+from weir.pipelines.serdes.shapes import field_types
 
 
 class Delimited:

@@ -27,7 +27,7 @@ class StructSerde:
         self._row_type = row_type_of(self.cls, "")
         self._encode = encoder.encode
 
-    def __reduce__(self) -> tuple[type, tuple[Any]]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return type(self), (self._schema,)
 
     def __repr__(self) -> str:
@@ -94,9 +94,9 @@ def _is_as_decoded(field: Field) -> bool:
     return isinstance(shape, Choice) or (isinstance(shape, Scalar) and shape.kind not in (Decimal, UUID))
 
 
-def check_numbers(row_type: RowType, value: Any) -> None:
-    """Raises ``ValueError`` when an integer or a Decimal of ``value`` does not fit its column."""
+def check_numbers(row_type: RowType, value: Any, root: str = "$.") -> None:
+    """Raises ``ValueError`` when an integer or a Decimal of ``value`` does not fit its column; ``root`` begins paths."""
     for name, field in row_type.fields.items():
         found = misfit(field, getattr(value, name), name)
         if found is not None:
-            raise ValueError(f"{found.reason} - at `$.{found.path}`")
+            raise ValueError(f"{found.reason} - at `{root}{found.path}`")

@@ -77,9 +77,7 @@ def series_of(name: str, field: Field, values: list[Any], get: Get = getattr) ->
 
             return _lists(name, shape.dtype, [None if each is None else each.items() for each in values], pairs)
         case Record(fields=fields):
-            columns = [
-                series_of(inner, inner_field, _parts(values, inner, get), get) for inner, inner_field in fields
-            ]
+            columns = [series_of(inner, inner_field, _parts(values, inner, get), get) for inner, inner_field in fields]
             structs = pl.DataFrame(columns).to_struct(name)
             gone = pl.Series([value is None for value in values], dtype=pl.Boolean)
             return nulled(structs, gone) if gone.any() else structs
@@ -117,9 +115,7 @@ def _scalars(name: str, shape: Scalar, values: list[Any]) -> pl.Series:
     return pl.Series(name, values, dtype=shape.dtype, strict=True)
 
 
-def _lists(
-    name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable[[list[Any]], pl.Series]
-) -> pl.Series:
+def _lists(name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable[[list[Any]], pl.Series]) -> pl.Series:
     """A column of lists, from the column of all their items together."""
     gone = np.array([value is None for value in values], dtype=bool)
     ends = np.cumsum([0, *(0 if value is None else len(value) for value in values)], dtype=np.int64)
@@ -168,10 +164,7 @@ def objects_of(column: pl.Series, field: Field) -> list[Any]:
             values = column.to_list()
             return values if enum is None else [None if value is None else enum(value) for value in values]
         case ListOf(item=item, is_tuple=is_tuple):
-            if _is_direct(shape):
-                lists = column.to_list()
-            else:
-                lists = _regrouped(column, lambda inner: objects_of(inner, item))
+            lists = column.to_list() if _is_direct(shape) else _regrouped(column, lambda inner: objects_of(inner, item))
             return [None if each is None else tuple(each) for each in lists] if is_tuple else lists
         case MapOf(value=value):
             entries = _regrouped(
@@ -189,7 +182,9 @@ def objects_of(column: pl.Series, field: Field) -> list[Any]:
             if not column.null_count():
                 return [make(*row) for row in zip(*lists, strict=True)]
             gone = column.is_null().to_list()
-            return [None if is_gone else make(*row) for is_gone, row in zip(gone, zip(*lists, strict=True), strict=True)]
+            return [
+                None if is_gone else make(*row) for is_gone, row in zip(gone, zip(*lists, strict=True), strict=True)
+            ]
 
 
 def _regrouped(column: pl.Series, objects: Callable[[pl.Series], Iterable[Any]]) -> list[Any]:
@@ -271,8 +266,9 @@ def _record_misfits(
 
 
 def _fits_scalar(shape: Scalar, value: Any) -> bool:
-    kind = shape.kind
-    if not isinstance(value, _ACCEPTED.get(kind, (kind,))) or (isinstance(value, bool) and kind is not bool):
+    kind: Any = shape.kind
+    accepted: Any = _ACCEPTED.get(kind, (kind,))
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         return False
     if kind is int:
         return int(value) in _INT64

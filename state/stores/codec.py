@@ -1,9 +1,9 @@
 """Rows as bytes: order-preserving keys, and values packed a whole batch at a time.
 
 Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a flag (null or
-present) and its bytes: eight big-endian bytes for numbers and times (sixteen for decimals), the text itself for strings. Which keys a store
-reads and writes is decided by ``weir.state.stores.typed``; ``weir.state.stores.long_keys`` shortens keys too long for
-LMDB.
+present) and its bytes: eight big-endian bytes for numbers and times, sixteen for decimals, the text itself for strings.
+Which keys a store reads and writes is decided by ``weir.state.stores.typed``; ``weir.state.stores.long_keys`` shortens
+keys too long for LMDB.
 """
 
 from __future__ import annotations

@@ -104,5 +104,3 @@ def objects(draw: st.DrawFn) -> tuple[type, list[Any]]:
 def gone(values: list[Any]) -> pl.Series:
     """Which values are None."""
     return pl.Series([value is None for value in values], dtype=pl.Boolean)
-
-

@@ -201,7 +201,7 @@ def test_a_function_folds_structured_state_in_key_value_window_and_session_store
         {"sku": "cup", "price": Decimal("4.25"), "tags": []},
     ]
     assert held["by_status"] == [{"key": "paid", "value": [str(ONE)]}, {"key": "open", "value": [str(ONE)]}]
-    assert held["last"]["lines"] == [] and held["last"]["address"] is None
+    assert (held["last"]["lines"], held["last"]["address"]) == ([], None)
     assert held["spent"] == Decimal("5.75")
 
 
@@ -259,7 +259,10 @@ def test_suppression_and_join_buffers_hold_structured_values():
     stream.join(others, pair, windows=windows, store="held").to_delta("pairs")
     with TopologyTestDriver(Application("shop", builder)) as driver:
         start = datetime(2024, 5, 1, tzinfo=UTC)
-        topic, other = driver.create_input_topic("orders", start=start), driver.create_input_topic("others", start=start)
+        topic, other = (
+            driver.create_input_topic("orders", start=start),
+            driver.create_input_topic("others", start=start),
+        )
         topic.pipe_input("ann", ORDER)
         other.pipe_input("ann", BARE)
         topic.pipe_input("bob", BARE, timestamp=start + 5 * minute)

@@ -130,6 +130,23 @@ def test_a_value_that_does_not_fit_is_named_by_its_path_and_spoils_no_other(serd
     assert reason in bad[1]
 
 
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_json_value_may_be_within_a_field(rows):
+    serde = pickle.loads(pickle.dumps(Json(Order, within="payload")))
+    values = [
+        b'{"schema": {"x": [1]}, "payload": {"address": {"zip": 1}, "others": []}}',
+        b'{"payload": null}',
+        b"null",
+    ]
+    wanted = [Order(Address(1)), None, None]
+    assert through(serde, values * rows) == (wanted * rows, {})
+    assert through(serde, wanted * rows) == (wanted * rows, {})
+    large = b'{"payload": {"address": {"zip": 9223372036854775808}, "others": []}}'
+    _, bad = through(serde, [*values, large, b'{"other": 1}'] * rows)
+    assert list(bad)[:2] == [3, 4]
+    assert ("`$.payload.address.zip`" in bad[3], "missing required field `payload`" in bad[4]) == (True, True)
+
+
 def test_json_takes_the_usual_forms_of_a_value():
     @dataclass(frozen=True)
     class Forms:
@@ -229,7 +246,10 @@ def test_avro_of_another_writer_is_read_whatever_its_names_scales_and_units():
         (Address(2, "Oslo"),),
     )
     before = avro_of(registry, WRITER, {**WRITTEN, "before": WRITTEN["after"], "label": ("shop.v1.State", "open")})
-    assert through(serde, [item, before]) == ([payment, dataclasses.replace(payment, before=Address(1), label="open")], {})
+    assert through(serde, [item, before]) == (
+        [payment, dataclasses.replace(payment, before=Address(1), label="open")],
+        {},
+    )
     assert pickle.loads(pickle.dumps(serde)).subject == "Payment"
 
 
@@ -294,9 +314,7 @@ def test_a_nested_arrow_schema_makes_rows_that_pickle():
         ]
     )
     values = {"place": {"zip": 1}, "stops": [{"city": "x"}], "labels": {"a": 1}, "price": "1.50", "at": "08:00:00"}
-    (row, empty, none), bad = through(
-        Json(schema), [json.dumps(values).encode(), b'{"place": {}}', b'{"place": null}']
-    )
+    (row, empty, none), bad = through(Json(schema), [json.dumps(values).encode(), b'{"place": {}}', b'{"place": null}'])
     assert (row.place.zip, row.stops[0].city, row.labels, row.price, row.at) == (
         1, "x", {"a": 1}, Decimal("1.50"), time(8),
     )  # fmt: skip
