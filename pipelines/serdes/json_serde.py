@@ -38,8 +38,8 @@ class Json(StructSerde):
         >>> Json(Order).encode(Order("tea", 300))
         b'{"item":"tea","cents":300}'
 
-    With ``within``, the value is that field of an object, whose other fields are skipped: Kafka Connect's converter writes
-    ``{"schema": ..., "payload": ...}``. If the field is null, so is the value.
+    With ``within``, the value is that field of an object, and null if the field is null; others are skipped. Kafka
+    Connect writes ``{"schema": ..., "payload": ...}``.
 
         >>> Json(Order, within="payload").encode(Order("tea", 300))
         b'{"payload":{"item":"tea","cents":300}}'

@@ -14,7 +14,7 @@ import polars as pl
 
 from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.shapes import Choice, Field, ListOf, MapOf, Record, Scalar, record_of, schema_class
-from weir.pipelines.serdes.values import misfit, series_of
+from weir.pipelines.serdes.values import is_direct, misfit, series_of
 
 
 class StructSerde:
@@ -90,12 +90,12 @@ def _is_as_decoded(field: Field) -> bool:
     """Whether polars makes the column of what msgspec decodes, without another look at each value."""
     shape = field.shape
     if isinstance(shape, ListOf):
-        return _is_as_decoded(shape.item)
+        return is_direct(shape)
     return isinstance(shape, Choice) or (isinstance(shape, Scalar) and shape.kind not in (Decimal, UUID))
 
 
 def check_numbers(row_type: RowType, value: Any, root: str = "$.") -> None:
-    """Raises ``ValueError`` when an integer or a Decimal of ``value`` does not fit its column; ``root`` begins paths."""
+    """Raises ``ValueError`` when a number of ``value`` does not fit its column; ``root`` is the beginning of paths."""
     for name, field in row_type.fields.items():
         found = misfit(field, getattr(value, name), name)
         if found is not None:

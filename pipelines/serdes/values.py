@@ -18,7 +18,6 @@ from uuid import UUID
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from weir.pipelines.serdes.shapes import (
     FIRST_TIME_MS,
@@ -60,7 +59,7 @@ def series_of(name: str, field: Field, values: list[Any], get: Get = getattr) ->
             if not all(value is None or value in known for value in values):
                 raise ValueError(f"{name} is not one of {', '.join(map(repr, known))}")
             return pl.Series(name, values, dtype=shape.dtype, strict=True)
-        case ListOf() if _is_direct(shape):
+        case ListOf() if is_direct(shape):
             return pl.Series(name, values, dtype=shape.dtype, strict=True)
         case ListOf(item=item):
             if not all(value is None or isinstance(value, (list, tuple)) for value in values):
@@ -89,11 +88,11 @@ def _parts(values: list[Any], name: str, get: Get) -> list[Any]:
     return [None if value is None else get(value, name) for value in values]
 
 
-def _is_direct(shape: Any) -> bool:
+def is_direct(shape: Any) -> bool:
     """Whether polars makes the column of the values as they are, and the values of the column."""
     if isinstance(shape, ListOf):
         item = shape.item.shape
-        return _is_direct(item) and not (isinstance(item, ListOf) and item.is_tuple)
+        return is_direct(item) and not (isinstance(item, ListOf) and item.is_tuple)
     return isinstance(shape, Scalar) and shape.kind not in (Decimal, UUID, datetime, float, time)
 
 
@@ -117,11 +116,17 @@ def _scalars(name: str, shape: Scalar, values: list[Any]) -> pl.Series:
 
 def _lists(name: str, dtype: pl.DataType, values: Sequence[Any], items: Callable[[list[Any]], pl.Series]) -> pl.Series:
     """A column of lists, from the column of all their items together."""
-    gone = np.array([value is None for value in values], dtype=bool)
-    ends = np.cumsum([0, *(0 if value is None else len(value) for value in values)], dtype=np.int64)
-    inner = items(list(chain.from_iterable(value for value in values if value is not None)))
-    lists = pa.LargeListArray.from_arrays(pa.array(ends), inner.to_arrow(), mask=pa.array(gone))
-    return pl.Series(name, lists).cast(dtype)
+    flat = items(list(chain.from_iterable(value for value in values if value is not None)))
+    lengths = np.array([0 if value is None else len(value) for value in values], dtype=np.int64)
+    row = np.repeat(np.arange(len(values)), lengths)
+    grouped = pl.DataFrame({"row": row, "items": flat}).group_by("row", maintain_order=True).agg("items")
+    gone = pl.Series([value is None for value in values], dtype=pl.Boolean)
+    rows = pl.DataFrame({"row": np.arange(len(values)), "gone": gone})
+    lists = rows.join(grouped, on="row", how="left", maintain_order="left")
+    nothing = pl.lit([], dtype=dtype)
+    return lists.select(
+        pl.when(~pl.col("gone")).then(pl.col("items").cast(dtype).fill_null(nothing)).alias(name)
+    ).to_series()
 
 
 def nulled(column: pl.Series, gone: pl.Series) -> pl.Series:
@@ -164,7 +169,7 @@ def objects_of(column: pl.Series, field: Field) -> list[Any]:
             values = column.to_list()
             return values if enum is None else [None if value is None else enum(value) for value in values]
         case ListOf(item=item, is_tuple=is_tuple):
-            lists = column.to_list() if _is_direct(shape) else _regrouped(column, lambda inner: objects_of(inner, item))
+            lists = column.to_list() if is_direct(shape) else _regrouped(column, lambda inner: objects_of(inner, item))
             return [None if each is None else tuple(each) for each in lists] if is_tuple else lists
         case MapOf(value=value):
             entries = _regrouped(
