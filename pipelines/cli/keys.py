@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from weir.pipelines.operations.errors import OperationError
 
@@ -18,6 +19,8 @@ _EXAMPLES: Mapping[type, Any] = {
     bool: True,
     datetime: "2013-01-01T10:00:00Z",
     date: "2013-01-01",
+    time: "10:00:00",
+    Decimal: "1.50",
 }
 
 
@@ -96,10 +99,10 @@ def _of_text(text: str, name: str, columns: Mapping[str, pl.DataType], option: s
             return {"true": True, "false": False}[text.lower()]
         if kind is datetime:
             return utc(datetime.fromisoformat(text))
-        if kind is date:
-            return date.fromisoformat(text)
+        if kind is date or kind is time:
+            return kind.fromisoformat(text)
         return text.encode() if kind is bytes else kind(text)
-    except (KeyError, ValueError, TypeError):
+    except (InvalidOperation, KeyError, ValueError, TypeError):
         raise _unfit(option, f"{text!r} is not a value of the column {name!r}", columns) from None
 
 
@@ -115,6 +118,7 @@ def _unfit(option: str, reason: str, columns: Mapping[str, pl.DataType]) -> Oper
 
 def _kinds(columns: Mapping[str, pl.DataType]) -> dict[str, Any]:
     """The Python type of each column's values."""
-    from weir.pipelines.serdes.row_type import annotation_of, normal_dtype
+    from weir.pipelines.serdes.shapes import annotation_of, normal_dtype
 
-    return {name: annotation_of(normal_dtype(dtype, name)) for name, dtype in columns.items()}
+    kinds = {name: annotation_of(normal_dtype(dtype, name)) for name, dtype in columns.items()}
+    return {name: get_args(kind)[0] if get_origin(kind) is Annotated else kind for name, kind in kinds.items()}

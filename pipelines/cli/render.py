@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -48,8 +49,10 @@ def print_table(frame: pl.DataFrame, title: str = "") -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
+    if isinstance(value, (date, time)):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bytes):
@@ -58,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON document to standard output; times as ISO 8601, bytes as text."""
+    """Write one JSON document to standard output; times as ISO 8601, decimals and bytes as text."""
     console.file.write(json.dumps(value, default=_plain, indent=2) + "\n")
 
 

@@ -16,13 +16,15 @@ from weir.pipelines.operators.aggregates import expression_dtype
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.windows import WINDOW_COLUMNS
 from weir.pipelines.place import Place
-from weir.pipelines.serdes.row_type import RowType, normal_dtype, row_type_of
+from weir.pipelines.serdes.row_type import RowType, row_type_of
+from weir.pipelines.serdes.shapes import normal_dtype
 from weir.pipelines.topology.nodes import Node, RecordType, RepartitionNode
 from weir.state.own_stores import Supplier
 from weir.state.types import StoreKind, StoreSpec
 
 N = TypeVar("N", bound=Node)
 
+_INSIDE = ', for example select_key(id=col("{}").struct.field("id"))'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -169,7 +171,10 @@ def store_spec(
     """The store of ``where``; raises ``TopologyError`` for a key that cannot be ordered."""
     for column, dtype in record.key_columns.items():
         if dtype.is_nested():
-            raise TopologyError(f"{where} keeps state by {column!r}, which is a list; choose a key of single values")
+            raise TopologyError(
+                f"{where} keeps state by {column!r}, which is a {'struct' if dtype == pl.Struct else 'list'}; choose "
+                f"a key of single values{_INSIDE.format(column) if dtype == pl.Struct else ''}"
+            )
     supplier = store.supplier if isinstance(store, Materialized) else None
     return StoreSpec(name=check_store(store), key=record.key_columns, value=value, kind=kind, supplier=supplier)
 
@@ -231,9 +236,10 @@ def returned_type(function: UserFunction, scalar_name: str) -> RowType:
 
 
 def named_expressions(
-    where: str, schema: pl.Schema, positional: Sequence[Any], named: Mapping[str, Any]
+    where: str, record: RecordType, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[dict[str, pl.Expr], RowType]:
-    """Columns from ``"name"``, ``name="column"`` and ``name=expression``, with their types over ``schema``."""
+    """Columns from ``"name"``, ``name="column"`` and ``name=expression``, with their types over ``record``."""
+    schema = record.columns
     expressions: dict[str, pl.Expr] = {}
     for item in positional:
         expression = pl.col(item) if isinstance(item, str) else item
@@ -249,7 +255,11 @@ def named_expressions(
     columns = {
         name: normal_dtype(expression_dtype(expression, schema, name), name) for name, expression in expressions.items()
     }
-    return expressions, RowType(pl.Schema(columns))
+    declared: dict[str, Any] = {}
+    for name, expression in expressions.items():
+        if expression.meta.is_column():
+            declared |= record.declared_as({expression.meta.root_names()[0]: name})
+    return expressions, RowType(pl.Schema(columns), declared=declared)
 
 
 def unchanged_columns(expressions: Mapping[str, pl.Expr]) -> list[str]:

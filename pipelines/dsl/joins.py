@@ -23,7 +23,8 @@ from weir.pipelines.operators.join_windows import JoinWindows
 from weir.pipelines.operators.joiner import Joiner
 from weir.pipelines.operators.stream_join import StreamSide
 from weir.pipelines.operators.table_table_join import JoinKind
-from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.topology.joins import (
     JoinBufferNode,
     StreamJoinNode,
@@ -217,7 +218,9 @@ def joiner_of(
             **left.value.columns,
             **{right_names[column]: dtype for column, dtype in right.value.columns.items()},
         }
-        result = RowType(pl.Schema(columns))
+        kept = {column: column for column in left.value.columns}
+        declared = {**left.value.declared_as(kept), **right.value.declared_as(right_names)}
+        result = RowType(pl.Schema(columns), declared=declared)
         shared = [column for column in left.value.columns if column in left.key_columns]
     else:
         result, shared = returned_type(call, "value"), []

@@ -20,6 +20,7 @@ from weir.pipelines.errors import TopologyError
 from weir.pipelines.operators.functions import UserFunction
 from weir.pipelines.operators.mapping import PairExpressions
 from weir.pipelines.serdes.row_type import RowType, row_type_of
+from weir.pipelines.serdes.shapes import without_none
 from weir.pipelines.topology.nodes import FlatMapValuesNode, MapNode, Node, SelectKeyNode
 
 _SEVERAL = (list, Iterable, Iterator, Sequence)
@@ -64,7 +65,7 @@ def add_map(graph: Graph, parent: Node, mapper: Any, key: Any, value: Any) -> No
                 f'{part}={{"name": col("column")}}'
             )
     keys, key_type = _key_expressions(name, parent, *_selection(key))
-    values, value_type = named_expressions(name, parent.record.columns, *_selection(value))
+    values, value_type = named_expressions(name, parent.record, *_selection(value))
     shared = set(unchanged_columns(keys)) & set(unchanged_columns(values))
     return graph.add(
         MapNode(
@@ -93,7 +94,7 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
         )
         chosen: UserFunction | dict[str, pl.Expr] = function
     else:
-        chosen, several = named_expressions(name, record.columns, (), columns)
+        chosen, several = named_expressions(name, record, (), columns)
         lists = {column: dtype.inner for column, dtype in several.columns.items() if isinstance(dtype, pl.List)}
         if len(lists) != 1:
             raise TopologyError(
@@ -101,7 +102,11 @@ def add_flat_map_values(graph: Graph, parent: Node, mapper: Any, columns: Mappin
                 "becomes a record"
             )
         (exploded,) = lists
-        value = RowType(pl.Schema({**several.columns, **lists}))
+        declared = dict(several.declared)
+        listed = declared.pop(exploded, None)
+        if listed is not None and typing.get_origin(listed) in (list, tuple):
+            declared[exploded] = without_none(typing.get_args(listed)[0])[0]
+        value = RowType(pl.Schema({**several.columns, **lists}), declared=declared)
         shared = [column for column in unchanged_columns(chosen) if column != exploded]
     return graph.add(
         FlatMapValuesNode(
@@ -147,7 +152,7 @@ def _key_expressions(
     name: str, parent: Node, selector: Sequence[Any], columns: Mapping[str, Any]
 ) -> tuple[dict[str, pl.Expr], RowType]:
     """A single unchanged column makes a scalar key."""
-    expressions, key = named_expressions(name, parent.record.columns, selector, columns)
+    expressions, key = named_expressions(name, parent.record, selector, columns)
     if len(key.columns) == 1 and unchanged_columns(expressions):
-        key = RowType(key.columns, is_scalar=True)
+        key = RowType(key.columns, is_scalar=True, declared=key.declared)
     return expressions, key

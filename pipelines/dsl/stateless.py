@@ -45,7 +45,7 @@ def add_map_values(graph: Graph, parent: Node, mapper: Any, columns: Any, prefix
         raise TopologyError(f"{name}: map_values takes either one function or columns; pass one of the two")
     record, shared = parent.record, []
     if mapper is None:
-        mapper, value = named_expressions(name, record.columns, (), columns)
+        mapper, value = named_expressions(name, record, (), columns)
         shared = unchanged_columns(mapper)
     else:
         mapper = user_function(mapper, name, "value")

@@ -160,7 +160,9 @@ class GroupedTable(Aggregating[TableT]):
         state: RowType,
     ) -> Fold:
         record = self._node.record
-        changed = ChangedRows(record.value.columns, record.value.is_scalar, record.value.python_type)
+        changed = ChangedRows(
+            record.value.columns, record.value.is_scalar, record.value.python_type, record.value.declared
+        )
         return FunctionFold(
             step=adding_and_subtracting(add, subtract),
             node=function.node,

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from weir.pipelines.serdes.row_type import as_datetimes, is_datetime
+from weir.pipelines.serdes.values import as_datetimes, is_datetime
 
 BOOKKEEPING = ("_ts", "_epoch", "_seq", "_deleted")
 """The columns that Weir adds to its tables."""

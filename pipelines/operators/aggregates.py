@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from weir.pipelines.errors import TopologyError
-from weir.pipelines.serdes.row_type import normal_dtype
+from weir.pipelines.serdes.shapes import normal_dtype
 
 STORED = "__stored"
 """Suffix of a stored state column, to tell it from the batch's column of the same name."""
@@ -95,6 +95,8 @@ class Count:
 class Sum(Aggregate):
     """The sum; nulls are ignored, and the sum of nothing is 0. Of a boolean expression: how often it was true.
 
+    The sum of decimals is exact, with their scale and up to 38 digits.
+
     >>> builder = StreamsBuilder()
     >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
     >>> orders.group_by_key().agg("spent", spent=Sum("cents"), big=Sum(col("cents") > 100)).to_delta("spent")
@@ -106,7 +108,7 @@ class Sum(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(dtype.is_numeric() or dtype == pl.Boolean(), name, dtype, "numbers or booleans")
-        total = pl.Float64() if dtype.is_float() else pl.Int64()
+        total = _total(dtype)
         value = value.cast(total)
         return Accumulator(
             name=name,
@@ -121,7 +123,7 @@ class Sum(Aggregate):
 
 
 class Mean(Aggregate):
-    """The mean; nulls are ignored, and the mean of nothing is null. The state is a sum and a count.
+    """The mean as a float; nulls are ignored, and the mean of nothing is null. The state is a sum and a count.
 
     >>> builder = StreamsBuilder()
     >>> orders = builder.stream("orders", key=String("user"), value=Int64("cents"))
@@ -134,14 +136,14 @@ class Mean(Aggregate):
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
         self._needs(dtype.is_numeric() or dtype == pl.Boolean(), name, dtype, "numbers or booleans")
-        total = pl.Float64() if dtype.is_float() else pl.Int64()
+        total = _total(dtype)
         value = value.cast(total)
         sums, counts = f"{name}__sum", f"{name}__count"
         return Accumulator(
             name=name,
             state=pl.Schema({sums: total, counts: pl.Int64()}),
             output=pl.Float64(),
-            finish=pl.when(pl.col(counts) > 0).then(pl.col(sums) / pl.col(counts)).alias(name),
+            finish=pl.when(pl.col(counts) > 0).then(pl.col(sums).cast(pl.Float64) / pl.col(counts)).alias(name),
             partial=[value.sum().alias(sums), value.count().cast(pl.Int64).alias(counts)],
             lift=[value.fill_null(0).alias(sums), value.is_not_null().cast(pl.Int64).alias(counts)],
             scan=[pl.col(sums).cum_sum(), pl.col(counts).cum_sum()],
@@ -219,6 +221,13 @@ class Last(Aggregate):
         return _kept(
             name, dtype, value, value.drop_nulls().last(), pl.col(name).forward_fill(), pl.coalesce(name, name + STORED)
         )
+
+
+def _total(dtype: pl.DataType) -> pl.DataType:
+    """The type of a sum."""
+    if isinstance(dtype, pl.Decimal):
+        return pl.Decimal(38, dtype.scale)
+    return pl.Float64() if dtype.is_float() else pl.Int64()
 
 
 def _plus(column: str) -> pl.Expr:

@@ -17,7 +17,7 @@ from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.states import States
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.session import SessionStore
 from weir.state.types import StoreSpec

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import RecordPlace, UserFunctionError
-from weir.pipelines.serdes.row_type import RowType, as_datetimes
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.values import as_datetimes
 
 
 @dataclass(frozen=True, order=True)
@@ -114,6 +115,6 @@ class UserFunction:
         """The results as columns; raises ``UserFunctionError`` if one does not fit the annotation."""
         try:
             return result.to_columns(objects)
-        except (AttributeError, TypeError, OverflowError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             index, reason = result.misfit(objects) or (None, str(error).partition("\n")[0])
             raise self.failed(f"its result does not fit the annotation: {reason}", records, index) from error

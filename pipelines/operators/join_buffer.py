@@ -9,7 +9,7 @@ import polars as pl
 from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.codec import PRESENT, time_bytes
 from weir.state.stores.typed import TypedStore
 from weir.state.types import StoreSpec

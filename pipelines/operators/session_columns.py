@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from weir.pipelines.operators.fold import PLACE, ColumnFold
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 
 
 def merged_sessions(

@@ -39,6 +39,8 @@ class ApproxDistinct(Aggregate):
         self._needs(not dtype.is_nested() and dtype != pl.Binary(), name, dtype, "single values, not bytes")
         if dtype.is_temporal() or dtype == pl.Boolean():
             value = value.to_physical().cast(pl.Int64)
+        if isinstance(dtype, pl.Decimal):
+            value = value.cast(pl.String)
         return _of_sketches(name, value, pl.Int64(), make=_distinct, merge=_union, finish=_estimate)
 
 
@@ -91,7 +93,7 @@ class Collect(Aggregate):
     limit: int
 
     def accumulate(self, name: str, value: pl.Expr, dtype: pl.DataType) -> Accumulator:
-        self._needs(not dtype.is_nested(), name, dtype, "single values")
+        self._needs(not dtype.is_nested() or dtype == pl.Struct, name, dtype, "single values or structs")
         whole_number(self.limit, f"the limit of {name}", 1)
         kept = pl.List(dtype)
         nothing = pl.lit([], dtype=kept)

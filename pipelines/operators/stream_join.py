@@ -19,7 +19,7 @@ from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.join_windows import JoinWindows
 from weir.pipelines.operators.joiner import Joiner
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.access import StoreTime
 from weir.state.stores.codec import PRESENT, time_bytes
 from weir.state.stores.key_value import KeyValueStore

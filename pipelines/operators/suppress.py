@@ -17,7 +17,7 @@ from weir.pipelines.operators.epoch import Epoch
 from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.suppression_order import BufferLimits, Held, Walk
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 from weir.state.stores.codec import RowCodec
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import BOOKKEEPING, GONE, SINCE

@@ -13,7 +13,7 @@ import polars as pl
 
 from weir.pipelines.arguments import duration_text, not_negative_ms, positive_ms, to_ms
 from weir.pipelines.errors import TopologyError
-from weir.pipelines.serdes.row_type import LAST_TIME_MS, TIME
+from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 
 WINDOW_COLUMNS = {"window_start": TIME, "window_end": TIME}
 NO_END_MS = LAST_TIME_MS

@@ -8,26 +8,18 @@ from __future__ import annotations
 
 import io
 import json
-import typing
 from collections.abc import Callable
-from datetime import date, datetime
+from operator import getitem
 from typing import Any
 
 import polars as pl
 
+from weir.pipelines.serdes.avro_schema import as_written, converter, reader_schema, schema_of
 from weir.pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
-from weir.pipelines.serdes.row_type import RowType, field_types, row_type_of, schema_class, without_none
+from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
-
-_TYPES: dict[Any, Any] = {
-    int: "long",
-    float: "double",
-    str: "string",
-    bool: "boolean",
-    bytes: "bytes",
-    datetime: {"type": "long", "logicalType": "timestamp-millis"},
-    date: {"type": "int", "logicalType": "date"},
-}
+from weir.pipelines.serdes.shapes import Field, record_of, schema_class
+from weir.pipelines.serdes.values import misfit, series_of
 
 
 class Avro(RegistrySerde):
@@ -46,14 +38,10 @@ class Avro(RegistrySerde):
 
     def __init__(self, schema: Any, *, subject: str | None = None) -> None:
         self._declared, self.cls = schema, schema_class(schema)
-        fields = field_types(self.cls)
+        self._record = record_of(self.cls)
         self.subject = subject or self.cls.__name__
         self._row_type = row_type_of(self.cls, "")
-        self._schema = {
-            "type": "record",
-            "name": self.cls.__name__,
-            "fields": [_field(name, annotation) for name, annotation in fields.items()],
-        }
+        self._schema, self._convert = schema_of(self._record), converter(Field(self._record))
         self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
         self._header: bytes | None = None
 
@@ -77,10 +65,9 @@ class Avro(RegistrySerde):
 
         if self._header is None:
             self._header = header(self.registry.register(self.subject, json.dumps(self._schema), "AVRO"))
+        fields_of(self, item, self._row_type.annotations)
         written = io.BytesIO()
-        fastavro.schemaless_writer(
-            written, fastavro.parse_schema(self._schema), fields_of(self, item, self._row_type.annotations)
-        )
+        fastavro.schemaless_writer(written, fastavro.parse_schema(self._schema), as_written(Field(self._record), item))
         return self._header + written.getvalue()
 
     def decode(self, items: pl.Series, row_type: RowType) -> DecodedColumns:
@@ -88,12 +75,12 @@ class Avro(RegistrySerde):
         records, absent, bad = decode_one_by_one(items, self._decode_one)
         try:
             return DecodedColumns(_columns(row_type, records), absent, bad)
-        except TypeError:  # a logical type in the writer's schema that the declared one lacks
+        except (OverflowError, TypeError, ValueError):
+            field = Field(self._record)
             for index, record in enumerate(records):
-                try:
-                    _columns(row_type, [record])
-                except TypeError as error:
-                    records[index], bad[index] = None, f"does not fit {self.cls.__name__}: {error}"
+                if found := misfit(field, record, get=getitem):
+                    records[index] = None
+                    bad[index] = f"does not fit {self.cls.__name__}: {found.reason} - at `$.{found.path}`"
         return DecodedColumns(_columns(row_type, records), absent, bad)
 
     def _decode_one(self, item: bytes) -> Any:
@@ -102,11 +89,12 @@ class Avro(RegistrySerde):
         if read is None:
             read = self._readers[schema_id] = self._reader(schema_id)
         try:
-            return read(io.BytesIO(item[HEADER_BYTES:]))
+            record = read(io.BytesIO(item[HEADER_BYTES:]))
         except Exception as error:  # on malformed bytes fastavro raises errors of all kinds
             raise ValueError(
                 f"not a record of schema {schema_id} that fits {self.cls.__name__}: {type(error).__name__}: {error}"
             ) from None
+        return self._convert(record) if self._convert else record
 
     def _reader(self, schema_id: int) -> Callable[[io.BytesIO], Any]:
         import fastavro
@@ -114,7 +102,7 @@ class Avro(RegistrySerde):
         writer = fastavro.parse_schema(json.loads(self.registry.schema(schema_id)))
         if not isinstance(writer, dict) or writer["type"] != "record":
             raise ValueError(f"schema {schema_id} is not a record schema, but {self!r} reads only records")
-        declared = fastavro.parse_schema({**self._schema, "name": writer["name"]})  # its name may differ
+        declared = fastavro.parse_schema(reader_schema(self._record, writer))
         return lambda encoded: fastavro.schemaless_reader(encoded, writer, declared)
 
 
@@ -122,17 +110,8 @@ def _avro(schema: Any, subject: str) -> Avro:
     return Avro(schema, subject=subject)
 
 
-def _field(name: str, annotation: Any) -> dict[str, Any]:
-    kind, is_optional = without_none(annotation)
-    if typing.get_origin(kind) is list:
-        avro: Any = {"type": "array", "items": _TYPES[without_none(typing.get_args(kind)[0])[0]]}
-    else:
-        avro = _TYPES[kind]
-    return {"name": name, "type": ["null", avro], "default": None} if is_optional else {"name": name, "type": avro}
-
-
 def _columns(row_type: RowType, records: list[Any]) -> list[pl.Series]:
     return [
-        pl.Series(name, [None if record is None else record[name] for record in records], dtype=dtype)
-        for name, dtype in row_type.columns.items()
+        series_of(name, field, [None if record is None else record[name] for record in records], getitem)
+        for name, field in row_type.fields.items()
     ]

@@ -7,9 +7,10 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import TopologyError
-from weir.pipelines.serdes.row_type import RowType, field_types, row_type_of
+from weir.pipelines.serdes.row_type import RowType, row_type_of
 from weir.pipelines.serdes.scalar import decode_text
 from weir.pipelines.serdes.serde import DecodedColumns, fields_of
+from weir.pipelines.serdes.shapes import field_types
 
 
 class Delimited:

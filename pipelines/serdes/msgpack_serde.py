@@ -9,7 +9,7 @@ import polars as pl
 
 from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one
-from weir.pipelines.serdes.structs import StructSerde, check_integers, columns_of
+from weir.pipelines.serdes.structs import StructSerde, check_numbers, columns_of
 
 
 class Msgpack(StructSerde):
@@ -42,5 +42,5 @@ class Msgpack(StructSerde):
     def _decode_one(self, item: bytes) -> Any:
         value = self._decoder.decode(item)
         if value is not None:
-            check_integers(self._row_type, value)
+            check_numbers(self._row_type, value)
         return value

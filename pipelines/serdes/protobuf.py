@@ -17,8 +17,9 @@ import polars as pl
 
 from weir.pipelines.errors import TopologyError
 from weir.pipelines.serdes.registry import HEADER_BYTES, RegistrySerde, header, schema_id_of
-from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns, decode_one_by_one, fields_of
+from weir.pipelines.serdes.shapes import TIME
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 

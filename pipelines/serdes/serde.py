@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import polars as pl
 
-from weir.pipelines.serdes.row_type import RowType, fits
+from weir.pipelines.serdes.row_type import RowType
+from weir.pipelines.serdes.shapes import known_field
+from weir.pipelines.serdes.values import misfit, name_of
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ def fields_of(serde: Serde, item: Any, annotations: Mapping[str, Any]) -> dict[s
         ) from None
     for name, value in fields.items():
         annotation = annotations[name]
-        if annotation is not None and value is not None and not fits(annotation, value):
+        if annotation is not None and (found := misfit(known_field(annotation), value, name)):
             raise TypeError(
-                f"{serde!r} takes {inspect.formatannotation(annotation)} for {name}, found {value!r} "
-                f"({type(value).__name__})"
+                f"{serde!r} takes {name_of(found.field)} for {found.path}, found {found.value!r} "
+                f"({type(found.value).__name__})"
             )
     return fields
 

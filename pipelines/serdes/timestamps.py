@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from weir.pipelines.serdes.row_type import LAST_TIME_MS, TIME
+from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 
 UNKNOWN_MS = -1
 """The partition time before any record, as in Kafka Streams."""

@@ -12,8 +12,9 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.arguments import positive_ms
-from weir.pipelines.serdes.row_type import TIME, RowType
+from weir.pipelines.serdes.row_type import RowType
 from weir.pipelines.serdes.serde import DecodedColumns, Serde, fields_of
+from weir.pipelines.serdes.shapes import TIME
 
 TIME_BYTES = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from weir.pipelines.serdes.row_type import LAST_TIME_MS, TIME
+from weir.pipelines.serdes.shapes import LAST_TIME_MS, TIME
 from weir.pipelines.serdes.source import BadRecord
 from weir.state.types import TableSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.tasks.metrics import EpochMetrics
 from weir.pipelines.topology.nodes import TableSinkNode
 

@@ -9,7 +9,9 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.operators.functions import Windowed
-from weir.pipelines.serdes.row_type import TIME, as_datetimes, key_frame
+from weir.pipelines.serdes.row_type import key_frame
+from weir.pipelines.serdes.shapes import TIME
+from weir.pipelines.serdes.values import as_datetimes
 from weir.pipelines.topology.nodes import RecordType
 from weir.state.stores.specs import GONE
 

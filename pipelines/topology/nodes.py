@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import polars as pl
 
@@ -50,6 +51,10 @@ class RecordType:
     @property
     def columns(self) -> pl.Schema:
         return pl.Schema({**self.key_columns, **self.value.columns})
+
+    def declared_as(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """As ``RowType.declared_as``, for key and value columns."""
+        return {**self.key.declared_as(names), **self.value.declared_as(names)}
 
     @property
     def beside_key(self) -> pl.Schema:

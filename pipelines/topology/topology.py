@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 
 from weir.pipelines.errors import CoPartitioningError, TopologyError
-from weir.pipelines.serdes.row_type import TIME
 from weir.pipelines.serdes.serde import Serde
+from weir.pipelines.serdes.shapes import TIME
 from weir.pipelines.topology.describe import describe
 from weir.pipelines.topology.global_tables import GlobalTableNode
 from weir.pipelines.topology.nodes import (

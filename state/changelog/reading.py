@@ -119,4 +119,4 @@ def _may_be_long(spec: StoreSpec, rows: pl.DataFrame) -> bool:
     texts = [name for name, dtype in spec.key.items() if dtype in (pl.String, pl.Binary)]
     sizes = rows.select((pl.col(name).cast(pl.Binary).bin.size().max()).fill_null(0) for name in texts)
     most = 2 * sum(sizes.row(0)) if texts and rows.height else 0
-    return most + 10 * len(spec.key) >= MAX_KEY_BYTES
+    return most + 18 * len(spec.key) >= MAX_KEY_BYTES

@@ -27,7 +27,8 @@ _STATS_TEXT_CHARACTERS = 32
 
 
 def stored_schema(spec: TableSpec) -> pl.Schema:
-    """The columns as Delta stores them: times in microseconds, no unsigned numbers."""
+    """The columns as Delta stores them: times in microseconds, times of day as nanoseconds since midnight, no unsigned
+    numbers."""
     return pl.Schema({name: stored_type(dtype) for name, dtype in spec.schema.items()})
 
 
@@ -98,7 +99,7 @@ def stored_type(dtype: pl.DataType) -> pl.DataType:
         return pl.List(stored_type(dtype.inner))  # type: ignore[arg-type]
     if isinstance(dtype, pl.Struct):
         return pl.Struct({field.name: stored_type(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
-    return pl.Int64() if dtype.is_unsigned_integer() else dtype
+    return pl.Int64() if dtype.is_unsigned_integer() or dtype == pl.Time else dtype
 
 
 def _make_folders(folder: Path) -> None:

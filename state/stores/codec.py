@@ -1,15 +1,16 @@
 """Rows as bytes: order-preserving keys, and values packed a whole batch at a time.
 
 Keys sort as their columns do, nulls first, so a range of a store is a range of keys. Each component is a flag (null or
-present) and its bytes: eight big-endian bytes for numbers and times, the text itself for strings. Which keys a store
-reads and writes is decided by ``weir.state.stores.typed``; ``weir.state.stores.long_keys`` shortens keys too long for
-LMDB.
+present) and its bytes: eight big-endian bytes for numbers and times, sixteen for decimals, the text itself for strings.
+Which keys a store reads and writes is decided by ``weir.state.stores.typed``; ``weir.state.stores.long_keys`` shortens
+keys too long for LMDB.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ END, ESCAPED = b"\x00", b"\x00\xff"
 by 0xff; a key of a single text column is the plain text."""
 _SIGN = np.uint64(1 << 63)
 TIME_BYTES = 8
+DECIMAL_BYTES, DECIMAL_SIGN = 16, 1 << 127
 
 
 TIMES_AROUND: dict[StoreKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -49,7 +51,7 @@ class KeyCodec:
         columns = list(schema.items())
         self._columns = columns[: -len(times)] if times else columns
         for name, dtype in self._columns:
-            if not (is_text(dtype) or is_fixed(dtype)):
+            if not (is_text(dtype) or is_fixed_key(dtype)):
                 raise TypeError(
                     f"key column {name!r} has type {dtype}, but keys are made of strings, binaries, "
                     "numbers, booleans, dates and times; convert the column first"
@@ -105,12 +107,12 @@ class KeyCodec:
         """Cut columns of fixed width off both ends; what is left in the middle is text, or is parsed row by row."""
         columns: dict[str, pl.Series] = {}
         left, first, last = 0, 0, len(self._columns)
-        while first < last and is_fixed(self._columns[first][1]):
+        while first < last and is_fixed_key(self._columns[first][1]):
             name, dtype = self._columns[first]
             columns[name] = _fixed_column(body.bin.slice(left, 1 + width(dtype)), dtype)
             left, first = left + 1 + width(dtype), first + 1
         right = 0
-        while first < last and is_fixed(self._columns[last - 1][1]):
+        while first < last and is_fixed_key(self._columns[last - 1][1]):
             name, dtype = self._columns[last - 1]
             right, last = right + 1 + width(dtype), last - 1
             columns[name] = _fixed_column(_middle(body, body.bin.size() - right, right - 1 - width(dtype)), dtype)
@@ -139,7 +141,7 @@ class KeyCodec:
         position = 0
         for index in range(first, last):
             dtype = self._columns[index][1]
-            if is_fixed(dtype):
+            if is_fixed_key(dtype):
                 parts.append(key[position : position + 1 + width(dtype)])
                 position += 1 + width(dtype)
                 continue
@@ -158,7 +160,8 @@ class RowCodec:
     """Value columns and ``_ts`` (Int64, ms) to bytes and back.
 
     Rows of numbers, booleans and times have a fixed width (a null bitmap, then the columns) and are packed
-    by numpy; rows with anything else are msgpack arrays. ``_ts`` comes first in both.
+    by numpy; rows with anything else are msgpack arrays, with a map for each struct in them, and decimals as text.
+    ``_ts`` comes first in both.
     """
 
     def __init__(self, schema: pl.Schema) -> None:
@@ -180,7 +183,7 @@ class RowCodec:
         """One value per row, in order; ``frame`` has the value columns and ``_ts``, others are ignored."""
         if frame.is_empty():
             return []
-        columns = [frame[name].cast(dtype).to_physical() for name, dtype in self.schema.items()]
+        columns = [frame[name].cast(dtype).cast(packed_dtype(dtype)) for name, dtype in self.schema.items()]
         if self._row is None:
             return list(
                 map(msgspec.msgpack.Encoder().encode, zip(*(column.to_list() for column in columns), strict=True))
@@ -224,7 +227,7 @@ class RowCodec:
         try:
             rows = msgspec.msgpack.decode(struct.pack(">BI", 0xDD, count) + packed, type=list[list[Any]])
             columns = [
-                pl.Series(name, column, dtype=_physical(dtype)).cast(dtype)
+                pl.Series(name, column, dtype=packed_dtype(dtype)).cast(dtype)
                 for (name, dtype), column in zip(self.schema.items(), zip(*rows, strict=True), strict=True)
             ]
         except (msgspec.MsgspecError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
@@ -243,6 +246,11 @@ def time_bytes(time_ms: int) -> bytes:
     return (time_ms + (1 << 63)).to_bytes(TIME_BYTES, "big")
 
 
+def unscaled(number: int, dtype: pl.Decimal) -> Decimal:
+    """The decimal that a column of type ``dtype`` keeps as ``number``."""
+    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -dtype.scale))
+
+
 def is_text(dtype: pl.DataType) -> bool:
     return dtype in (pl.String, pl.Binary)
 
@@ -251,9 +259,27 @@ def is_fixed(dtype: pl.DataType) -> bool:
     return dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
 
 
+def is_fixed_key(dtype: pl.DataType) -> bool:
+    """Whether all values of a key column take the same number of bytes."""
+    return is_fixed(dtype) or isinstance(dtype, pl.Decimal)
+
+
 def width(dtype: pl.DataType) -> int:
     """The size of a fixed-width component of a key in bytes, without its flag."""
-    return 1 if dtype == pl.Boolean else 8
+    if dtype == pl.Boolean:
+        return 1
+    return DECIMAL_BYTES if isinstance(dtype, pl.Decimal) else 8
+
+
+def packed_dtype(dtype: pl.DataType) -> pl.DataType:
+    """The type whose values msgpack can hold: times as numbers, decimals as text, and these in lists and structs."""
+    if isinstance(dtype, pl.Decimal):
+        return pl.String()
+    if isinstance(dtype, pl.List):
+        return pl.List(packed_dtype(dtype.inner))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Struct):
+        return pl.Struct({field.name: packed_dtype(field.dtype) for field in dtype.fields})  # type: ignore[arg-type]
+    return _physical(dtype)
 
 
 @cache
@@ -321,6 +347,10 @@ def _fixed_column(part: pl.Series, dtype: pl.DataType) -> pl.Series:
 def _number_bytes(column: pl.Series) -> np.ndarray:
     """Big-endian bytes that sort as the numbers do; shape (rows, width), nulls as zero."""
     values = column.to_physical()
+    if isinstance(column.dtype, pl.Decimal):
+        numbers = values.fill_null(0).to_list()
+        packed = b"".join([(number + DECIMAL_SIGN).to_bytes(DECIMAL_BYTES, "big") for number in numbers])
+        return np.frombuffer(packed, np.uint8).reshape(-1, DECIMAL_BYTES)
     if values.dtype == pl.Boolean:
         return values.fill_null(False).to_numpy().astype(np.uint8)[:, None]
     if values.dtype.is_float():
@@ -339,6 +369,12 @@ def _numbers(part: pl.Series, dtype: pl.DataType) -> pl.Series:
     packed = b"".join(part.to_list())
     if dtype == pl.Boolean:
         return pl.Series(np.frombuffer(packed, np.uint8) == 1)
+    if isinstance(dtype, pl.Decimal):
+        numbers = [
+            int.from_bytes(packed[at : at + DECIMAL_BYTES], "big") - DECIMAL_SIGN
+            for at in range(0, len(packed), DECIMAL_BYTES)
+        ]
+        return pl.Series([unscaled(number, dtype) for number in numbers], dtype=dtype)
     bits = np.frombuffer(packed, ">u8").astype(np.uint64)
     if dtype == pl.UInt64:
         return pl.Series(bits)

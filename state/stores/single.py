@@ -10,6 +10,7 @@ import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ import polars as pl
 
 from weir.state.errors import RowFormatError
 from weir.state.stores.codec import (
+    DECIMAL_SIGN,
     END,
     ESCAPED,
     NULL,
@@ -26,7 +28,9 @@ from weir.state.stores.codec import (
     is_fixed,
     is_text,
     numpy_type,
+    packed_dtype,
     time_bytes,
+    unscaled,
     width,
 )
 from weir.state.types import StoreKind
@@ -36,6 +40,7 @@ Convert = Callable[[Any], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SIGN = 1 << 63
+_WIDE = Context(prec=60)
 _FORMATS = {
     "b1": "?",
     "i1": "b",
@@ -182,7 +187,7 @@ def to_physical(dtype: pl.DataType) -> Convert:
     if _is_utc(dtype):
         per_unit = 1000 if dtype.time_unit == "ms" else 1  # type: ignore[attr-defined]
         return lambda value: (value - _EPOCH) // _MICROSECOND // per_unit
-    return lambda value: pl.Series([value], dtype=dtype).to_physical().to_list()[0]
+    return lambda value: pl.Series([value], dtype=dtype).cast(packed_dtype(dtype)).to_list()[0]
 
 
 def to_logical(dtype: pl.DataType) -> Convert:
@@ -192,8 +197,8 @@ def to_logical(dtype: pl.DataType) -> Convert:
     if _is_utc(dtype):
         per_unit = 1000 if dtype.time_unit == "ms" else 1  # type: ignore[attr-defined]
         return lambda value: _EPOCH + timedelta(microseconds=value * per_unit)
-    physical = pl.Series([], dtype=dtype).to_physical().dtype
-    return lambda value: pl.Series([value], dtype=physical).cast(dtype).to_list()[0]
+    packed = packed_dtype(dtype)
+    return lambda value: pl.Series([value], dtype=packed).cast(dtype).to_list()[0]
 
 
 def _is_utc(dtype: pl.DataType) -> bool:
@@ -203,6 +208,8 @@ def _is_utc(dtype: pl.DataType) -> bool:
 def _number_bytes(value: Any, dtype: pl.DataType) -> bytes:
     if dtype == pl.Boolean:
         return b"\x01" if value else b"\x00"
+    if isinstance(dtype, pl.Decimal):
+        return (int(Decimal(value).scaleb(dtype.scale, _WIDE)) + DECIMAL_SIGN).to_bytes(width(dtype), "big")
     if dtype.is_float():
         number = math.nan if math.isnan(value) else value + 0.0
         bits: int = struct.unpack(">Q", struct.pack(">d", number))[0]
@@ -217,6 +224,8 @@ def _number(data: bytes, dtype: pl.DataType) -> Any:
     if dtype == pl.Boolean:
         return data == b"\x01"
     bits = int.from_bytes(data, "big")
+    if isinstance(dtype, pl.Decimal):
+        return str(unscaled(bits - DECIMAL_SIGN, dtype))
     if dtype.is_float():
         return struct.unpack(">d", (bits ^ _SIGN if bits & _SIGN else bits ^ (_SIGN * 2 - 1)).to_bytes(8, "big"))[0]
     return bits if dtype == pl.UInt64 else bits - _SIGN

@@ -1,19 +1,20 @@
 """Keys on the command line: plain values, values with dashes, JSON objects, and what is wrong with others."""
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 
 import polars as pl
 import pytest
 
 from weir.pipelines.cli.keys import parse_key, parse_prefix
 from weir.pipelines.operations.errors import OperationError
-from weir.pipelines.serdes.row_type import TIME
+from weir.pipelines.serdes.shapes import TIME
 
 ROUTE = pl.Schema({"carrier": pl.String(), "origin": pl.String()})
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 DTYPES = {"str": pl.String(), "int": pl.Int64(), "float": pl.Float64(), "bool": pl.Boolean(), "bytes": pl.Binary()}
-DTYPES |= {"datetime": TIME, "date": pl.Date()}
+DTYPES |= {"datetime": TIME, "date": pl.Date(), "time": pl.Time(), "Decimal": pl.Decimal(10, 2)}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,8 @@ def test_several_key_columns_take_a_dash_or_json(text, key):
         ("bool", "True", "true", True),
         ("bytes", "a-b", '"a-b"', b"a-b"),
         ("date", "2013-01-01", '"2013-01-01"', date(2013, 1, 1)),
+        ("time", "10:30", '"10:30:00"', time(10, 30)),
+        ("Decimal", "-1.50", '"-1.5"', Decimal("-1.5")),
         ("datetime", "2013-01-01T10:00", '"2013-01-01T12:00+02:00"', TEN),
     ],
 )
@@ -69,6 +72,9 @@ def test_a_key_that_itself_begins_with_a_brace_is_given_as_json():
         ("date", '"someday"'),
         ("date", "20130101"),
         ("datetime", "0"),
+        ("time", '"noon"'),
+        ("Decimal", '"much"'),
+        ("Decimal", "1.5"),
     ],
 )
 def test_a_json_value_of_another_type_is_refused(kind, json):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date, time
+from decimal import Decimal
 
 import polars as pl
 import pytest
@@ -97,3 +99,21 @@ def test_an_unknown_table_names_the_known_ones(shown):
     result = shown("nope")
     assert result.exit_code == 1
     assert "sales has no table 'nope'; it has totals, _dead_letters" in " ".join(result.stderr.split())
+
+
+def test_structured_values_are_written_as_json(capsys):
+    frame = pl.DataFrame(
+        {
+            "place": [{"city": "Oslo", "at": time(8, 30)}],
+            "prices": [[Decimal("1.50"), None]],
+            "labels": [[{"key": "a", "value": date(2024, 5, 1)}]],
+        }
+    )
+    print_json(as_dictionaries(frame))
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "place": {"city": "Oslo", "at": "08:30:00"},
+            "prices": ["1.50", None],
+            "labels": [{"key": "a", "value": "2024-05-01"}],
+        }
+    ]

@@ -167,8 +167,7 @@ def folds_text(key: str, order: Order, total: int) -> int:
         (lambda s: s.flat_map_values(returns_list), "the column 'amount' is declared int, and it returned str"),
         (
             lambda s: s.flat_map_values(returns_parts),
-            r"the column 'value' is declared list[int], and it returned "
-            "list[int | str]",
+            "the column 'value[1]' is declared int, and it returned str",
         ),
         (
             lambda s: s.group_by_key().aggregate("s", int, folds_text),

@@ -122,7 +122,7 @@ def test_values_that_the_bytes_cannot_express_are_refused():
         (Bytes(), "a", r"takes bytes, found 'a' \(str\)"),
         (Uuid(), 3, r"takes str, found 3 \(int\)"),
         (BY_SIZE, "k", r"takes objects with key, window_start, window_end; 'k' \(str\) has no key"),
-        (BY_SIZE, Windowed("k", 0, 1), r"takes datetime.datetime for window_start, found 0 \(int\)"),
+        (BY_SIZE, Windowed("k", 0, 1), r"takes datetime for window_start, found 0 \(int\)"),
     ],
 )
 def test_objects_of_another_type_are_refused_naming_the_expected_type(serde, item, words):

@@ -21,6 +21,9 @@ VALUES: dict[pl.DataType, st.SearchStrategy] = {
     pl.Boolean(): st.booleans(),
     TIME: TIMES,
     pl.Date(): st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+    pl.Time(): st.times(),
+    pl.Decimal(38, 9): st.decimals(-(10**29) + 1, 10**29 - 1, places=9) | st.decimals(-2, 2, places=9),
+    pl.Decimal(6, 2): st.decimals(-9999, 9999, places=2),
 }
 
 
