@@ -20,7 +20,7 @@ from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.reader import PartitionReader
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
-from weir.pipelines.migrate.formats import StoreSerdes
+from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
 from weir.pipelines.migrate.kafka_streams_files import (
     CHECKPOINT,

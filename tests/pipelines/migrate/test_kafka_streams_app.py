@@ -3,76 +3,20 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import polars as pl
 import pytest
 from polars import col
 
+from tests.pipelines.migrate.topics_in_memory import Cluster
 from weir import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
-from weir.infra.kafka.reader import RawRecords
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
 from weir.pipelines.migrate import kafka_streams_app as module
 from weir.pipelines.serdes.scalar import Int64
-from weir.pipelines.serdes.source import RAW_SCHEMA
 from weir.state.types import TaskId
 
 MINUTE = 60_000
-
-
-@dataclass
-class Cluster:
-    """Topic partitions as lists of ``(key, value, time)``; the index is the offset."""
-
-    rows: dict = field(default_factory=dict)
-    offsets: dict = field(default_factory=dict)
-    members: int = 0
-    open_looks: int = 0
-    """How many more times the last record of each partition counts as part of an open transaction."""
-
-    def partition_counts(self, topics):
-        counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
-        return {topic: count for topic, count in counts.items() if count}
-
-    def topic_ids(self, topics):
-        return {topic: f"id of {topic}" for topic in topics}
-
-    def beginning_offsets(self, partitions):
-        return dict.fromkeys(partitions, 0)
-
-    def end_offsets(self, partitions, *, is_committed=True):
-        is_open = is_committed and self.open_looks > 0
-        self.open_looks -= is_committed
-        return {partition: max(0, len(self.rows[partition]) - is_open) for partition in partitions}
-
-    def group_offsets(self, group):
-        return self.offsets
-
-    def group_members(self, group):
-        return self.members
-
-    def reader(self, topic, partition):
-        return Reader(topic, partition, self.rows[topic, partition])
-
-
-@dataclass
-class Reader:
-    """Two records at a time."""
-
-    topic: str
-    partition: int
-    rows: list
-
-    def read(self, start, end, *, max_bytes):
-        taken = self.rows[start : min(end, start + 2)]
-        frame = pl.DataFrame(
-            [(*row, offset) for offset, row in enumerate(taken, start)], schema=RAW_SCHEMA, orient="row"
-        )
-        return RawRecords(self.topic, self.partition, frame, start + len(taken))
-
-    def close(self):
-        pass
 
 
 def window_key(key: bytes, start_ms: int) -> bytes:
@@ -248,14 +192,6 @@ def test_what_cannot_be_migrated_is_refused_with_the_way_out(cluster):
     cluster.rows["ks-by_user-changelog", 0].pop()
     cluster.rows["ks-by_minute-changelog", 1].append((b"short", long(1), 6))
     refused("'ks-by_minute-changelog', partition 1, offset 0: b'short' is too short for a key of a window store")
-
-
-def test_joins_by_foreign_key_cannot_be_migrated(cluster):
-    builder = StreamsBuilder()
-    homes = builder.table("visits", store="homes", key=String("user"), value=String("country"))
-    homes.join(homes, foreign_key="country").to_delta("out")
-    with pytest.raises(MigrationError, match=r"foreign key.*without a migration"):
-        app(cluster, Application("homes", builder)).migration()
 
 
 def test_an_application_that_is_started_while_it_is_read_is_refused(cluster):
