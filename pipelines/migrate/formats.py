@@ -35,6 +35,11 @@ class ChangelogFormat(Protocol):
     def store(self) -> StoreSpec: ...
 
     @property
+    def key(self) -> Part:
+        """The part of a record's key that decides its partition."""
+        ...
+
+    @property
     def keeps_versions(self) -> bool:
         """Whether a record replaces only those of the same key and timestamp; else all earlier ones of its key."""
         ...

@@ -36,6 +36,7 @@ VARIABLE_LENGTHS = 1
 """How a list begins whose items have lengths of their own."""
 ANSWER_IF_FOUND = 2
 """The instruction of a subscription to a row that may not exist."""
+LEFT = "left:"
 _MASK = (1 << 64) - 1
 
 
@@ -68,7 +69,7 @@ class WaitingFormat:
     """Records of a join of streams that wait for a match. ``_seq`` counts those of one key, time and side."""
 
     store: StoreSpec
-    left_key: Part
+    key: Part
     left: Part
     right: Part
     is_timed = False
@@ -95,7 +96,7 @@ class WaitingFormat:
         ).explode("item", "_seq", empty_as_null=False)
         is_left = each.select(pl.col("key").bin.slice(TIME_BYTES, 1) == b"\x01").to_series()
         time = times_of(each["key"].bin.slice(0, TIME_BYTES))
-        keys = self.left_key.decode(each["key"].bin.slice(TIME_BYTES + 1), each["offset"], where)
+        keys = self.key.decode(each["key"].bin.slice(TIME_BYTES + 1), each["offset"], where)
         found = pl.DataFrame(
             [
                 *keys,
@@ -118,7 +119,7 @@ class WaitingFormat:
         keys = [
             struct.pack(">q?", time, is_left) + key
             for time, is_left, key in zip(
-                rows["_ts"].to_list(), rows["_is_left"].to_list(), self.left_key.encode(rows), strict=True
+                rows["_ts"].to_list(), rows["_is_left"].to_list(), self.key.encode(rows), strict=True
             )
         ]
         parts = {
@@ -143,10 +144,12 @@ class SubscriptionFormat:
     """Subscriptions, to be written only: Weir makes its own from the two tables."""
 
     store: StoreSpec
-    foreign_key: Part
+    key: Part
+    """The foreign key."""
     primary_key: Part
     left_value: Part
-    """Writes the left rows, whose bytes are hashed; a row has its columns beside those of the store."""
+    """Writes the left rows, whose bytes are hashed: columns beside those of the store, with ``LEFT`` before their
+    names."""
     is_timed = True
     keeps_versions = False
     headers: Sequence[tuple[str, bytes]] = ()
@@ -161,7 +164,7 @@ class SubscriptionFormat:
     def encode(self, rows: pl.DataFrame) -> pl.DataFrame:
         keys, values = [], []
         for foreign, primary, value, sender in zip(
-            self.foreign_key.encode(rows),
+            self.key.encode(rows),
             self.primary_key.encode(rows),
             self.left_value.encode(rows),
             rows[SENDER].to_list(),

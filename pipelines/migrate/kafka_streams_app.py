@@ -6,49 +6,28 @@ and values belongs to ``formats``, writing the result to ``migration``.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.cluster import Groups
+from weir.pipelines.migrate.changelog_topics import ChangelogReader, ChangelogTopics
 from weir.pipelines.migrate.errors import MigrationError, NotMovedError
 from weir.pipelines.migrate.foreign_keys import standing_results, subscriptions
 from weir.pipelines.migrate.formats import ChangelogFormat
 from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
 from weir.pipelines.migrate.outputs import output_rows
 from weir.pipelines.migrate.serdes import StoreSerdes
-from weir.pipelines.migrate.stores import DERIVED, format_of, keepers
+from weir.pipelines.migrate.stores import DERIVED, format_of, keepers, still_open
 from weir.pipelines.migrate.stream_joins import numbered
-from weir.pipelines.operators.session_windows import SessionWindows
 from weir.pipelines.operators.suppress import HELD_BYTES, held_bytes
-from weir.pipelines.operators.windows import TimeWindows
-from weir.pipelines.serdes.source import RAW_SCHEMA, FetchedRecords
 from weir.pipelines.topology import Node, SubTopology
 from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
 from weir.pipelines.topology.joins import StreamJoinNode
 from weir.pipelines.topology.nodes import AggregateNode, SuppressNode
 from weir.state.types import StoreClock, StoreSpec, TaskId, TopicPartition
-
-BATCH_BYTES = 16 << 20
-HELD_ROWS = 1_000_000
-"""Rows of a changelog in memory before older ones of the same key are dropped."""
-EMPTY_READS = 10
-"""Reads without progress, one second each, after which the brokers are considered away."""
-TRANSACTION_LIMIT_S = 30.0
-"""How long a transaction may take to end: brokers abort that of a killed application after 10 to 20 s."""
-TRANSACTION_LOOK_S = 0.1
-
-
-class ChangelogReader(Protocol):
-    """Reads a topic partition, committed records only; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
-
-    def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +82,7 @@ class KafkaStreamsApp:
             for output in output_rows(sub_topology, store, rows)
         ]
         stores = [
-            StoreRows(task=task, store=store, rows=_still_open(node, store, rows, taken.clocks.get(task, {})))
+            StoreRows(task=task, store=store, rows=still_open(node, store, rows, taken.clocks.get(task, {})))
             for sub_topology in topology.sub_topologies
             for name, (node, store) in keepers(sub_topology).items()
             for (task, held), rows in taken.rows.items()
@@ -123,6 +102,10 @@ class KafkaStreamsApp:
             read_through=taken.read_through,
             left_out=taken.left_out,
         )
+
+    @property
+    def _topics(self) -> ChangelogTopics:
+        return ChangelogTopics(cluster=self.cluster, reader=self.reader)
 
     def _committed(self) -> Mapping[TopicPartition, int]:
         """The group's offsets, which do not change while it has no members."""
@@ -155,27 +138,7 @@ class KafkaStreamsApp:
                 partition: min(end, positions.get(partition, 0))
                 for partition, end in self.cluster.end_offsets(partitions).items()
             }
-        return self._settled_ends(partitions)
-
-    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The ends of partitions that only the application writes, once its last transaction has ended in each.
-
-        A broker answers a commit before it has marked all records that belong to it.
-        """
-        until = time.monotonic() + TRANSACTION_LIMIT_S
-        while True:
-            written = self.cluster.end_offsets(partitions, is_committed=False)
-            ends = self.cluster.end_offsets(partitions)
-            still_open = [partition for partition in partitions if ends[partition] < written[partition]]
-            if not still_open:
-                return ends
-            if time.monotonic() > until:
-                topic, number = still_open[0]
-                raise MigrationError(
-                    f"topic {topic!r}, partition {number} has had an open transaction for "
-                    f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again"
-                )
-            time.sleep(TRANSACTION_LOOK_S)
+        return self._topics.settled_ends(partitions)
 
     def _take(
         self,
@@ -233,7 +196,7 @@ class KafkaStreamsApp:
         """The store's rows by the partition of the task that owns their keys now, with ``_order``."""
         by_partition = {
             number: format.decode(
-                self._newest(topic, number, end, keeps_versions=format.keeps_versions),
+                self._topics.newest(topic, number, end, keeps_versions=format.keeps_versions),
                 f"topic {topic!r}, partition {number}",
             )
             for (topic, number), end in sorted(ends.items())
@@ -244,50 +207,19 @@ class KafkaStreamsApp:
             by_partition = {number: rows.filter(owners == number) for number in range(count)}
         return by_partition
 
-    def _newest(self, topic: str, partition: int, end: int, *, keeps_versions: bool) -> pl.DataFrame:
-        """The newest record of each key below ``end``, without deleted keys, as ``RAW_SCHEMA``; with ``keeps_versions``
-        of each key and timestamp, deletions included."""
-        held = RAW_SCHEMA.to_frame()
-        parts: list[pl.DataFrame] = []
-        by = ["key", "timestamp_ms"] if keeps_versions else ["key"]
-        for raw in self._read(topic, partition, end):
-            parts.append(raw.frame)
-            if sum(part.height for part in parts) > max(HELD_ROWS, held.height):
-                held, parts = _newest_of([held, *parts], by), []
-        newest = _newest_of([held, *parts], by).filter(pl.col("key").is_not_null())
-        return newest if keeps_versions else newest.filter(pl.col("value").is_not_null())
-
     def _require_drained(self, topic: str, committed: Mapping[TopicPartition, int]) -> None:
         """Raise ``MigrationError`` when a repartition topic has records that were not read yet: they would be lost."""
         count = self.cluster.partition_counts([topic]).get(topic, 0)
         partitions = [(topic, number) for number in range(count)]
-        beginnings, ends = self.cluster.beginning_offsets(partitions), self._settled_ends(partitions)
+        beginnings, ends = self.cluster.beginning_offsets(partitions), self._topics.settled_ends(partitions)
         for partition in partitions:
             start = max(committed.get(partition, 0), beginnings[partition])
-            if any(raw.frame.height for raw in self._read(*partition, ends[partition], start)):
+            if any(raw.frame.height for raw in self._topics.read(*partition, ends[partition], start)):
                 raise MigrationError(
                     f"Kafka Streams application {self.id!r} has records in its repartition topic "
                     f"{topic!r} that it has not read; start it without new input, let it catch up, "
                     "and stop it cleanly"
                 )
-
-    def _read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
-        """All committed records of ``[start, end)``, by default from the oldest one kept."""
-        at = self.cluster.beginning_offsets([(topic, partition)])[topic, partition] if start is None else start
-        reader, empty = self.reader(topic, partition), 0
-        try:
-            while at < end:
-                raw = reader.read(at, end, max_bytes=BATCH_BYTES)
-                empty = 0 if raw.next_offset > at else empty + 1
-                if empty > EMPTY_READS:
-                    raise MigrationError(
-                        f"topic {topic!r}, partition {partition} gave nothing after offset {at} of "
-                        f"{end}; check that the brokers are up, and try again"
-                    )
-                at = raw.next_offset
-                yield raw
-        finally:
-            reader.close()
 
 
 @dataclass(kw_only=True)
@@ -315,34 +247,13 @@ class _Taken:
         return max(found, default=None)
 
 
-def _newest_of(parts: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:
-    """The newest row of each key, as a copy: one row of a read would keep the bytes of all its rows in memory."""
-    newest = pl.concat(parts).unique(by, keep="last", maintain_order=True)
-    return pl.DataFrame({name: newest[name].to_list() for name in newest.columns}, schema=RAW_SCHEMA)
-
-
 def _clocks(node: Node, rows: pl.DataFrame, stream_time_ms: int | None) -> dict[str, int]:
     """The clocks of a node from the rows of its store: the greatest timestamp that it has seen, if it asks for one."""
     (store, *_) = node.stores
-    newest = [int(rows["_ts"].max())] if rows.height else []  # type: ignore[call-overload]
+    newest = [int(rows["_ts"].max())] if rows.height else []  # type: ignore[arg-type]
     if isinstance(node, SuppressNode):
         newest += [] if stream_time_ms is None else [stream_time_ms]
         return {store.name: max(newest), HELD_BYTES + store.name: held_bytes(store, rows)} if newest else {}
     is_windowed = isinstance(node, AggregateNode) and node.windows is not None
     is_asked = is_windowed or (store.retention_ms is not None and store.expires_by is StoreClock.STREAM_TIME)
     return {store.name: max(newest)} if newest and is_asked else {}
-
-
-def _still_open(node: Node, store: StoreSpec, rows: pl.DataFrame, clocks: Mapping[str, int]) -> pl.DataFrame:
-    """The rows of windows that can still change; Kafka Streams also keeps closed ones, which it has forwarded."""
-    clock = clocks.get(store.name)
-    if clock is None or not isinstance(node, AggregateNode):
-        return rows
-    if isinstance(node.windows, TimeWindows):
-        return rows.filter(pl.col("window_start").dt.timestamp("ms") >= node.windows.closed_before(clock))
-    if isinstance(node.windows, SessionWindows):
-        is_final = any(isinstance(child, SuppressNode) and child.fused_with is node for child in node.children)
-        over_ms = clock - node.windows.least_retention_ms  # Kafka Streams forwards final results from then on
-        end = pl.col("window_end").dt.timestamp("ms")
-        return rows.filter(end > over_ms if is_final else end >= over_ms)
-    return rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -14,7 +16,7 @@ from weir.pipelines.migrate.formats import (
     VersionedFormat,
     WindowFormat,
 )
-from weir.pipelines.migrate.join_formats import JoinSideFormat, SubscriptionFormat, WaitingFormat
+from weir.pipelines.migrate.join_formats import LEFT, JoinSideFormat, SubscriptionFormat, WaitingFormat
 from weir.pipelines.migrate.serdes import EXACT, Part, StoreSerdes, sources_of, suggested_part
 from weir.pipelines.migrate.suppression_format import SuppressionFormat, held_columns
 from weir.pipelines.operators.session_windows import SessionWindows
@@ -52,7 +54,7 @@ def format_of(node: Node, store: StoreSpec, given: StoreSerdes | None) -> Change
         case StreamJoinNode() if store is node.held:
             return WaitingFormat(
                 store=store,
-                left_key=_key(store, node.parents[0], node.left.key, given),
+                key=_key(store, node.parents[0], node.left.key, given),
                 left=_side_value(node, 0, store, given),
                 right=_side_value(node, 1, store, given),
             )
@@ -112,9 +114,9 @@ def subscription_format(node: SubscriptionJoinNode, given: Mapping[str, StoreSer
     given_key = given.get(left.store.name)
     return SubscriptionFormat(
         store=node.store,
-        foreign_key=_key(node.store, right, list(right.record.key.columns), None),
+        key=_key(node.store, right, list(right.record.key.columns), None),
         primary_key=suggested_part(node.store.name, "key", left, primary, given_key, left.record.key.columns),
-        left_value=value,
+        left_value=replace(value, columns=pl.Schema({LEFT + name: dtype for name, dtype in value.columns.items()})),
     )
 
 
@@ -125,21 +127,23 @@ def _keyed_format(node: TableNode | AggregateNode, store: StoreSpec, given: Stor
     if WRITTEN in store.value:
         raise NotMovedError(store.name, "its rows expire by the wall clock, and Kafka Streams' stores do not expire")
     value_columns = pl.Schema({name: dtype for name, dtype in store.value.items() if name != GONE})
-    parts = {
-        "store": store,
-        "key": _key(store, node, _before_bounds(store), given),
-        "value": suggested_part(store.name, "value", node, value_columns, given, value_columns),
-        "has_timestamps": given is not None and given.has_timestamps,
-    }
+    key = _key(store, node, _before_bounds(store), given)
+    value = suggested_part(store.name, "value", node, value_columns, given, value_columns)
+    shared: dict[str, Any] = {"store": store, "key": key, "value": value}
+    shared["has_timestamps"] = given is not None and given.has_timestamps
     if isinstance(windows, TimeWindows):
         least_ms = windows.size_ms + windows.grace_ms
-        return WindowFormat(**parts, size_ms=windows.size_ms, retention_ms=max(store.retention_ms or 0, least_ms))
+        return WindowFormat(**shared, size_ms=windows.size_ms, retention_ms=max(store.retention_ms or 0, least_ms))
     if isinstance(windows, SessionWindows):
-        return SessionFormat(**parts, retention_ms=max(store.retention_ms or 0, windows.least_retention_ms))
+        own = store.retention_ms is None or store.retention_ms == windows.kept_ms
+        return SessionFormat(
+            **shared,
+            retention_ms=windows.least_retention_ms if own else store.retention_ms,  # type: ignore[arg-type]
+        )
     if store.kind is StoreKind.VERSIONED:
         assert store.retention_ms is not None
-        return VersionedFormat(**parts, history_ms=store.retention_ms)
-    return KeyValueFormat(**parts)
+        return VersionedFormat(**shared, history_ms=store.retention_ms)
+    return KeyValueFormat(**shared)
 
 
 def _side_value(node: StreamJoinNode, index: int, store: StoreSpec, given: StoreSerdes | None) -> Part:
@@ -174,3 +178,18 @@ def _windows_of(node: Node) -> Windows | None:
     while node.parents and not isinstance(node, AggregateNode):
         node = node.parents[0]
     return node.windows if isinstance(node, AggregateNode) else None
+
+
+def still_open(node: Node, store: StoreSpec, rows: pl.DataFrame, clocks: Mapping[str, int]) -> pl.DataFrame:
+    """The rows of windows that can still change; Kafka Streams also keeps closed ones, which it has forwarded."""
+    clock = clocks.get(store.name)
+    if clock is None or not isinstance(node, AggregateNode):
+        return rows
+    if isinstance(node.windows, TimeWindows):
+        return rows.filter(pl.col("window_start").dt.timestamp("ms") >= node.windows.closed_before(clock))
+    if isinstance(node.windows, SessionWindows):
+        is_final = any(isinstance(child, SuppressNode) and child.fused_with is node for child in node.children)
+        over_ms = clock - node.windows.least_retention_ms  # Kafka Streams forwards final results from then on
+        end = pl.col("window_end").dt.timestamp("ms")
+        return rows.filter(end > over_ms if is_final else end >= over_ms)
+    return rows

@@ -12,7 +12,7 @@ from polars import col
 from tests.pipelines.migrate.topics_in_memory import Cluster
 from weir import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
-from weir.pipelines.migrate import kafka_streams_app as module
+from weir.pipelines.migrate import changelog_topics as module
 from weir.pipelines.serdes.scalar import Int64
 from weir.state.types import TaskId
 

@@ -16,6 +16,8 @@ class Cluster:
 
     rows: dict = field(default_factory=dict)
     offsets: dict = field(default_factory=dict)
+    configs: dict = field(default_factory=dict)
+    headers: dict = field(default_factory=dict)
     members: int = 0
     open_looks: int = 0
     """How many more times the last record of each partition counts as part of an open transaction."""
@@ -40,6 +42,18 @@ class Cluster:
 
     def group_members(self, group):
         return self.members
+
+    def create_topic(self, topic, partitions, config=None):
+        self.configs[topic] = dict(config or {})
+        self.rows.update({(topic, number): [] for number in range(partitions)})
+        return True
+
+    def set_group_offsets(self, group, offsets):
+        self.offsets = {**self.offsets, **offsets}
+
+    def write(self, topic, partition, records, headers=()):
+        self.headers[topic] = tuple(headers)
+        self.rows[topic, partition] += [(key, value, time or 0) for key, value, time in records.rows()]
 
     def reader(self, topic, partition):
         return Reader(topic, partition, self.rows[topic, partition])
