@@ -190,7 +190,7 @@ def to_kafka_streams(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Hand the application over to Kafka Streams: its stores become changelog topics, its positions the group's offsets.
+    """Hand the application to Kafka Streams: its stores become changelog topics, its positions the group's offsets.
 
     Stop the application first, and start Kafka Streams once this has ended. If it is interrupted, give the same command
     again.

@@ -85,9 +85,12 @@ class KeyedFormat:
     key: Part
     value: Part
     has_timestamps: bool = False
-    is_timed = True
     keeps_versions = False
     headers: Sequence[tuple[str, bytes]] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        return not self.has_timestamps  # else the values have them
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -97,7 +100,7 @@ class KeyedFormat:
         keys, times = self._key_columns(rows, where)
         values, written = self._values(rows, where)
         found = pl.DataFrame([*keys, *values, written.alias("_ts"), rows["offset"].alias("_order")])
-        return self._whole(found.with_columns(times)).cast(dict(self.store.key))
+        return self._whole(found.with_columns(times)).cast(self.store.key)
 
     def encode(self, rows: pl.DataFrame) -> pl.DataFrame:
         values: list[bytes | None] = list(self.value.encode(rows))
@@ -154,7 +157,10 @@ class SessionFormat(KeyedFormat):
     """Aggregations over sessions. A session store keeps no timestamps: a session's is its end."""
 
     retention_ms: int
-    is_timed = False
+
+    @property
+    def is_timed(self) -> bool:
+        return False
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -198,7 +204,7 @@ class VersionedFormat(KeyedFormat):
             ]
         ).sort("_order")
         if found.is_empty():
-            return self._whole(found).cast(dict(self.store.key))
+            return self._whole(found).cast(self.store.key)
         is_in_time = found["_ts"] >= found["_ts"].cum_max() - self.history_ms
         by = [name for name in self.store.key if name != VALID_FROM]
         found = found.filter(is_in_time).unique([*by, VALID_FROM], keep="last", maintain_order=True)
@@ -208,7 +214,7 @@ class VersionedFormat(KeyedFormat):
             (pl.col("_replaced").is_null() | (pl.col("_replaced") >= oldest_ms))
             & ~(pl.col(GONE) & (pl.col("_ts") < oldest_ms))
         )
-        return self._whole(live.sort("_order")).cast(dict(self.store.key))
+        return self._whole(live.sort("_order")).cast(self.store.key)
 
     def encode(self, rows: pl.DataFrame) -> pl.DataFrame:
         rows = rows.sort(VALID_FROM)

@@ -220,6 +220,7 @@ def _list_items(value: bytes, offset: int, where: str) -> list[bytes]:
             raise ValueError("its lengths do not add up")
     except (struct.error, ValueError) as error:
         raise MigrationError(
-            f"{where}, offset {offset}: this is not a list of a join's waiting records ({error}); check the store's name"
+            f"{where}, offset {offset}: this is not a list of a join's waiting records ({error}); check the store's "
+            "name"
         ) from None
     return items

@@ -35,7 +35,7 @@ from weir.state.types import StoreSpec, TaskId, TopicPartition
 
 
 class WritableCluster(Groups, Protocol):
-    """A cluster in which topics can be created and offsets set; implemented by ``weir.infra.kafka.admin.KafkaAdmin``."""
+    """A cluster in which topics can be created and offsets set; ``weir.infra.kafka.admin.KafkaAdmin`` is one."""
 
     def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""The serdes of a store's changelog in Kafka Streams: which ones the program suggests, and columns to bytes and back."""
+"""The serdes of a store's changelog in Kafka Streams: those that the program suggests, and columns to bytes and back."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Part:
 def suggested_part(
     store: str, name: str, node: Node, columns: pl.Schema, given: StoreSerdes | None, source_columns: pl.Schema
 ) -> Part:
-    """The key or value of a store of ``node``, with the serde given, that of the nearest topic with these columns (under
-    their names there, ``source_columns``), or that of a single text, number or bytes column.
+    """The key or value of a store of ``node``, with the serde given, that of the nearest topic with these columns
+    (under their names there, ``source_columns``), or that of a single text, number or bytes column.
 
     Raises:
         MigrationError: The program suggests none, or the serde has other columns.

@@ -1,4 +1,4 @@
-"""What Kafka Streams keeps for each store of a topology: the format of its changelog, or why there is none to be read."""
+"""What Kafka Streams keeps for each store of a topology: the format of its changelog, or why there is none."""
 
 from __future__ import annotations
 

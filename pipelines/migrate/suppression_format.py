@@ -74,7 +74,7 @@ class SuppressionFormat:
                 ]
             )
             .select(*self.store.key, *self.store.value, "_ts", "_order")
-            .cast(dict(self.store.key))
+            .cast(self.store.key)
         )
 
     def encode(self, rows: pl.DataFrame) -> pl.DataFrame:

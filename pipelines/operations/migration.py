@@ -297,8 +297,8 @@ def move_to_kafka_streams(
     empty_stores: bool,
     dry_run: bool,
 ) -> Moved:
-    """Write the application's committed stores to the changelog topics of a Kafka Streams application, and its positions
-    to that one's group; doing it again finishes what was cut off.
+    """Write the application's committed stores to the changelog topics of a Kafka Streams application, and its
+    positions to that one's group; doing it again finishes what was cut off.
 
     Raises:
         OperationError: Some state has no counterpart in Kafka Streams, and it was not accepted that it starts empty.

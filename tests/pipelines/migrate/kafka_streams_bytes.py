@@ -1,4 +1,7 @@
-"""The bytes that a real Kafka Streams wrote, and the records that it read (tests/integration/java/PrintChangelogs.java)."""
+"""The bytes that a real Kafka Streams wrote, and the records that it read.
+
+Both are from tests/integration/java/PrintChangelogs.java.
+"""
 
 from __future__ import annotations
 

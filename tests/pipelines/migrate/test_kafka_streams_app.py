@@ -10,7 +10,17 @@ import pytest
 from polars import col
 
 from tests.pipelines.migrate.topics_in_memory import Cluster
-from weir import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import (
+    Application,
+    BufferConfig,
+    Count,
+    Max,
+    SlidingWindows,
+    StreamsBuilder,
+    String,
+    Suppressed,
+    TimeWindows,
+)
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
 from weir.pipelines.migrate import changelog_topics as module
 from weir.pipelines.serdes.scalar import Int64
@@ -217,3 +227,16 @@ def test_serdes_that_the_program_does_not_suggest_have_to_be_given(cluster):
     )
     with pytest.raises(MigrationError, match=r"the value of store 'by_user' \(visits, last\).*--serdes by_user="):
         app(cluster, Application("two", builder)).migration()
+
+
+def test_a_store_that_kafka_streams_has_nothing_for_is_left_out_with_the_reason(cluster):
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    visits.group_by_key().count("by_user").to_delta("by_user")
+    sliding = SlidingWindows.of_time_difference_and_grace(timedelta(minutes=1), timedelta(0))
+    visits.group_by_key().windowed_by(sliding).count("sliding").to_delta("sliding")
+    migration = app(cluster, Application("visits", builder)).migration()
+    assert migration.left_out == dict.fromkeys(
+        ("sliding", "sliding-unseen"), "Weir keeps more for such windows than Kafka Streams does"
+    )
+    assert {each.store.name for each in migration.stores} == {"by_user"}

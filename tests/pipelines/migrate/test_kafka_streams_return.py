@@ -212,7 +212,7 @@ def test_versions_that_cannot_be_taken_back_are_refused(place):
 def test_a_running_application_is_not_returned_to(place):
     topics = cluster()
     topics.members = 1
-    with pytest.raises(MigrationError, match="has 1 members.*stop it"):
+    with pytest.raises(MigrationError, match=r"has 1 members.*stop it"):
         back(place, topics).plan()
 
 
