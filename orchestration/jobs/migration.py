@@ -24,8 +24,8 @@ from weir.pipelines.operations.migration import (
     move_from_kafka_streams,
     move_from_spark,
     move_to_checkpoints,
-    move_to_kafka_streams,
     move_to_group,
+    move_to_kafka_streams,
     place,
 )
 

@@ -1,4 +1,4 @@
-"""The serdes of a store's changelog in Kafka Streams: those that the program suggests, and columns to bytes and back."""
+"""The serdes of a store's changelog in Kafka Streams: those that the program suggests; columns to bytes and back."""
 
 from __future__ import annotations
 
