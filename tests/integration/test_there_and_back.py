@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.integration.test_migrate_kafka_streams import KafkaTopics
+from tests.integration.kafka_topics import KafkaTopics
 from tests.pipelines.migrate.every_store import TOPICS, program
 from tests.pipelines.spark.inline import Place
 from weir.infra.jars import fetch

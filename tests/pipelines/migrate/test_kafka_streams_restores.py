@@ -20,7 +20,7 @@ from weir.state.commit.protocol import newest_commit
 FILE = Path(__file__).with_name("weir_changelogs.txt")
 HEAD = (
     "# What Weir writes to the changelogs, and what Kafka Streams 4.3.1 makes of it and of a few more records.",
-    "# store, timestamp, key, value, headers (hexadecimal; null: the time of the writing, -: no value); a result begins with >",
+    "# store, timestamp, key, value, headers (hexadecimal; null: time of the writing, -: no value); > begins a result",
 )
 READ_BY_WEIR = (
     ("clicks", "ann", "exit", 16_000),

@@ -3,15 +3,24 @@ nothing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
 import pytest
 
 from tests.pipelines.migrate.every_store import TOPICS, program
 from tests.pipelines.migrate.kafka_streams_bytes import RECORDS, changelogs, cluster
+from tests.pipelines.migrate.topics_in_memory import Cluster
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, BufferConfig, Json, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError
+from weir.pipelines.migrate.errors import NotMovedError
 from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
+from weir.pipelines.migrate.stores import subscription_format
+from weir.pipelines.topology.foreign_key import SubscriptionJoinNode
 from weir.state.commit.protocol import newest_commit
 from weir.state.stores.positions_file import read_offsets
+from weir.state.types import BlobRef, StateId
 
 COUNTS = dict.fromkeys(TOPICS, 1)
 STEPS = ["topics created", *["records written"] * 12, "checkpoints written", "offsets set"]
@@ -253,3 +262,84 @@ def test_rows_that_went_meanwhile_are_deleted_in_the_topics(place, tmp_path):
     }
     assert sessions[b"ann", 11_500, 16_000] == 2
     assert (b"ann", 11_500, 11_500) not in sessions
+
+
+PLACES = {"21": 0, "foobar": 0, "a-little-bit-long-string": 2}
+"""Of three partitions, by the hashes in Kafka's own test of murmur2: -973932308, -790332482, -985981536."""
+START_MS = 1_700_000_040_000
+"""The start of a minute."""
+
+
+def counting():
+    """Counts by a new key, and final counts by minute, whose suppression Weir evaluates with the aggregation."""
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    visits.group_by("country").count("by_country").to_delta("by_country")
+    (
+        visits.group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(timedelta(minutes=1), timedelta(0)))
+        .count("by_minute")
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()).with_name("final"))
+        .to_delta("final")
+    )
+    return Application("counting", builder)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """What Weir has counted by itself, and a cluster without a trace of Kafka Streams."""
+    rows = [(b"ann", country.encode(), START_MS + number) for number, country in enumerate(PLACES)]
+    rows.append((b"ann", b"21", START_MS + 60_000))
+    topics = Topics({("visits", 0): rows, ("visits", 1): [], ("visits", 2): []})
+    place = Place(counting(), topics, tmp_path_factory.mktemp("counted"), max_records=10)
+    place.run()
+    own = Cluster(rows=dict(topics.rows))
+    return KafkaStreamsReturn(
+        id="back",
+        application=place.application,
+        commit=newest_commit(place.warehouse, "counting"),
+        app_folder=place.warehouse / "counting",
+        cluster=own,
+        reader=own.reader,
+        topic_counts={"visits": 3},
+    )
+
+
+def test_keys_after_a_repartition_are_where_kafka_streams_looks_for_them(counted):
+    (found,) = [topic for topic in counted.plan().topics if topic.store == "by_country"]
+    places = {key.decode(): number for number, records in found.records.items() for key in records["key"]}
+    assert places == PLACES
+
+
+def test_a_buffer_that_weir_does_not_keep_is_written_from_the_open_windows(counted):
+    (found,) = [topic for topic in counted.plan().topics if topic.topic == "back-final-store-changelog"]
+    (record,) = found.records[0].rows()
+    opened = START_MS + 60_000
+    assert record[0] == b"ann" + opened.to_bytes(8, "big")
+    assert record[1][:8] == opened.to_bytes(8, "big"), "the time of the newest click"
+    assert (record[1][-16:-8], record[1][-8:]) == ((1).to_bytes(8, "big"), (opened + 60_000).to_bytes(8, "big"))
+
+
+def test_rows_on_their_way_are_refused_with_the_way_out(counted):
+    ref = BlobRef(
+        source="a_0", target="b_0", edge="e", state=StateId(1, 1), path="p", rows=1, size_bytes=1, first=(0, 0)
+    )
+    waiting = replace(counted, commit=replace(counted.commit, pending_blobs=(ref,)))
+    with pytest.raises(MigrationError, match=r"rows on their way.*weir run MODULE:APP --until-caught-up"):
+        waiting.plan()
+
+
+def test_hashes_that_depend_on_the_writing_of_json_are_not_guessed():
+    @dataclass(frozen=True)
+    class Order:
+        buyer: str
+        cents: int
+
+    builder = StreamsBuilder()
+    orders = builder.table("orders", key=String("id"), value=Json(Order), store="orders")
+    users = builder.table("users", key=String("user"), value=String("country"), store="users")
+    orders.join(users, foreign_key="buyer", store="buyers").to_delta("buyers")
+    nodes = [node for part in Application("json", builder).topology.sub_topologies for node in part.nodes]
+    (node,) = [node for node in nodes if isinstance(node, SubscriptionJoinNode)]
+    with pytest.raises(NotMovedError, match=r"'buyers-subscription-store' cannot be moved: .*hashes"):
+        subscription_format(node, {})
