@@ -41,6 +41,7 @@ def program(id: str, prefix: str = "") -> Application:
     (
         by_user.count("totals")
         .suppress(Suppressed.until_time_limit(seconds(20), BufferConfig.max_records(1000)).with_name("slow"))
+        .to_stream()
         .to_delta("slow")
     )
     tiers = builder.table(
