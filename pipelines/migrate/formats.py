@@ -50,6 +50,11 @@ class ChangelogFormat(Protocol):
         ...
 
     @property
+    def keeps_places(self) -> bool:
+        """Whether a restored record takes the place of its key's earlier one unless a deletion is between them."""
+        ...
+
+    @property
     def config(self) -> Mapping[str, str]:
         """The topic's settings, those that Kafka Streams creates it with."""
         ...
@@ -86,6 +91,7 @@ class KeyedFormat:
     value: Part
     has_timestamps: bool = False
     keeps_versions = False
+    keeps_places = False
     headers: Sequence[tuple[str, bytes]] = ()
 
     @property

@@ -74,6 +74,7 @@ class WaitingFormat:
     right: Part
     is_timed = False
     keeps_versions = False
+    keeps_places = False
     headers: Sequence[tuple[str, bytes]] = ()
 
     @property
@@ -152,6 +153,7 @@ class SubscriptionFormat:
     names."""
     is_timed = True
     keeps_versions = False
+    keeps_places = False
     headers: Sequence[tuple[str, bytes]] = ()
 
     @property

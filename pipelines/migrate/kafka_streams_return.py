@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
@@ -275,7 +275,7 @@ class KafkaStreamsReturn:
                 if ends
                 else RECORDS.to_frame()
             )
-            changes[number], others = _difference(format, wanted, held)
+            changes[number], others = _difference(format, wanted, held, self._clock(sub_topology, format.store, count))
             replaced += others
         return TopicWrite(
             topic=topic,
@@ -287,6 +287,12 @@ class KafkaStreamsReturn:
             records={number: records for number, records in changes.items() if records.height},
             replaced=replaced,
         )
+
+    def _clock(self, sub_topology: SubTopology, store: StoreSpec, count: int) -> int | None:
+        """The greatest stream time of a store in any of its tasks."""
+        names = (self.application.topology.task_name(TaskId(sub_topology.index, number)) for number in range(count))
+        tasks = (self.commit.tasks[name] for name in names if name in self.commit.tasks)
+        return max((task.clocks[store.name] for task in tasks if store.name in task.clocks), default=None)
 
     def _require_nothing_else(
         self,
@@ -336,14 +342,16 @@ class KafkaStreamsReturn:
         return found
 
 
-def _difference(format: ChangelogFormat, wanted: pl.DataFrame, held: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def _difference(
+    format: ChangelogFormat, wanted: pl.DataFrame, held: pl.DataFrame, clock_ms: int | None
+) -> tuple[pl.DataFrame, int]:
     """The records that make a topic partition hold what is ``wanted``, and how many of its records they replace.
 
     Raises:
         MigrationError: It holds versions that nothing can take back.
     """
     by = ["key", "timestamp_ms"] if format.keeps_versions else ["key"]
-    met = wanted.with_row_index("_place").join(
+    met = wanted.join(
         held.select("key", "value", "timestamp_ms", pl.lit(True).alias("_held")),
         on=by,
         how="left",
@@ -354,20 +362,42 @@ def _difference(format: ChangelogFormat, wanted: pl.DataFrame, held: pl.DataFram
     if format.is_timed and not format.keeps_versions:
         is_same &= pl.col("timestamp_ms") == pl.col("timestamp_ms_held")
     put = met.filter(~is_same)
-    others = held.join(wanted, on=by, how="anti")
-    replaced = int(put["_held"].fill_null(False).sum()) + others.height
+    others, replaced = held.join(wanted, on=by, how="anti"), int(put["_held"].fill_null(False).sum())
     if format.keeps_versions:
-        _require_expired(format, wanted, others)
-        return put.select(RECORDS.names()), replaced - others.height
-    gone = others.select("key", pl.lit(None, pl.Binary()).alias("value"), "timestamp_ms")
-    return pl.concat([gone.select(RECORDS.names()), put.select(RECORDS.names())]), replaced
+        history_ms = format.store.retention_ms or 0
+        ends = _ends(wanted, others, held["timestamp_ms"].max(), clock_ms or 0, history_ms, format.store.name)
+        # A restore drops versions that are older than the history by then.
+        return pl.concat([ends, put.select(RECORDS.names())]).sort("timestamp_ms", maintain_order=True), replaced
+    gone = [others]
+    if format.keeps_places:
+        gone.append(held.join(put, on=by, how="semi"))
+    deletions = pl.concat(gone).select("key", pl.lit(None, pl.Binary()).alias("value"), "timestamp_ms")
+    return pl.concat([deletions, put.select(RECORDS.names())]), replaced + others.height
 
 
-def _require_expired(format: ChangelogFormat, wanted: pl.DataFrame, others: pl.DataFrame) -> None:
-    newest, history_ms = wanted["timestamp_ms"].max(), format.store.retention_ms or 0
-    live = others if newest is None else others.filter(pl.col("timestamp_ms") >= newest - history_ms)  # type: ignore[operator]
-    if live.height:
+def _ends(
+    wanted: pl.DataFrame, others: pl.DataFrame, newest_ms: Any, clock_ms: int, history_ms: int, store: str
+) -> pl.DataFrame:
+    """Deletions that end the versions of a topic that a store no longer has; ``newest_ms`` is the topic's stream time.
+
+    A version that was followed by a deletion has expired together with it, so that only the topic still has it. Those
+    that were followed by a version need no end: that version is there, or is older than the history. A deletion is
+    dated so that a restore finds it within the history.
+    """
+    oldest_ms = clock_ms - history_ms
+    live = others.filter(pl.col("value").is_not_null())
+    if lost := live.filter(pl.col("timestamp_ms") >= oldest_ms).height:
         raise MigrationError(
-            f"the changelog topic of store {format.store.name!r} holds {live.height} versions that the store does not "
-            "have, and a version cannot be taken back; nothing was changed: give another APPLICATION_ID"
+            f"the changelog topic of store {store!r} holds {lost} versions that the store does not have, and a version "
+            "cannot be taken back; nothing was changed: give another APPLICATION_ID"
         )
+    newest = others.sort("timestamp_ms").unique("key", keep="last", maintain_order=True)
+    newest = newest.with_columns(
+        pl.max_horizontal(pl.col("timestamp_ms") + 1, pl.lit(newest_ms) - history_ms).alias("_end")
+    )
+    first = wanted.group_by("key").agg(pl.col("timestamp_ms").min().alias("_first"))
+    ended = newest.join(first, on="key", how="left").filter(
+        pl.col("value").is_not_null(),
+        pl.col("_first").is_null() | ((pl.col("_first") >= oldest_ms) & (pl.col("_first") > pl.col("_end"))),
+    )
+    return ended.select("key", pl.lit(None, pl.Binary()).alias("value"), pl.col("_end").alias("timestamp_ms"))

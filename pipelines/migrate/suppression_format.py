@@ -38,6 +38,7 @@ class SuppressionFormat:
     is_session: bool
     is_timed = False
     keeps_versions = False
+    keeps_places = True
     headers: Sequence[tuple[str, bytes]] = (("v", b"\x03"),)
 
     @property
