@@ -343,3 +343,22 @@ def test_hashes_that_depend_on_the_writing_of_json_are_not_guessed():
     (node,) = [node for node in nodes if isinstance(node, SubscriptionJoinNode)]
     with pytest.raises(NotMovedError, match=r"'buyers-subscription-store' cannot be moved: .*hashes"):
         subscription_format(node, {})
+
+
+def test_what_a_restore_would_bring_back_is_deleted_first(place, tmp_path):
+    """A restored update takes its key's earlier place in the buffer, and a version lasts until the next one."""
+    topics, later = Topics(), (("tiers", "ann", None, 20_000), ("tiers", "zoe", "tin", 90_000))
+    for topic, key, value, time in (*RECORDS, *LATER, *later):
+        topics.rows.setdefault((topic, 0), []).append((key.encode(), value and value.encode(), time))
+    moved, own = Place(program("moved"), topics, tmp_path, max_records=1), cluster()
+    taken_over(own, moved.application).write(moved.warehouse)
+    moved.run()
+    held = len(own.rows["app-slow-store-changelog", 0])
+    versions = len(own.rows["app-tiers-changelog", 0])
+    one = back(moved, own, id="app")
+    one.write(one.plan(replace=True), own)
+    of_ann = [value for key, value, _ in own.rows["app-slow-store-changelog", 0][held:] if key == b"ann"]
+    assert [value is None for value in of_ann] == [True, False]
+    added = own.rows["app-tiers-changelog", 0][versions:]
+    assert added == [(b"ann", None, 9_001), (b"zoe", b"tin", 90_000)], "what ended ann's last version has expired"
+    assert one.plan().is_done
