@@ -28,7 +28,7 @@ from weir.pipelines.errors import (
     TopologyError,
     UserFunctionError,
 )
-from weir.pipelines.migrate.formats import StoreSerdes
+from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.operators.aggregates import Count, First, Last, Max, Mean, Min, Sum
 from weir.pipelines.operators.functions import Windowed
 from weir.pipelines.operators.join_windows import JoinWindows

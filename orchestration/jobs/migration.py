@@ -25,6 +25,7 @@ from weir.pipelines.operations.migration import (
     move_from_spark,
     move_to_checkpoints,
     move_to_group,
+    move_to_kafka_streams,
     place,
 )
 
@@ -66,6 +67,7 @@ class FromKafkaStreams(dg.Config):
         default={}, description="Changelog topics by store, for those that are not <application.id>-<store>-changelog."
     )
     serdes: dict[str, str] = Field(default={}, description="Where each store's StoreSerdes is (module:name), by store.")
+    empty_stores: bool = Field(default=False, description="Let stores that cannot be taken start empty.")
 
 
 class ToGroup(dg.Config):
@@ -82,7 +84,21 @@ class ToCheckpoints(dg.Config):
     folder: str = Field(description="Where to write the files.")
 
 
-Move = FromGroup | FromCheckpoints | FromSpark | FromKafkaStreams | ToGroup | ToCheckpoints
+class ToKafkaStreams(dg.Config):
+    """Hand the application to Kafka Streams, with its state."""
+
+    direction: Literal["to_kafka_streams"] = "to_kafka_streams"
+    application_id: str = Field(description="Kafka Streams' application.id.")
+    state_dir: str | None = Field(default=None, description="Where to write .checkpoint files.")
+    changelogs: dict[str, str] = Field(
+        default={}, description="Changelog topics by store, for those that are not <application.id>-<store>-changelog."
+    )
+    serdes: dict[str, str] = Field(default={}, description="Where each store's StoreSerdes is (module:name), by store.")
+    replace: bool = Field(default=False, description="Overwrite what Kafka Streams left in its topics and group.")
+    empty_stores: bool = Field(default=False, description="Let Kafka Streams start stores empty that cannot be moved.")
+
+
+Move = FromGroup | FromCheckpoints | FromSpark | FromKafkaStreams | ToGroup | ToCheckpoints | ToKafkaStreams
 
 
 class MigrationConfig(dg.Config):
@@ -142,6 +158,18 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
                 return move_to_group(settings, supervised.id, move.group, dry_run=dry_run)
             case ToCheckpoints():
                 return move_to_checkpoints(settings, supervised.id, Path(move.folder), dry_run=dry_run)
+            case ToKafkaStreams():
+                return move_to_kafka_streams(
+                    settings,
+                    supervised.id,
+                    move.application_id,
+                    state_dir=None if move.state_dir is None else Path(move.state_dir),
+                    changelogs=move.changelogs,
+                    serdes=move.serdes,
+                    replace=move.replace,
+                    empty_stores=move.empty_stores,
+                    dry_run=dry_run,
+                )
         with place(settings, supervised.reference) as where:
             match move:
                 case FromGroup():
@@ -154,7 +182,12 @@ def _move(supervised: Supervised, settings: Settings, move: Move, *, dry_run: bo
                     return move_from_spark(where, Path(move.folder), empty_stores=move.empty_stores, dry_run=dry_run)
                 case FromKafkaStreams():
                     return move_from_kafka_streams(
-                        where, move.application_id, changelogs=move.changelogs, serdes=move.serdes, dry_run=dry_run
+                        where,
+                        move.application_id,
+                        changelogs=move.changelogs,
+                        serdes=move.serdes,
+                        empty_stores=move.empty_stores,
+                        dry_run=dry_run,
                     )
     except (OperationError, MigrationError, LeaseHeldError) as error:
         raise dg.Failure(str(error), allow_retries=False) from None

@@ -1,4 +1,4 @@
-"""``weir migrate``: moves positions and state from other systems into an application's first commit, and positions back
+"""``weir migrate``: moves positions and state from other systems into an application's first commit, and back
 out."""
 
 from __future__ import annotations
@@ -29,6 +29,24 @@ EmptyStoresOption = Annotated[
     bool,
     typer.Option(
         "--empty-stores", help="Let the application's stores start empty: results count only records read from now on."
+    ),
+]
+
+
+ChangelogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--changelog",
+        metavar="STORE=TOPIC",
+        help="A changelog topic with a name other than APPLICATION_ID-STORE-changelog; can be repeated.",
+    ),
+]
+SerdesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--serdes",
+        metavar="STORE=MODULE:NAME",
+        help="The weir.StoreSerdes of a store's changelog, if the one derived from the program does not fit.",
     ),
 ]
 
@@ -121,22 +139,9 @@ def from_spark(
 def from_kafka_streams(
     reference: ReferenceArgument,
     application_id: Annotated[str, typer.Argument(metavar="APPLICATION_ID", help="Kafka Streams' application.id.")],
-    changelogs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--changelog",
-            metavar="STORE=TOPIC",
-            help="A changelog topic with a name other than APPLICATION_ID-STORE-changelog; can be repeated.",
-        ),
-    ] = None,
-    serdes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--serdes",
-            metavar="STORE=MODULE:NAME",
-            help="The weir.StoreSerdes of a store's changelog, if the one derived from the program does not fit.",
-        ),
-    ] = None,
+    changelogs: ChangelogOption = None,
+    serdes: SerdesOption = None,
+    empty_stores: EmptyStoresOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     bootstrap_servers: ServersOption = None,
@@ -152,7 +157,60 @@ def from_kafka_streams(
     topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
     named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
     with place(load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True), reference) as where:
-        _show(move_from_kafka_streams(where, application_id, changelogs=topics, serdes=named, dry_run=dry_run), as_json)
+        moved = move_from_kafka_streams(
+            where, application_id, changelogs=topics, serdes=named, empty_stores=empty_stores, dry_run=dry_run
+        )
+        _show(moved, as_json)
+
+
+def to_kafka_streams(
+    application: AppArgument,
+    application_id: Annotated[str, typer.Argument(metavar="APPLICATION_ID", help="Kafka Streams' application.id.")],
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--state-dir",
+            metavar="FOLDER",
+            help="Write .checkpoint files there: FOLDER/0_1/.checkpoint for task 0_1. It must be empty.",
+        ),
+    ] = None,
+    changelogs: ChangelogOption = None,
+    serdes: SerdesOption = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Overwrite what the Kafka Streams application left in its topics and group."),
+    ] = False,
+    empty_stores: Annotated[
+        bool,
+        typer.Option("--empty-stores", help="Let Kafka Streams start those stores empty that cannot be written."),
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    bootstrap_servers: ServersOption = None,
+    directory: DirOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Hand the application to Kafka Streams: its stores become changelog topics, its positions the group's offsets.
+
+    Stop the application first, and start Kafka Streams once this has ended. If it is interrupted, give the same command
+    again.
+    """
+    from weir.pipelines.operations.migration import move_to_kafka_streams
+
+    topics = parse_assignments(changelogs or [], option="--changelog", example="totals=shop-totals-changelog")
+    named = parse_assignments(serdes or [], option="--serdes", example="totals=my_jobs.serdes:totals")
+    moved = move_to_kafka_streams(
+        load_settings(directory, bootstrap_servers=bootstrap_servers, writes=True),
+        application,
+        application_id,
+        state_dir=state_dir,
+        changelogs=topics,
+        serdes=named,
+        replace=replace,
+        empty_stores=empty_stores,
+        dry_run=dry_run,
+    )
+    _show(moved, as_json)
 
 
 def to_group(
@@ -190,7 +248,7 @@ migrate = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog="Example: weir migrate from-group my_jobs.shop:app old-consumers --dry-run",
-    help="Take positions and state from other systems, and hand positions back.",
+    help="Take positions and state from other systems, and hand them back.",
 )
 for name, command, example in (
     ("from-group", from_group, "my_jobs.shop:app old-consumers --dry-run"),
@@ -198,6 +256,7 @@ for name, command, example in (
     ("from-spark", from_spark, "my_jobs.shop:app /data/checkpoints/shop --dry-run"),
     ("from-kafka-streams", from_kafka_streams, "my_jobs.shop:app shop-on-kafka-streams --dry-run"),
     ("to-group", to_group, "shop shop-positions"),
+    ("to-kafka-streams", to_kafka_streams, "shop shop-on-kafka-streams --dry-run"),
     ("to-checkpoints", to_checkpoints, "shop /tmp/shop-checkpoints"),
 ):
     migrate.command(name, epilog=f"Example: weir migrate {name} {example}")(command)

@@ -6,41 +6,28 @@ and values belongs to ``formats``, writing the result to ``migration``.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import polars as pl
 
 from weir.pipelines.application import Application
 from weir.pipelines.cluster import Groups
-from weir.pipelines.migrate.errors import MigrationError
-from weir.pipelines.migrate.formats import StoreSerdes, decode_rows, default_serdes, window_size_ms
+from weir.pipelines.migrate.changelog_topics import ChangelogReader, ChangelogTopics
+from weir.pipelines.migrate.errors import MigrationError, NotMovedError
+from weir.pipelines.migrate.foreign_keys import standing_results, subscriptions
+from weir.pipelines.migrate.formats import ChangelogFormat
 from weir.pipelines.migrate.migration import Migration, StoreRows, source_positions
 from weir.pipelines.migrate.outputs import output_rows
-from weir.pipelines.operators.windows import TimeWindows
-from weir.pipelines.serdes.source import RAW_SCHEMA, FetchedRecords
-from weir.pipelines.topology import SubTopology
-from weir.pipelines.topology.nodes import AggregateNode
-from weir.state.types import StoreSpec, TableSpec, TaskId, TopicPartition
-
-BATCH_BYTES = 16 << 20
-HELD_ROWS = 1_000_000
-"""Rows of a changelog in memory before older ones of the same key are dropped."""
-EMPTY_READS = 10
-"""Reads without progress, one second each, after which the brokers are considered away."""
-TRANSACTION_LIMIT_S = 30.0
-"""How long a transaction may take to end: brokers abort that of a killed application after 10 to 20 s."""
-TRANSACTION_LOOK_S = 0.1
-
-
-class ChangelogReader(Protocol):
-    """Reads a topic partition, committed records only; implemented by ``weir.infra.kafka.reader.PartitionReader``."""
-
-    def read(self, start: int, end: int, *, max_bytes: int) -> FetchedRecords: ...
-
-    def close(self) -> None: ...
+from weir.pipelines.migrate.serdes import StoreSerdes
+from weir.pipelines.migrate.stores import DERIVED, format_of, keepers, still_open
+from weir.pipelines.migrate.stream_joins import numbered
+from weir.pipelines.operators.suppress import HELD_BYTES, held_bytes
+from weir.pipelines.topology import Node, SubTopology
+from weir.pipelines.topology.foreign_key import ResponseJoinNode, SubscriptionJoinNode
+from weir.pipelines.topology.joins import StreamJoinNode
+from weir.pipelines.topology.nodes import AggregateNode, SuppressNode
+from weir.state.types import StoreClock, StoreSpec, TaskId, TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,29 +63,31 @@ class KafkaStreamsApp:
             source,
         )
         topology = self.application.topology
-        if any(edge.node.is_message for edge in topology.edges):
-            raise MigrationError(
-                f"{source} joins tables by foreign key, and what Kafka Streams keeps for that uses its "
-                "own hashes; read everything again without a migration"
-            )
         for edge in topology.edges:
             for topic in dict.fromkeys((edge.name, edge.node.names.topic)):  # named by the program or by Kafka Streams
                 self._require_drained(f"{self.id}-{topic}", committed)
         counts = topology.partition_counts(self.topic_counts)
-        stores: list[StoreRows] = []
-        outputs: list[tuple[TableSpec, pl.DataFrame]] = []
-        clocks: dict[TaskId, dict[str, int]] = {}
-        read_through: dict[TopicPartition, int] = {}
+        taken = _Taken()
         for sub_topology in topology.sub_topologies:
-            for store in sub_topology.stores:
-                ends = self._ends(store, positions, counts[sub_topology.index])
-                read_through |= ends
-                for task, rows in self._rows_by_task(sub_topology, store, ends, counts[sub_topology.index]):
-                    outputs += output_rows(sub_topology, store, rows)
-                    if (clock := _clock(sub_topology, store, rows)) is not None:
-                        clocks.setdefault(task, {})[store.name] = clock
-                        rows = _still_open(sub_topology, store, rows, clock)
-                    stores.append(StoreRows(task=task, store=store, rows=rows))
+            for node in sub_topology.nodes:
+                if not isinstance(node, DERIVED):
+                    self._take(sub_topology, node, positions, counts[sub_topology.index], taken)
+        self._derive(counts, taken)
+        outputs = [
+            output
+            for sub_topology in topology.sub_topologies
+            for store in sub_topology.stores
+            for (task, name), rows in taken.rows.items()
+            if (task.sub_topology, name) == (sub_topology.index, store.name)
+            for output in output_rows(sub_topology, store, rows)
+        ]
+        stores = [
+            StoreRows(task=task, store=store, rows=still_open(node, store, rows, taken.clocks.get(task, {})))
+            for sub_topology in topology.sub_topologies
+            for name, (node, store) in keepers(sub_topology).items()
+            for (task, held), rows in taken.rows.items()
+            if (task.sub_topology, held) == (sub_topology.index, name)
+        ]
         if self._committed() != committed:
             raise MigrationError(f"{source} was started while it was being read; stop it, then migrate it")
         return Migration(
@@ -108,10 +97,15 @@ class KafkaStreamsApp:
             positions=positions,
             topic_ids=topic_ids,
             stores=stores,
-            clocks=clocks,
+            clocks=taken.clocks,
             outputs=outputs,
-            read_through=read_through,
+            read_through=taken.read_through,
+            left_out=taken.left_out,
         )
+
+    @property
+    def _topics(self) -> ChangelogTopics:
+        return ChangelogTopics(cluster=self.cluster, reader=self.reader)
 
     def _committed(self) -> Mapping[TopicPartition, int]:
         """The group's offsets, which do not change while it has no members."""
@@ -144,110 +138,122 @@ class KafkaStreamsApp:
                 partition: min(end, positions.get(partition, 0))
                 for partition, end in self.cluster.end_offsets(partitions).items()
             }
-        return self._settled_ends(partitions)
+        return self._topics.settled_ends(partitions)
 
-    def _settled_ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The ends of partitions that only the application writes, once its last transaction has ended in each.
+    def _take(
+        self,
+        sub_topology: SubTopology,
+        node: Node,
+        positions: Mapping[TopicPartition, int],
+        count: int,
+        taken: _Taken,
+    ) -> None:
+        """Add the rows of the node's stores to ``taken``, each with the task that owns its key now, and the clocks."""
+        by_task: dict[int, dict[str, pl.DataFrame]] = {number: {} for number in range(count)}
+        for store in node.stores:
+            try:
+                format = format_of(node, store, self.serdes.get(store.name))
+            except NotMovedError as error:
+                taken.left_out[error.store] = error.reason
+                continue
+            ends = self._ends(store, positions, count)
+            taken.read_through.update(ends)
+            for number, rows in self._rows_by_task(sub_topology, format, ends, count).items():
+                by_task[number][store.name] = rows
+        for number, held in by_task.items():
+            task = TaskId(sub_topology.index, number)
+            clocks: dict[str, int] = {}
+            if isinstance(node, StreamJoinNode):
+                held, clocks = numbered(node, held)
+            else:
+                held = {name: rows.drop("_order") for name, rows in held.items()}
+                if held:
+                    clocks = _clocks(node, held[node.stores[0].name], taken.stream_time(task, node))
+            if clocks:
+                taken.clocks.setdefault(task, {}).update(clocks)
+            taken.rows.update({(task, name): rows for name, rows in held.items()})
 
-        A broker answers a commit before it has marked all records that belong to it.
-        """
-        until = time.monotonic() + TRANSACTION_LIMIT_S
-        while True:
-            written = self.cluster.end_offsets(partitions, is_committed=False)
-            ends = self.cluster.end_offsets(partitions)
-            still_open = [partition for partition in partitions if ends[partition] < written[partition]]
-            if not still_open:
-                return ends
-            if time.monotonic() > until:
-                topic, number = still_open[0]
-                raise MigrationError(
-                    f"topic {topic!r}, partition {number} has had an open transaction for "
-                    f"{TRANSACTION_LIMIT_S:.0f} s; stop what writes there, and try again"
-                )
-            time.sleep(TRANSACTION_LOOK_S)
+    def _derive(self, counts: Mapping[int, int], taken: _Taken) -> None:
+        """Add the stores of joins by foreign key, which follow from those of the tables."""
+        topology = self.application.topology
+        for sub_topology in topology.sub_topologies:
+            for node in sub_topology.nodes:
+                try:
+                    if isinstance(node, SubscriptionJoinNode):
+                        found = list(subscriptions(topology, counts, node, taken.rows))
+                    elif isinstance(node, ResponseJoinNode) and node.standing is not None:
+                        found = list(standing_results(topology, counts, node, taken.rows))
+                    else:
+                        continue
+                except NotMovedError as error:
+                    taken.left_out[error.store] = error.reason
+                    continue
+                taken.rows.update({(each.task, each.store.name): each.rows for each in found})
 
     def _rows_by_task(
-        self, sub_topology: SubTopology, store: StoreSpec, ends: Mapping[TopicPartition, int], count: int
-    ) -> Iterable[tuple[TaskId, pl.DataFrame]]:
-        """The store's rows, each with the task that owns its key now."""
-        serdes = self.serdes.get(store.name) or default_serdes(sub_topology, store)
-        size_ms = window_size_ms(sub_topology, store)
+        self, sub_topology: SubTopology, format: ChangelogFormat, ends: Mapping[TopicPartition, int], count: int
+    ) -> Mapping[int, pl.DataFrame]:
+        """The store's rows by the partition of the task that owns their keys now, with ``_order``."""
         by_partition = {
-            number: decode_rows(
-                store, size_ms, serdes, self._newest(topic, number, end), f"topic {topic!r}, partition {number}"
+            number: format.decode(
+                self._topics.newest(topic, number, end, keeps_versions=format.keeps_versions),
+                f"topic {topic!r}, partition {number}",
             )
             for (topic, number), end in sorted(ends.items())
         }
         if sub_topology.keyed_edges:  # Kafka Streams may have partitioned the keys by other bytes
             edge, rows = sub_topology.keyed_edges[0], pl.concat(by_partition.values())
-            owners = edge.partition_of(rows, count)
+            owners = edge.partition_of(rows.with_columns(_partition=pl.lit(0, pl.Int32())), count)
             by_partition = {number: rows.filter(owners == number) for number in range(count)}
-        return [(TaskId(sub_topology.index, number), rows) for number, rows in by_partition.items()]
-
-    def _newest(self, topic: str, partition: int, end: int) -> pl.DataFrame:
-        """The newest record of each key below ``end``, without deleted keys: as ``RAW_SCHEMA``."""
-        held = RAW_SCHEMA.to_frame()
-        parts: list[pl.DataFrame] = []
-        for raw in self._read(topic, partition, end):
-            parts.append(raw.frame)
-            if sum(part.height for part in parts) > max(HELD_ROWS, held.height):
-                held, parts = _newest_of([held, *parts]), []
-        return _newest_of([held, *parts]).filter(pl.col("value").is_not_null() & pl.col("key").is_not_null())
+        return by_partition
 
     def _require_drained(self, topic: str, committed: Mapping[TopicPartition, int]) -> None:
         """Raise ``MigrationError`` when a repartition topic has records that were not read yet: they would be lost."""
         count = self.cluster.partition_counts([topic]).get(topic, 0)
         partitions = [(topic, number) for number in range(count)]
-        beginnings, ends = self.cluster.beginning_offsets(partitions), self._settled_ends(partitions)
+        beginnings, ends = self.cluster.beginning_offsets(partitions), self._topics.settled_ends(partitions)
         for partition in partitions:
             start = max(committed.get(partition, 0), beginnings[partition])
-            if any(raw.frame.height for raw in self._read(*partition, ends[partition], start)):
+            if any(raw.frame.height for raw in self._topics.read(*partition, ends[partition], start)):
                 raise MigrationError(
                     f"Kafka Streams application {self.id!r} has records in its repartition topic "
                     f"{topic!r} that it has not read; start it without new input, let it catch up, "
                     "and stop it cleanly"
                 )
 
-    def _read(self, topic: str, partition: int, end: int, start: int | None = None) -> Iterable[FetchedRecords]:
-        """All committed records of ``[start, end)``, by default from the oldest one kept."""
-        at = self.cluster.beginning_offsets([(topic, partition)])[topic, partition] if start is None else start
-        reader, empty = self.reader(topic, partition), 0
-        try:
-            while at < end:
-                raw = reader.read(at, end, max_bytes=BATCH_BYTES)
-                empty = 0 if raw.next_offset > at else empty + 1
-                if empty > EMPTY_READS:
-                    raise MigrationError(
-                        f"topic {topic!r}, partition {partition} gave nothing after offset {at} of "
-                        f"{end}; check that the brokers are up, and try again"
-                    )
-                at = raw.next_offset
-                yield raw
-        finally:
-            reader.close()
+
+@dataclass(kw_only=True)
+class _Taken:
+    """What has been read so far."""
+
+    rows: dict[tuple[TaskId, str], pl.DataFrame] = field(default_factory=dict)
+    clocks: dict[TaskId, dict[str, int]] = field(default_factory=dict)
+    read_through: dict[TopicPartition, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def stream_time(self, task: TaskId, node: Node) -> int | None:
+        """The newest timestamp that the stores before ``node`` have; they come before it in the topology."""
+        known = self.clocks.get(task, {})
+        found: list[int] = []
+        waiting = list(node.parents)
+        while waiting:
+            at = waiting.pop()
+            for store in at.stores:
+                rows = self.rows.get((task, store.name))
+                if rows is not None and rows.height:
+                    found.append(known.get(store.name, int(rows["_ts"].max())))  # type: ignore[arg-type]
+            if not at.stores:
+                waiting += at.parents
+        return max(found, default=None)
 
 
-def _newest_of(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The newest row of each key, as a copy: one row of a read would keep the bytes of all its rows in memory."""
-    newest = pl.concat(parts).unique("key", keep="last", maintain_order=True)
-    return pl.DataFrame({name: newest[name].to_list() for name in newest.columns}, schema=RAW_SCHEMA)
-
-
-def _clock(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame) -> int | None:
-    """The stream time of a windowed aggregation: the greatest timestamp that it has aggregated."""
-    is_windowed = any(
-        isinstance(node, AggregateNode) and node.store is store and node.windows for node in sub_topology.nodes
-    )
-    return int(rows["_ts"].max()) if is_windowed and rows.height else None  # type: ignore[arg-type]
-
-
-def _still_open(sub_topology: SubTopology, store: StoreSpec, rows: pl.DataFrame, clock: int) -> pl.DataFrame:
-    """The rows of windows that can still change; Kafka Streams also keeps closed ones, which it has forwarded."""
-    start = pl.col("window_start").dt.timestamp("ms")
-    return rows.filter(
-        *(
-            start >= node.windows.closed_before(clock)
-            for node in sub_topology.nodes
-            if isinstance(node, AggregateNode) and node.store is store and isinstance(node.windows, TimeWindows)
-        )
-    )
+def _clocks(node: Node, rows: pl.DataFrame, stream_time_ms: int | None) -> dict[str, int]:
+    """The clocks of a node from the rows of its store: the greatest timestamp that it has seen, if it asks for one."""
+    (store, *_) = node.stores
+    newest = [int(rows["_ts"].max())] if rows.height else []  # type: ignore[arg-type]
+    if isinstance(node, SuppressNode):
+        newest += [] if stream_time_ms is None else [stream_time_ms]
+        return {store.name: max(newest), HELD_BYTES + store.name: held_bytes(store, rows)} if newest else {}
+    is_windowed = isinstance(node, AggregateNode) and node.windows is not None
+    is_asked = is_windowed or (store.retention_ms is not None and store.expires_by is StoreClock.STREAM_TIME)
+    return {store.name: max(newest)} if newest and is_asked else {}

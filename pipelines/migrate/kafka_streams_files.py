@@ -80,9 +80,9 @@ def read_offsets(file: Path) -> dict[TopicPartition, int | None]:
         raise OffsetFileError(error.path, error.line, error.reason) from None
 
 
-def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
+def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int | None]) -> bool:
     """Whether the ``.checkpoint`` file of a task's folder has ``positions`` already; it may be missing if none was ever
-    read.
+    read. The position None stands for one that is not known.
 
     Raises:
         MigrationError: The file exists with other offsets.
@@ -96,7 +96,7 @@ def check_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> b
     return False
 
 
-def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> bool:
+def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int | None]) -> bool:
     """Write ``positions`` as the ``.checkpoint`` file of a task's folder; False when there is nothing to write.
 
     A partition that was never read has no entry. Raises what ``check_checkpoint`` raises.
@@ -108,5 +108,9 @@ def write_checkpoint(folder: Path, positions: Mapping[TopicPartition, int]) -> b
     return True
 
 
-def _entries(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return {partition: position - 1 for partition, position in sorted(positions.items()) if position > 0}
+def _entries(positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
+    return {
+        partition: None if position is None else position - 1
+        for partition, position in sorted(positions.items())
+        if position is None or position > 0
+    }

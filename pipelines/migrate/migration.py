@@ -63,6 +63,8 @@ class Migration:
     """Rows of output tables: all their columns except ``_epoch``."""
     read_through: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The ends of the topics that ``stores`` were read from."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By store that begins empty although the other system keeps something for it, the reason."""
 
     @cached_property
     def reason(self) -> str:

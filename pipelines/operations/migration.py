@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,9 +18,9 @@ from weir.infra.control import ControlDatabase, this_host
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.reader import PartitionReader
+from weir.infra.kafka.writer import RecordWriter
 from weir.infra.settings import Settings
 from weir.pipelines.application import Application
-from weir.pipelines.migrate.formats import StoreSerdes
 from weir.pipelines.migrate.kafka_streams_app import KafkaStreamsApp
 from weir.pipelines.migrate.kafka_streams_files import (
     CHECKPOINT,
@@ -29,7 +29,9 @@ from weir.pipelines.migrate.kafka_streams_files import (
     read_positions,
     write_checkpoint,
 )
+from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
 from weir.pipelines.migrate.migration import Migration, missing, source_positions, stores_of
+from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.plan import source_counts
@@ -38,8 +40,10 @@ from weir.pipelines.operations.registry import load_reference, register, registe
 from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import sub_topology_of
-from weir.state.commit.protocol import newest_commit
+from weir.pipelines.topology.nodes import SuppressNode
+from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
 from weir.state.types import TopicPartition
@@ -219,16 +223,17 @@ def move_from_spark(where: Place, folder: Path, *, empty_stores: bool, dry_run: 
 
 
 def move_from_kafka_streams(
-    where: Place, application_id: str, *, changelogs: Mapping[str, str], serdes: Mapping[str, str], dry_run: bool
+    where: Place,
+    application_id: str,
+    *,
+    changelogs: Mapping[str, str],
+    serdes: Mapping[str, str],
+    empty_stores: bool,
+    dry_run: bool,
 ) -> Moved:
     """Migrate a stopped Kafka Streams application; ``changelogs`` are topics by store and ``serdes`` are
     ``module:name`` by store, for stores where those derived from the program do not fit."""
-    for store in changelogs.keys() | serdes.keys():
-        if store not in stores_of(where.application):
-            raise OperationError(
-                f"{where.application.id} has no store {store!r}; it has "
-                f"{', '.join(stores_of(where.application)) or 'none'}"
-            )
+    _require_stores(where.application, {*changelogs, *serdes}, stores_of(where.application))
     kafka = {**where.settings.kafka, "bootstrap.servers": where.admin.bootstrap_servers}
     app = KafkaStreamsApp(
         id=application_id,
@@ -242,11 +247,25 @@ def move_from_kafka_streams(
     migration = app.migration()
     filled = {shown_name(table.name) for table, _ in migration.outputs}
     notes = [
-        f"output {name} starts with records read from now on"
-        for name in where.application.topology.committed_form.outputs
-        if name not in filled
+        *(f"store {store} starts empty: {reason}" for store, reason in migration.left_out.items()),
+        *(
+            f"output {name} starts with records read from now on"
+            for name in where.application.topology.committed_form.outputs
+            if name not in filled
+        ),
     ]
+    if migration.left_out and not (empty_stores or dry_run):
+        listed = "; ".join(f"{store}, since {reason}" for store, reason in migration.left_out.items())
+        raise OperationError(
+            f"some state of {where.application.id} cannot be taken: {listed}; accept that these stores start empty "
+            "with --empty-stores, or do not migrate and read everything from the beginning"
+        )
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
+
+
+def _require_stores(application: Application, named: Iterable[str], known: Sequence[str]) -> None:
+    for store in sorted(set(named) - set(known)):
+        raise OperationError(f"{application.id} has no store {store!r}; it has {', '.join(known) or 'none'}")
 
 
 def load_object(name: str, kind: type[T]) -> T:
@@ -265,6 +284,114 @@ def load_object(name: str, kind: type[T]) -> T:
     if not isinstance(found, kind):
         raise OperationError(f"{name} is a {type(found).__name__}; name a {kind.__name__}")
     return found
+
+
+def move_to_kafka_streams(
+    settings: Settings,
+    application: str,
+    application_id: str,
+    *,
+    state_dir: Path | None,
+    changelogs: Mapping[str, str],
+    serdes: Mapping[str, str],
+    replace: bool,
+    empty_stores: bool,
+    dry_run: bool,
+) -> Moved:
+    """Write the application's committed stores to the changelog topics of a Kafka Streams application, and its
+    positions to that one's group; doing it again finishes what was cut off.
+
+    Raises:
+        OperationError: Some state has no counterpart in Kafka Streams, and it was not accepted that it starts empty.
+        MigrationError: Kafka Streams runs, or its topics or group hold something else.
+        LeaseHeldError: The application runs.
+    """
+    program = registered_application(settings, application)
+    known = [*stores_of(program), *(node.store.name for node in _fused_suppressions(program))]
+    _require_stores(program, {*changelogs, *serdes}, known)
+    newest = _newest(settings, application)
+    for name in newest.tasks:
+        if sub_topology_of(name) not in program.topology.committed_form.stores:
+            raise TopologyChangedError(application, f"this program does not have its task {name}")
+    with ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(_sole_driver(settings, program))
+        servers = stack.enter_context(broker_for(settings))
+        kafka = {**settings.kafka, "bootstrap.servers": servers}
+        back = KafkaStreamsReturn(
+            id=application_id,
+            application=program,
+            commit=newest,
+            app_folder=settings.warehouse / application,
+            cluster=KafkaAdmin(servers, settings.kafka),
+            reader=lambda topic, partition: PartitionReader(kafka, topic, partition),
+            topic_counts=source_counts(settings, program, servers),
+            state_dir=state_dir,
+            serdes={store: load_object(name, StoreSerdes) for store, name in serdes.items()},
+            changelogs=changelogs,
+        )
+        found = back.plan(replace=replace)
+        if found.left_out and not (empty_stores or dry_run):
+            listed = "; ".join(f"{store}, since {reason}" for store, reason in found.left_out.items())
+            raise OperationError(
+                f"some state of {application} has no counterpart in Kafka Streams: {listed}; accept that Kafka Streams "
+                "starts these stores empty with --empty-stores"
+            )
+        if not dry_run:
+            back.write(found, RecordWriter(kafka))
+    outcome = (
+        "already has everything; nothing was changed"
+        if found.is_done
+        else "nothing was changed (--dry-run)"
+        if dry_run
+        else "now has the application's stores and positions; start it"
+    )
+    return Moved(
+        what=f"Kafka Streams application {application_id}",
+        source=f"epoch {newest.epoch} of {application}",
+        outcome=outcome,
+        changes=[
+            *(
+                f"topic {topic.topic}: {counted(topic.rows, 'record')}{' in a new topic' if topic.is_new else ''}"
+                for topic in found.topics
+                if topic.is_new or topic.rows
+            ),
+            *(f"file {folder / CHECKPOINT}" for folder in found.checkpoints),
+            *(
+                f"group {application_id}, topic {topic}, partition {number}: offset {offset:,}"
+                for (topic, number), offset in found.offsets.items()
+            ),
+        ],
+        notes=[*(f"store {store} starts empty: {reason}" for store, reason in found.left_out.items()), *found.notes],
+    )
+
+
+def _fused_suppressions(application: Application) -> Iterator[SuppressNode]:
+    for sub_topology in application.topology.sub_topologies:
+        for node in sub_topology.nodes:
+            if isinstance(node, SuppressNode) and node.fused_with:
+                yield node
+
+
+@contextmanager
+def _sole_driver(settings: Settings, application: Application) -> Iterator[None]:
+    """Inside the block no driver runs, and the tables have everything that the commit log promises."""
+    database = ControlDatabase(settings.control_database_url)
+    lease = database.acquire_lease(
+        application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
+    )
+    try:
+        topology = application.topology
+        committer = Committer(
+            settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
+        )
+        try:
+            committer.claim()
+        finally:
+            committer.close()
+        yield
+    finally:
+        database.release(lease)
 
 
 def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:

@@ -18,7 +18,7 @@ from weir.pipelines.operators.fold import PLACE
 from weir.pipelines.operators.idle import NOWHERE
 from weir.pipelines.operators.suppression_order import BufferLimits, Held, Walk
 from weir.pipelines.serdes.shapes import TIME
-from weir.state.stores.codec import RowCodec
+from weir.state.stores.codec import KeyCodec, RowCodec
 from weir.state.stores.expiry import ExpiryIndex
 from weir.state.stores.specs import BOOKKEEPING, GONE, SINCE
 from weir.state.stores.typed import TypedStore
@@ -113,9 +113,7 @@ class _Buffer:
         self.tie = tie
         self.store, self._index = TypedStore(spec, epoch.session), ExpiryIndex(spec, epoch.session)
         self._spec, self._epoch, self._clock = spec, epoch, HELD_BYTES + spec.name
-        self._sizes = RowCodec(
-            pl.Schema({name: dtype for name, dtype in spec.value.items() if name not in BOOKKEEPING})
-        )
+        self._sizes = _user_codec(spec)
         self._columns = [*spec.key, *spec.value, "_ts"]
         self._candidates: list[pl.DataFrame] = []
         self._seen = 0
@@ -223,6 +221,17 @@ class _Buffer:
         self._candidates.append(rows)
         self._seen += rows.height
         return self._seen - rows.height
+
+
+def held_bytes(spec: StoreSpec, rows: pl.DataFrame) -> int:
+    """How many bytes ``rows`` (key and value columns, ``_ts``) are in the buffer ``spec``, as it counts them."""
+    keys = KeyCodec(spec.key, spec.kind).encode(rows)
+    return sum(map(len, keys)) + sum(map(len, _user_codec(spec).encode(rows)))
+
+
+def _user_codec(spec: StoreSpec) -> RowCodec:
+    """Packs rows without Weir's own columns."""
+    return RowCodec(pl.Schema({name: dtype for name, dtype in spec.value.items() if name not in BOOKKEEPING}))
 
 
 def _at_least(count: int, groups: Iterator[list[tuple[bytes, int]]]) -> list[tuple[bytes, int]]:

@@ -1,6 +1,6 @@
 """Tables of upserts: one row per live key, brought up to date from the table of updates that commits write.
 
-Readers need no knowledge of Weir. The commit row stays the only pivot (PROTOCOL 32): a refresh reads what the updates
+Readers need no knowledge of Weir. The commit row stays the only pivot (PROTOCOL 33): a refresh reads what the updates
 table holds, and writes it in one Delta entry under the application's transaction, at the version of the commit up to
 which it reflects the updates. So a refresh may die anywhere, be repeated, or be overtaken, and a table never goes back.
 The steps are those of "A refresh" in docs/protocol.md. When to refresh is up to the caller; creating the table belongs

@@ -31,26 +31,36 @@ class FollowingStore(StateStore, Protocol):
 
 
 class OffsetKeeper:
-    """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``."""
+    """A user-defined store and its offsets: kept by the store itself, else in ``<name>.checkpoint`` in ``folder``.
+
+    A ``<name>.position`` that Kafka Streams left beside the store, with the last offset of each topic partition, is
+    taken over too.
+    """
 
     def __init__(self, store: FollowingStore, folder: Path) -> None:
-        """A file left from before the store managed its offsets is handed to the store, then removed.
+        """A file left from before the store managed its offsets is handed to the store, and removed once the store has
+        committed it; so is the ``.position`` file.
 
         Raises:
-            PositionsFileError: The file cannot be read.
+            PositionsFileError: A file cannot be read.
         """
         self.store = store
-        self._path = folder / f"{store.name}.checkpoint"
+        self._path, left = folder / f"{store.name}.checkpoint", folder / f"{store.name}.position"
         found = read_offsets(self._path) if self._path.exists() else {}
-        self._kept = {partition: offset for partition, offset in found.items() if offset is not None}
-        if store.manages_offsets() and self._path.exists():
+        last = read_offsets(left) if left.exists() else {}
+        self._kept = {partition: offset + 1 for partition, offset in last.items() if offset is not None}
+        self._kept |= {partition: offset for partition, offset in found.items() if offset is not None}
+        if store.manages_offsets():
             unknown: dict[str, dict[int, int]] = {}
             for (topic, partition), offset in self._kept.items():
                 if store.committed_offset(topic, partition) is None:
                     unknown.setdefault(topic, {})[partition] = offset
             if unknown:
                 store.commit(unknown)
-            self._path.unlink()
+            self._path.unlink(missing_ok=True)
+        elif left.exists():
+            write_offsets(self._path, self._kept)
+        left.unlink(missing_ok=True)
 
     def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Commit the store, then save the offsets if it does not; offsets not named here stay as they are."""

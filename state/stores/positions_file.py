@@ -15,25 +15,30 @@ from weir.state.errors import PositionsFileError
 from weir.state.types import TopicPartition
 
 VERSION = 0
+UNKNOWN = -4
+"""What Kafka Streams writes where it knows no offset."""
 
 
-def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int | None]) -> None:
     """Replace the file atomically and synced: readers, even after a crash, see the old or the new content.
 
-    Without offsets there is no file: one that exists is removed.
+    Without offsets there is no file: one that exists is removed. None stands for an offset that is not known.
 
     Raises:
         ValueError: An offset is negative; the file is as before.
     """
     for (topic, partition), offset in sorted(offsets.items()):
-        if offset < 0:
+        if offset is not None and offset < 0:
             raise ValueError(f"{path}: the offset {offset} of partition {partition} of {topic!r} is negative")
     if not offsets:
         if path.exists():
             path.unlink()
             sync_folder(path.parent)
         return
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    lines = [
+        f"{topic} {partition} {UNKNOWN if offset is None else offset}"
+        for (topic, partition), offset in sorted(offsets.items())
+    ]
     replace_file(path, "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +13,11 @@ from confluent_kafka import Producer
 
 from bench.events import PARTITIONS as OUTPUT_PARTITIONS
 from bench.kafka_streams import read_output
+from tests.integration.kafka_topics import KafkaTopics
 from tests.pipelines.spark.inline import Place
 from weir import Application, BufferConfig, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.infra.jars import JarsError, fetch
 from weir.infra.java import java_executable
-from weir.infra.kafka.admin import KafkaAdmin
-from weir.infra.kafka.reader import PartitionReader
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
 from weir.pipelines.serdes.scalar import Int64
 from weir.state.commit.tables import read_table
@@ -29,40 +27,6 @@ SOURCE = Path(__file__).parent / "java" / "CountsToMigrate.java"
 PARTITIONS = 2
 RECORDS = 4_000
 LIMIT_S = 50
-
-
-@dataclass
-class KafkaTopics:
-    """Topics of a real broker, for a ``Place`` that otherwise has topics in memory."""
-
-    admin: KafkaAdmin
-    names: tuple[str, ...]
-    readers: dict = field(default_factory=dict)
-
-    def partition_counts(self):
-        return self.admin.partition_counts(self.names)
-
-    def topic_ids(self, topics):
-        return self.admin.topic_ids(topics)
-
-    def log_ends(self, partitions):
-        return self.admin.log_ends(partitions)
-
-    def truncations(self, positions):
-        return self.admin.truncations(positions)
-
-    def beginning_offsets(self, partitions):
-        return self.admin.beginning_offsets(partitions)
-
-    start_offsets = beginning_offsets
-
-    def new_reader(self, topic, partition):
-        return PartitionReader({"bootstrap.servers": self.admin.bootstrap_servers}, topic, partition)
-
-    def reader(self, topic, partition):
-        if (topic, partition) not in self.readers:
-            self.readers[topic, partition] = self.new_reader(topic, partition)
-        return self.readers[topic, partition]
 
 
 def program(topic: str, id: str) -> Application:

@@ -106,3 +106,7 @@ def test_positions_are_taken_from_kafka_streams_files_a_spark_checkpoint_and_an_
     assert positions(moved) == {0: 15, 1: 20}
     [again] = moved("from_kafka_streams", dry_run=True, application_id=id)
     assert again["outcome"] == "is already in place; nothing was changed"
+    shown, done = moved("to_kafka_streams", dry_run=False, application_id=f"{id}-2")
+    assert f"- topic {id}-2-n-changelog: 1 record in a new topic" in shown["changes"]
+    assert done["outcome"] == "now has the application's stores and positions; start it"
+    assert kafka_admin.group_offsets(f"{id}-2") == {(moved.topic, 0): 15, (moved.topic, 1): 20}

@@ -46,6 +46,7 @@ COMMANDS = [
     ("migrate", "from-spark"),
     ("migrate", "from-kafka-streams"),
     ("migrate", "to-group"),
+    ("migrate", "to-kafka-streams"),
     ("migrate", "to-checkpoints"),
     ("backfill", "run"),
     ("backfill", "swap"),

@@ -149,3 +149,23 @@ def test_a_kafka_streams_application_is_migrated_with_its_own_serdes(moved, brok
     assert moved("from-kafka-streams", *options, program="counted").exit_code == 0
     assert positions(moved) == {0: 15, 1: 20}
     assert read_table(moved.warehouse / "moved" / "n").select("k", "n").rows() == [("k", 15)]
+    back = ("to-kafka-streams", id, "--serdes", f"n={name}:n")
+    assert "already has everything; nothing was changed" in moved(*back).stdout, "it has just come from there"
+    producer.produce(f"{id}-n-changelog", key=b"else", value=bytes(15) + b"\x01", partition=1)
+    assert producer.flush(30) == 0
+    refused = moved(*back)
+    assert (refused.exit_code, "overwrite it with --replace" in refused.stderr) == (1, True), refused.output
+    assert f"topic {id}-n-changelog: 1 record" in moved(*back, "--replace").stdout
+    assert "already has everything" in moved(*back).stdout
+
+    other = ("to-kafka-streams", f"{id}-2", "--serdes", f"n={name}:n", "--state-dir", tmp_path / "state")
+    assert "no store 'm'; it has n" in moved("to-kafka-streams", id, "--changelog", "m=t").stderr
+    shown = moved(*other, "--dry-run").stdout
+    for line in (f"topic {id}-2-n-changelog: 1 record in a new topic", f"topic {moved.topic}, partition 0: offset 15"):
+        assert line in shown
+    assert kafka_admin.partition_counts([f"{id}-2-n-changelog"]) == {}
+    assert moved(*other).exit_code == 0
+    assert kafka_admin.group_offsets(f"{id}-2") == {(moved.topic, 0): 15, (moved.topic, 1): 20}
+    entries = f"{id}-2-n-changelog 0 -4\n{moved.topic} 0 14\n"
+    assert (tmp_path / "state" / "0_0" / ".checkpoint").read_text() == f"0\n2\n{entries}"
+    assert "already has everything" in moved(*other).stdout

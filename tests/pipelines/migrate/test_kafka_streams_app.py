@@ -3,76 +3,30 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import polars as pl
 import pytest
 from polars import col
 
-from weir import Application, BufferConfig, Count, Max, StreamsBuilder, String, Suppressed, TimeWindows
-from weir.infra.kafka.reader import RawRecords
+from tests.pipelines.migrate.topics_in_memory import Cluster
+from weir import (
+    Application,
+    BufferConfig,
+    Count,
+    Max,
+    SlidingWindows,
+    StreamsBuilder,
+    String,
+    Suppressed,
+    TimeWindows,
+)
 from weir.pipelines.migrate import KafkaStreamsApp, MigrationError, StoreSerdes
-from weir.pipelines.migrate import kafka_streams_app as module
+from weir.pipelines.migrate import changelog_topics as module
 from weir.pipelines.serdes.scalar import Int64
-from weir.pipelines.serdes.source import RAW_SCHEMA
 from weir.state.types import TaskId
 
 MINUTE = 60_000
-
-
-@dataclass
-class Cluster:
-    """Topic partitions as lists of ``(key, value, time)``; the index is the offset."""
-
-    rows: dict = field(default_factory=dict)
-    offsets: dict = field(default_factory=dict)
-    members: int = 0
-    open_looks: int = 0
-    """How many more times the last record of each partition counts as part of an open transaction."""
-
-    def partition_counts(self, topics):
-        counts = {topic: sum(name == topic for name, _ in self.rows) for topic in topics}
-        return {topic: count for topic, count in counts.items() if count}
-
-    def topic_ids(self, topics):
-        return {topic: f"id of {topic}" for topic in topics}
-
-    def beginning_offsets(self, partitions):
-        return dict.fromkeys(partitions, 0)
-
-    def end_offsets(self, partitions, *, is_committed=True):
-        is_open = is_committed and self.open_looks > 0
-        self.open_looks -= is_committed
-        return {partition: max(0, len(self.rows[partition]) - is_open) for partition in partitions}
-
-    def group_offsets(self, group):
-        return self.offsets
-
-    def group_members(self, group):
-        return self.members
-
-    def reader(self, topic, partition):
-        return Reader(topic, partition, self.rows[topic, partition])
-
-
-@dataclass
-class Reader:
-    """Two records at a time."""
-
-    topic: str
-    partition: int
-    rows: list
-
-    def read(self, start, end, *, max_bytes):
-        taken = self.rows[start : min(end, start + 2)]
-        frame = pl.DataFrame(
-            [(*row, offset) for offset, row in enumerate(taken, start)], schema=RAW_SCHEMA, orient="row"
-        )
-        return RawRecords(self.topic, self.partition, frame, start + len(taken))
-
-    def close(self):
-        pass
 
 
 def window_key(key: bytes, start_ms: int) -> bytes:
@@ -250,14 +204,6 @@ def test_what_cannot_be_migrated_is_refused_with_the_way_out(cluster):
     refused("'ks-by_minute-changelog', partition 1, offset 0: b'short' is too short for a key of a window store")
 
 
-def test_joins_by_foreign_key_cannot_be_migrated(cluster):
-    builder = StreamsBuilder()
-    homes = builder.table("visits", store="homes", key=String("user"), value=String("country"))
-    homes.join(homes, foreign_key="country").to_delta("out")
-    with pytest.raises(MigrationError, match=r"foreign key.*without a migration"):
-        app(cluster, Application("homes", builder)).migration()
-
-
 def test_an_application_that_is_started_while_it_is_read_is_refused(cluster):
     read = cluster.reader
 
@@ -281,3 +227,16 @@ def test_serdes_that_the_program_does_not_suggest_have_to_be_given(cluster):
     )
     with pytest.raises(MigrationError, match=r"the value of store 'by_user' \(visits, last\).*--serdes by_user="):
         app(cluster, Application("two", builder)).migration()
+
+
+def test_a_store_that_kafka_streams_has_nothing_for_is_left_out_with_the_reason(cluster):
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=String("user"), value=String("country"))
+    visits.group_by_key().count("by_user").to_delta("by_user")
+    sliding = SlidingWindows.of_time_difference_and_grace(timedelta(minutes=1), timedelta(0))
+    visits.group_by_key().windowed_by(sliding).count("sliding").to_delta("sliding")
+    migration = app(cluster, Application("visits", builder)).migration()
+    assert migration.left_out == dict.fromkeys(
+        ("sliding", "sliding-unseen"), "Weir keeps more for such windows than Kafka Streams does"
+    )
+    assert {each.store.name for each in migration.stores} == {"by_user"}

@@ -77,3 +77,26 @@ def test_an_unknown_offset_in_the_file_is_no_offset_and_the_others_stand(tmp_pat
     keeper.commit({"t": {1: 8}})
     if not managed:
         assert (tmp_path / "notes.checkpoint").read_text() == "0\n1\nt 1 8\n"
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_position_file_beside_the_store_is_taken_over_and_removed(tmp_path, managed):
+    """It has the last offset of each partition (KIP-796), so the next one follows; what is known already stands."""
+    write_offsets(tmp_path / "notes.checkpoint", {("t", 0): 9})
+    (tmp_path / "notes.position").write_text("0\n3\nt 0 5\nt 1 6\nt 2 -4\n")
+    keeper = OffsetKeeper(Notes(managed), tmp_path)
+    assert [keeper.committed_offset("t", partition) for partition in (0, 1, 2)] == [9, 7, None]
+    assert not (tmp_path / "notes.position").exists()
+    again = OffsetKeeper(keeper.store if managed else Notes(managed=False), tmp_path)
+    assert [again.committed_offset("t", partition) for partition in (0, 1)] == [9, 7]
+
+
+def test_a_position_file_stays_until_the_store_has_committed_it(tmp_path):
+    (tmp_path / "notes.position").write_text("0\n1\nt 0 5\n")
+    store = Notes(managed=True)
+    store.commits = 2
+    with pytest.raises(OSError, match="no commit"):
+        OffsetKeeper(store, tmp_path)
+    assert (tmp_path / "notes.position").exists()
+    store.commits = 0
+    assert OffsetKeeper(store, tmp_path).committed_offset("t", 0) == 6
