@@ -52,6 +52,8 @@ COMMANDS = [
     ("backfill", "swap"),
     ("backfill", "discard"),
     ("backfill", "list"),
+    ("state", "list"),
+    ("state", "remove"),
 ]
 README = Path(__file__).parents[3] / "README.md"
 STEERING = ("commit", "pause", "resume", "stop")

@@ -10,6 +10,10 @@ from weir.pipelines.tasks.epoch import _Input
 from weir.pipelines.tasks.order import Arrivals, Part
 from weir.state.types import BlobRef, StateId
 
+SCHEMA = pl.Schema(
+    {"page": pl.String, "_ts": pl.Int64, "_partition": pl.Int32, "_offset": pl.Int64, "_deleted": pl.Boolean}
+)
+
 
 def older_blob(folder, sender, times):
     """A blob as that version wrote it and as its commits list it."""
@@ -23,6 +27,7 @@ def older_blob(folder, sender, times):
             "_deleted": [False] * rows,
         }
     )
+    assert frame.schema == SCHEMA
     frame.write_ipc(folder / f"{sender}.arrow", compression="lz4")
     return BlobRef(
         source=f"clicks-1_{sender}",
@@ -41,7 +46,7 @@ def arrived(folder, blobs):
             input=blob.edge,
             rank=0,
             partition=int(blob.source.split("_")[-1]),
-            frame=read_blob(folder, blob),
+            frame=read_blob(folder, blob, SCHEMA),
             batch=str(blob.state),
         )
         for blob in blobs
