@@ -41,6 +41,10 @@ class Aggregation:
         return fold_into(TypedStore(self.store, epoch.session), self.fold, rows, self.every_update)
 
 
+GRACE, CLOSED = "_grace:", "_closed:"
+"""Clocks of a windowed store: the grace that its program had last, and what that had closed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowedAggregation:
     """One state per key and window. It is deleted when the window closes, since nothing can change it then.
@@ -60,8 +64,9 @@ class WindowedAggregation:
         rows = has_key(rows, list(self.store.key)[:-2], epoch)
         if rows.is_empty():
             return rows
+        closed = closed_before_batch(self.windows, self.store.name, epoch)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
-        rows, late = self.windows.assign(rows, stream_time)
+        rows, late = self.windows.assign(rows, stream_time, closed)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
         updates = rows if rows.is_empty() else fold_into(store, self.fold, rows, self.every_update)
@@ -81,8 +86,37 @@ class WindowedAggregation:
 
     def _forget_closed(self, store: TypedStore, epoch: Epoch) -> None:
         if self.store.retention_ms is None:
-            upper = store.window_upper(max(self.windows.closed_before(epoch.clocks[self.store.name]), 0))
+            upper = store.window_upper(max(closed_now(self.windows, self.store.name, epoch), 0))
             store.delete([key for key, _ in epoch.session.scan(self.store.name, b"", upper)])
+
+
+def closed_before_batch(windows: TimeWindows | UnlimitedWindows, store: str, epoch: Epoch) -> int | None:
+    """The windows that start below this were closed when the batch began; None before the first.
+
+    A window that was closed stays so, and one that was open has still to be closed, when a program with another grace
+    goes on with the store: the bound of the old grace is kept until stream time has passed it.
+    """
+    if isinstance(windows, UnlimitedWindows):
+        return None
+    before_ms, bound = epoch.clocks.get(store), f"{CLOSED}{store}"
+    grace_before = epoch.clocks.get(f"{GRACE}{store}", windows.grace_ms)
+    epoch.clocks[f"{GRACE}{store}"] = windows.grace_ms
+    if before_ms is None:
+        return None
+    if grace_before != windows.grace_ms:
+        closed = windows.closed_before(before_ms) + windows.grace_ms - grace_before
+        epoch.clocks[bound] = max(closed, epoch.clocks.get(bound, closed))
+    return epoch.clocks.get(bound, windows.closed_before(before_ms))
+
+
+def closed_now(windows: TimeWindows | UnlimitedWindows, store: str, epoch: Epoch) -> int:
+    """The windows that start below this are closed at the end of the batch."""
+    closed, bound = windows.closed_before(epoch.clocks[store]), f"{CLOSED}{store}"
+    if (kept := epoch.clocks.get(bound)) is not None:
+        if kept <= closed:
+            del epoch.clocks[bound]
+        return max(closed, kept)
+    return closed
 
 
 def next_close_ms(spec: StoreSpec, windows: TimeWindows | UnlimitedWindows, epoch: Epoch) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from weir.pipelines.operators.aggregation import next_close_ms, write_states
+from weir.pipelines.operators.aggregation import closed_before_batch, closed_now, next_close_ms, write_states
 from weir.pipelines.operators.epoch import Epoch, has_key
 from weir.pipelines.operators.fold import PLACE, Fold
 from weir.pipelines.operators.idle import NOWHERE
@@ -39,14 +39,14 @@ class FinalResults:
         rows = has_key(rows, by[:-2], epoch)
         if rows.is_empty():
             return rows
-        keeps, before_ms = self.store.retention_ms is not None, epoch.clocks.get(self.store.name, 0)
+        keeps, since = self.store.retention_ms is not None, closed_before_batch(self.windows, self.store.name, epoch)
         stream_time = epoch.advance(self.store.name, rows.get_column("_ts"))
         places = rows.select(PLACE)
-        rows, late = self.windows.assign(rows, stream_time)
+        rows, late = self.windows.assign(rows, stream_time, since)
         epoch.drop_late(late, self.late_to)
         store = TypedStore(self.store, epoch.session)
-        closed_before = self.windows.closed_before(epoch.clocks[self.store.name])
-        closed = self._closed(store, before_ms, epoch)
+        closed_before = closed_now(self.windows, self.store.name, epoch)
+        closed = self._closed(store, since, closed_before, epoch)
         parts = []
         if rows.height:
             groups = self.fold.group(rows, by)
@@ -76,16 +76,18 @@ class FinalResults:
 
     def close(self, before_ms: int, epoch: Epoch) -> pl.DataFrame | None:
         """The windows that stream time has closed."""
-        closed = self._closed(TypedStore(self.store, epoch.session), before_ms, epoch)
+        since = self.windows.closed_before(before_ms)
+        upto = closed_now(self.windows, self.store.name, epoch)
+        closed = self._closed(TypedStore(self.store, epoch.session), since, upto, epoch)
         now = pl.Series([epoch.clocks[self.store.name]])
         return self._results([closed], now, NOWHERE) if closed.height else None
 
-    def _closed(self, store: TypedStore, before_ms: int, epoch: Epoch) -> pl.DataFrame:
-        """The stored windows closed since ``before_ms``; with key columns if there are any."""
+    def _closed(self, store: TypedStore, since: int | None, upto: int, epoch: Epoch) -> pl.DataFrame:
+        """The stored windows that start from ``since``, where closed ones are kept, and before ``upto``; with key
+        columns if there are any."""
         keeps = self.store.retention_ms is not None
-        since = self.windows.closed_before(before_ms) if keeps else 0
-        upto = self.windows.closed_before(epoch.clocks[self.store.name])
-        keys, states = store.scan(store.window_upper(max(since, 0)), store.window_upper(max(upto, 0)))
+        first = since if keeps and since is not None else 0
+        keys, states = store.scan(store.window_upper(max(first, 0)), store.window_upper(max(upto, 0)))
         if not keys:
             return states
         closed = pl.concat([store.decode(keys), states], how="horizontal")

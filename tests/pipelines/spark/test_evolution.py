@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from tests.pipelines.spark.evolving import (
     CHANGES,
+    MINUTE,
     Changed,
+    Click,
     clicks,
     counted,
     pages,
@@ -17,14 +20,13 @@ from tests.pipelines.spark.evolving import (
     users,
 )
 from tests.pipelines.spark.inline import Place, Topics
-from weir.pipelines.spark.errors import StorePlacementError, TopologyChangedError
+from weir import Application, BufferConfig, Count, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir.pipelines.spark.errors import StorePlacementError, TaskFailedError, TopologyChangedError
 from weir.pipelines.topology.changes import Fate, compare
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_rows, read_table
 from weir.state.engine.instances import instances
 from weir.state.errors import TableSchemaError
-
-MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -179,3 +181,81 @@ def test_a_crash_at_any_step_of_the_first_run_of_another_program_loses_nothing(p
     place.run()
     assert users(place) == counted(place)
     assert pages(place) == pages_counted(place)
+
+
+def windowed(grace: timedelta, limits: BufferConfig, retention: timedelta | None = None) -> Application:
+    """Final counts of pages by minute."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream.group_by("page").windowed_by(TimeWindows.of_size_and_grace(MINUTE, grace), retention=retention).agg(
+        "pages", n=Count()
+    ).suppress(Suppressed.until_window_closes(limits)).to_stream().to_delta("pages_out")
+    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def kept_with(graces: list[tuple[int, timedelta]], rows: list) -> dict[tuple[str, int], int]:
+    """Counts of final windows by a loop over the records: the grace changes before each of ``graces``' records, and a
+    window that was closed stays so. Windows that never close are left out."""
+    counts: dict[tuple[str, int], int] = {}
+    closed_upto, newest, grace_ms = -1, 0, 0
+    for number, (_, value, time_ms) in enumerate(rows):
+        for at, grace in graces:
+            if at == number:
+                grace_ms = grace // timedelta(milliseconds=1)
+        newest = max(newest, time_ms)
+        closed_upto = max(closed_upto, (newest - grace_ms) // 60_000 - 1)  # the last minute that is closed
+        minute = time_ms // 60_000
+        if minute > closed_upto:
+            at_page = json.loads(value)["page"], minute
+            counts[at_page] = counts.get(at_page, 0) + 1
+    return {at: n for at, n in counts.items() if at[1] <= closed_upto}
+
+
+def shuffled(first: int, count: int) -> list:
+    """Records of which every third is up to 150 s late."""
+    rows = clicks(first, count)
+    return [
+        (key, value, max(0, time_ms - (number * 37 % 150) * 1_000 * (number % 3 == 0)))
+        for number, (key, value, time_ms) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("retention", [None, timedelta(minutes=30)])
+@pytest.mark.parametrize("limits", [BufferConfig.unbounded(), BufferConfig.max_records(10_000).shut_down_when_full()])
+@pytest.mark.parametrize(("before", "now"), [(2 * MINUTE, MINUTE / 2), (MINUTE / 2, 3 * MINUTE), (MINUTE, MINUTE)])
+def test_a_window_closes_once_whatever_the_grace_before_and_after(tmp_path, before, now, limits, retention):
+    place = Place(
+        windowed(before, limits, retention), Topics({("clicks", 0): shuffled(0, 400)}), tmp_path, max_records=60
+    )
+    place.run()
+    place.application = windowed(now, limits, retention)
+    place.topics.rows["clicks", 0] += shuffled(400, 400)
+    place.run()
+    emitted = read_rows(place.warehouse / "clicks" / "pages_out")
+    wanted = kept_with([(0, before), (400, now)], place.topics.rows["clicks", 0])
+    assert pages(place) == wanted
+    assert emitted.height == len(wanted), "each once"
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [
+        windowed(10 * MINUTE, BufferConfig.max_records(1_000).shut_down_when_full()),
+        windowed(MINUTE / 10, BufferConfig.max_records(10).shut_down_when_full()),
+        windowed(10 * MINUTE, BufferConfig.max_records(10).spill_to_disk_when_full()),
+    ],
+    ids=["raise the limit", "shorten the grace", "spill to disk"],
+)
+def test_each_advice_of_a_full_buffer_goes_on_with_its_state(tmp_path, advice):
+    rows = clicks(0, 500)
+    full = windowed(10 * MINUTE, BufferConfig.max_records(10).shut_down_when_full())
+    place = Place(full, Topics({("clicks", 0): rows[:150]}), tmp_path, max_records=30)
+    place.run()
+    place.topics.rows["clicks", 0] = rows
+    with pytest.raises(TaskFailedError, match="raise the limit, shorten the windows' grace, or write"):
+        place.run()
+    place.application = advice
+    place.topics.rows["clicks", 0] = rows + clicks(1_500, 1)
+    place.run()
+    wanted = {at: n for at, n in pages_counted(place).items() if at[1] < 20}
+    assert pages(place) == wanted
