@@ -21,11 +21,11 @@ from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
-from weir.state.changelog.forgetting import forget_tasks
+from weir.state.changelog.forgetting import forget_stores, forget_tasks
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.protocol import Committer, newest_commit
-from weir.state.commit.record import CommitRecord, TableSwap, TaskCommit
+from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
 from weir.state.types import FileEntry, StateId, TopicPartition
@@ -120,7 +120,7 @@ def swap_everything(
                 fingerprint=made.fingerprint,
                 topic_ids=made.topic_ids,
                 reason=reason_of(shadow.id),
-                topology=made.topology,
+                topology=_with_stores_aside(made.topology, live.topology),
                 files=changes,
                 swaps=swaps,
                 tasks=_tasks(live, made, state, changes),
@@ -199,6 +199,21 @@ def _changelog_files(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
     yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
+    present = {store.name for sub_topology in topology.sub_topologies for store in sub_topology.stores}
+    before = {store for stores in live.topology.stores.values() for store in stores} if live.topology else set[str]()
+    yield from forget_stores(app_folder, before - present, epoch - 1)
+
+
+def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology | None) -> CommittedTopology | None:
+    """The new program's, with what the application keeps aside of earlier ones."""
+    if made is None or live is None:
+        return made
+    present = {store for stores in made.stores.values() for store in stores}
+    return replace(
+        made,
+        aside={name: kept for name, kept in live.aside.items() if name not in present},
+        removed=tuple(name for name in live.removed if name not in present),
+    )
 
 
 def _tasks(live: CommitRecord, made: CommitRecord, state: StateId, files: Iterable[FileEntry]) -> dict[str, TaskCommit]:

@@ -110,7 +110,7 @@ def test_a_topic_that_was_made_anew_since_the_cut_is_refused(topics):
     kafka_ranges(app, cluster, known, DAYS.start_ms)
     whole_ranges(app, cluster, known)
     topics.ids["clicks"] = "second"
-    with pytest.raises(TopicReplacedError, match=r"topic 'clicks' was deleted and made anew.*--from PATH"):
+    with pytest.raises(TopicReplacedError, match=r"topic 'clicks' was deleted and made anew.*--from TOPIC=PATH"):
         kafka_ranges(app, cluster, known, DAYS.start_ms)
     with pytest.raises(TopicReplacedError):
         whole_ranges(app, cluster, known)

@@ -22,7 +22,6 @@ from weir.pipelines.backfill.errors import BeginningLostError, NoCutError, Unkno
 from weir.pipelines.backfill.everything import _require_same_place, _tasks, is_behind, swap_everything
 from weir.pipelines.backfill.shadow import shadows
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
-from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.tasks.epoch import task_rows
 from weir.state.changelog.as_of import state_as_of
 from weir.state.changelog.compaction import Compaction
@@ -390,16 +389,12 @@ def give_more(place: Place, share: float) -> None:
 def test_another_topology_is_swapped_in_with_its_state_and_its_topics(place, shadow, tmp_path_factory):
     undisturbed = Place(GROWN, Topics(), tmp_path_factory.mktemp("grown"), max_records=30)
     give_more(place, SHARE)
-    with pytest.raises(TopologyChangedError):
-        replace(place, application=GROWN).run()
     old = {table: output(place, table) for table in ("raised", "hours")}
     of_grown = run_shadow(place, begun_whole(place, GROWN), GROWN)
     give_more(place, 0.9)
     place.run()  # the live run does not read the new topics
     run_on(place, of_grown, GROWN)
     swap(place, of_grown, program=GROWN)
-    with pytest.raises(TopologyChangedError):
-        place.run()
     place.application = GROWN
     for share in (0.9, 1.0):
         give_more(place, share)
@@ -427,7 +422,7 @@ def test_a_backfill_of_everything_without_the_beginning_is_refused(place, tmp_pa
     builder.stream("readings", key=String("sensor"), value=Json(Reading)).group_by_key().agg(
         "ever", last=Max("value")
     ).to_delta("totals")
-    with pytest.raises(TableSchemaError, match=r"'totals'.*readings.*last.*weir reset APP"):
+    with pytest.raises(TableSchemaError, match=r"'totals'.*readings.*last.*another name"):
         begun_whole(place, Application("sensors", builder))
     with pytest.raises(NoCutError, match="not committed anything; run it first"):
         begun_whole(replace(place, folder=tmp_path / "empty"))
