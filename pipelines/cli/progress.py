@@ -34,10 +34,10 @@ def counting(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """Yields ``show(done, total, text)``, to be called whenever something changes."""
     if notices.is_terminal:
         bar = ProgressBar(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeElapsedColumn(),
             console=notices,
         )

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from weir.pipelines.operations.rows import as_dictionaries
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 """Results go to standard output; messages about the work go to ``notices``."""
-notices = Console(stderr=True, highlight=False)
+notices = Console(stderr=True, highlight=False, emoji=False)
 
 
 def _cell(value: Any) -> str:

@@ -345,7 +345,7 @@ def _settings_changed(
         SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
         for store, old, new in both
         for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and not (before.identities is None and name == "grace" and name not in old)
     )
 
 

@@ -321,6 +321,14 @@ class AggregateNode(ChildNode):
         return (self.store, self.unseen) if self.unseen else (self.store,)
 
     @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        settings, grace_ms = super().settings, getattr(self.windows, "grace_ms", None)
+        if grace_ms is None:
+            return settings
+        grace = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
+        return {**settings, self.store.name: {**settings.get(self.store.name, {}), **grace}}
+
+    @property
     def store_names(self) -> tuple[str, ...]:
         return (self.store.name,)
 

@@ -9,7 +9,7 @@ import pytest
 from polars import col
 
 from tests.pipelines.topology.programs import MINUTE, committed, held
-from weir import Int64, Json, StreamsBuilder, String
+from weir import Int64, Json, StreamsBuilder, String, TimeWindows
 from weir.pipelines.topology.changes import Fate, SettingChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
 
@@ -86,3 +86,20 @@ def test_a_changed_ttl_is_shown():
     found = change(kept(timedelta(hours=1)), kept(timedelta(hours=2)))
     assert [(each.before, each.now) for each in found.settings] == [("1:00:00", "2:00:00")]
     assert found.of(Fate.GOES_ON) == ("rates",)
+
+
+def counted(grace: timedelta) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("sales", key=String("currency"), value=Int64("amount"))
+    windows = TimeWindows.of_size_and_grace(MINUTE, grace)
+    stream.group_by_key().windowed_by(windows).count("minutes").to_delta("out")
+    return builder.build()
+
+
+def test_a_changed_grace_of_windows_is_shown_unless_the_commit_is_older_than_that_setting():
+    found = change(counted(MINUTE), counted(2 * MINUTE))
+    assert found.of(Fate.GOES_ON) == ("minutes",)
+    assert found.settings == (SettingChange(store="minutes", setting="grace", before="0:01:00", now="0:02:00"),)
+    older = committed(counted(MINUTE))
+    older = replace(older, topology=replace(older.topology, settings={}, identities=None))
+    assert compare(older, counted(2 * MINUTE), {0: 1}).settings == ()
