@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
-from tests.faults.applications import FACTS, STORES, TABLES, TOPIC, app
+from tests.faults.applications import FACTS, STORES, TABLES, app
 from weir.state.commit.log import COMMITS, newest_commit
 from weir.state.commit.tables import AppendTable
 from weir.state.engine.instances import current_instance
@@ -63,7 +63,7 @@ def outcome(application_folder: Path, state_folder: Path) -> dict[str, Any]:
         )
     for task in sorted(path for path in state_folder.iterdir() if path.is_dir()):
         with open_reader(current_instance(task), IsolationLevel.READ_COMMITTED) as reader:
-            stores = STORES[:2] if task.name.startswith(f"{TOPIC}_") else STORES[2:]
+            stores = STORES[2:] if task.name.startswith(STORES[2]) else STORES[:2]
             found[f"store {task.name}"] = {store: list(reader.scan(store)) for store in stores}
     return found
 
