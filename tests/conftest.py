@@ -21,11 +21,21 @@ TESTS = Path(__file__).parent
 WHOLE_RUNS = [
     TESTS / folder
     for folder in (
+        "infra/test_columns.py",
+        "infra/test_control_database.py",
+        "orchestration/checks",
+        "orchestration/examples",
+        "orchestration/jobs",
         "orchestration/sensors",
         "pipelines/backfill",
         "pipelines/cli/test_compact.py",
         "pipelines/cli/test_plan.py",
+        "pipelines/cli/test_quarantine.py",
         "pipelines/cli/test_query.py",
+        "pipelines/cli/test_reset.py",
+        "pipelines/cli/test_status.py",
+        "pipelines/cli/test_unwritable.py",
+        "pipelines/examples",
         "pipelines/migrate",
         "pipelines/operations",
         "pipelines/order",
@@ -33,9 +43,16 @@ WHOLE_RUNS = [
         "pipelines/test_committed_input.py",
         "pipelines/test_state_reader.py",
         "state/changelog",
+        "state/commit/test_protocol.py",
+        "state/engine/test_backing.py",
+        "state/engine/test_task_store.py",
+        "state/stores/test_codec.py",
+        "test_advice.py",
+        "test_imports.py",
     )
 ]
-"""Tests that run an application with its commits, or write and restore a whole task: each quick, together not."""
+"""Tests that run an application with its commits, write and restore a whole task, start a Python of their own, or try
+many random values: each quick, together not."""
 LEFTOVER_LIMIT_S = 20.0
 # Java starts more often here than it computes: without its second compiler, a broker that starts and ends takes 2.6 s
 # of CPU instead of 4.3.
