@@ -1,4 +1,4 @@
-"""Five countries are five rows for pandas, polars and Spark SQL, after real runs over a real topic (docs/sql.md)."""
+"""Five countries are five rows for any reader of Delta, after real runs over a real topic (docs/sql.md)."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def test_any_reader_of_delta_sees_one_row_per_country(settings):
             assert {country: (orders, cents) for country, orders, cents in rows} == expected(page.ORDERS[:last])
     assert page.lines(page.printed(page.PANDAS, settings.warehouse)) == page.lines(page.PANDAS_ANSWER)
     assert page.lines(page.printed(page.POLARS, settings.warehouse)) == page.lines(page.POLARS_ANSWER)
+    assert page.lines(page.printed(page.DUCKDB, settings.warehouse)) == page.lines(page.DUCKDB_ANSWER)
     session = sql_session(settings)
     try:
         out = io.StringIO()

@@ -15,8 +15,8 @@ _SECTION = (
     .partition("\n## One row per key\n")[2]
     .partition("\n## ")[0]
 )
-PROGRAM, PANDAS, POLARS, SQL = re.findall(r"```(?:python|sql)\n(.*?)```", _SECTION, re.DOTALL)
-PANDAS_ANSWER, POLARS_ANSWER, SQL_ANSWER = re.findall(r"```text\n(.*?)```", _SECTION, re.DOTALL)
+PROGRAM, PANDAS, POLARS, DUCKDB, SQL = re.findall(r"```(?:python|sql)\n(.*?)```", _SECTION, re.DOTALL)
+PANDAS_ANSWER, POLARS_ANSWER, DUCKDB_ANSWER, SQL_ANSWER = re.findall(r"```text\n(.*?)```", _SECTION, re.DOTALL)
 ORDERS = [
     ("AT", 1_250),
     ("DE", 4_000),
