@@ -52,7 +52,7 @@ class Beginnings:
         """Whether the task is restored from changelogs."""
         origin = self.change.origins[task.sub_topology]
         return origin.goes_on is None and (
-            not self.change.restored.isdisjoint(self._stores(task)) or any(True for _ in self._parts(task, origin))
+            not self._stores(task).isdisjoint(self.change.restored) or any(True for _ in self._parts(task, origin))
         )
 
     def reason(self, task: TaskId) -> str:

@@ -90,7 +90,7 @@ class TopologyChange:
     pending_blobs: int
     """Files of rows on their way to tasks that cannot take them any more."""
     is_other_topology: bool
-    restored: frozenset[str]
+    restored: tuple[str, ...]
     """Stores that no local store holds as the program needs them."""
     newly_divided: tuple[str, ...]
     """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
@@ -196,7 +196,7 @@ def compare(
             or not is_readable(blob)
             for blob in committed.pending_blobs
         ),
-        restored=frozenset(restored),
+        restored=tuple(sorted(restored)),
         newly_divided=_divided_otherwise(PRODUCERS, WEIR, topology, past, changes),
         no_longer_divided=_divided_otherwise(WEIR, PRODUCERS, topology, past, changes),
         is_other_topology=committed.fingerprint != topology.fingerprint,

@@ -196,9 +196,7 @@ class CommitRecord:
             found[topic] = TopicAside(
                 positions={partition: offset for task in tasks for partition, offset in task.positions[topic].items()},
                 leader_epochs={
-                    partition: epoch
-                    for task in tasks
-                    for partition, epoch in task.leader_epochs.get(topic, {}).items()
+                    partition: epoch for task in tasks for partition, epoch in task.leader_epochs.get(topic, {}).items()
                 },
                 topic_id=self.topic_ids.get(topic),
             )

@@ -44,9 +44,7 @@ def rows(first: int, count: int, users: int = 3, pages: int = 5) -> list:
 
 def counts(place: Place, store: str, key: str) -> dict[str, int]:
     committed = newest_commit(place.warehouse, APPLICATION)
-    (spec,) = (
-        spec for each in place.application.topology.sub_topologies for spec in each.stores if spec.name == store
-    )
+    (spec,) = (spec for each in place.application.topology.sub_topologies for spec in each.stores if spec.name == store)
     found = state_as_of(place.warehouse / APPLICATION, spec, committed.epoch).select(key, "n").rows()
     assert len(found) == len(dict(found))
     return dict(found)
@@ -182,7 +180,9 @@ def test_a_join_of_streams_keeps_its_records_beside_a_new_store_whatever_its_nam
         left.group_by_key().agg("users", n=Count(), **({"last": Last("l")} if is_changed else {}))
         if is_changed:
             left.group_by_key().agg(new, n=Count())
-        left.join(right, windows=JoinWindows.of_time_difference_and_grace(MINUTE, MINUTE), store="pairs").to_delta("out")
+        left.join(right, windows=JoinWindows.of_time_difference_and_grace(MINUTE, MINUTE), store="pairs").to_delta(
+            "out"
+        )
         return application(builder)
 
     def records(side: bytes, first: int) -> list:
