@@ -11,8 +11,8 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.admission import change_of, require_commit_log
-from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
+from weir.pipelines.spark.admission import change_of, require_commit_log, require_placement
+from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange
@@ -67,6 +67,11 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     app_folder = settings.warehouse / application.id
     change = change_of(application.topology, app_folder, committed, counts)
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    for store in change.newly_divided:
+        try:
+            require_placement(application.topology, app_folder, store, counts)
+        except StorePlacementError as error:
+            obstacles.append(str(error))
     evolutions = {}
     for spec in application_tables(application.topology):
         try:
@@ -110,4 +115,5 @@ def lost_by_topics(
 ) -> list[LostPosition]:
     """Committed positions at which the topics can no longer be read on."""
     positions = committed_ends(committed, application.topology.topics())
-    return lost_positions(positions, committed.topic_ids, KafkaAdmin(bootstrap_servers, settings.kafka))
+    ids = {topic: known.topic_id for topic, known in committed.topics.items() if known.topic_id is not None}
+    return lost_positions(positions, {**ids, **committed.topic_ids}, KafkaAdmin(bootstrap_servers, settings.kafka))

@@ -134,7 +134,9 @@ class Coordinator:
         change = admit(application, folder, record, source_counts, accept_state_loss)
         if record is not None:
             self.epoch, self.committed_id = record.epoch, record.state_id
-            self.topic_ids = dict(record.topic_ids)
+            read = {*topology.topics(), *(table.source.topic for table in topology.global_tables)}
+            left = {topic: each.topic_id for topic, each in record.topics.items() if topic in read}
+            self.topic_ids = {**{topic: found for topic, found in left.items() if found}, **record.topic_ids}
         beginnings = None
         if record is not None and change is not None:
             beginnings = Beginnings(
@@ -155,6 +157,10 @@ class Coordinator:
                 else TaskCommit(state=None, instance=FIRST_INSTANCE)
             )
             self.tasks[task_id] = Task.of(task_id, topics_read, known)
+            if change is not None and not {store.name for store in sub_topology.stores}.isdisjoint(
+                change.no_longer_divided
+            ):
+                self.tasks[task_id].sought = topics_read
             if beginnings is not None and beginnings.is_restored(task_id):
                 self.to_restore[task_id] = beginnings.reason(task_id)
         unknown = [
@@ -188,7 +194,7 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended):
+        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended or change.restored):
             self.epoch += 1
             self.commit(
                 "another topology" if change.is_other_topology else "other partition counts",
@@ -540,9 +546,18 @@ def committed_form(topology: Topology, record: CommitRecord, change: TopologyCha
     """What a commit keeps of the program, and of stores of earlier ones."""
     removed = record.topology.removed if record.topology else ()
     present = {store.name for each in topology.sub_topologies for store in each.stores}
+    owners = (record.topology.identities if record.topology else None) or {}
+    aside = record.topology.aside if record.topology else {}
     return replace(
         topology.committed_form,
+        identities={
+            name: replace(identity, owner=(owners.get(name) or aside[name].identity or identity).owner)
+            if name in change.no_longer_divided
+            else identity
+            for name, identity in (topology.committed_form.identities or {}).items()
+        },
         aside=change.aside,
+        topics_aside={topic: each for topic, each in record.topics.items() if topic not in topology.topics()},
         removed=tuple(name for name in removed if name not in present),
     )
 

@@ -398,7 +398,7 @@ class EpochRunner:
             until_time_ms=until_ms if source.timestamp.is_records_own else None,
             is_strict=plan.is_strict,
         )
-        if topic in self._sub_topology(plan.task).sought_topics:
+        if topic in self._sub_topology(plan.task).sought_topics or topic in plan.sought:
             check_placement(raw, self._settings.partition_counts[plan.task.sub_topology])
         decoded = decode_source(
             source, raw, now_ms=plan.now_ms, partition_time_ms=clocks.get(partition_clock(topic), UNKNOWN_MS)

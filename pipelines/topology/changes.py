@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
@@ -89,8 +90,13 @@ class TopologyChange:
     pending_blobs: int
     """Files of rows on their way to tasks that cannot take them any more."""
     is_other_topology: bool
+    restored: tuple[str, ...]
+    """Stores that no local store holds as the program needs them."""
     newly_divided: tuple[str, ...]
     """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
+    no_longer_divided: tuple[str, ...]
+    """Stores whose keys a repartition divided among several tasks, and a topic's producers do now. They stay in this
+    list: producers with another partitioner would send a key to a task that does not have its row."""
 
     @property
     def loses_state(self) -> bool:
@@ -137,7 +143,16 @@ def compare(
         for store in sub_topology.stores
     }
     aside = {
-        name: StoreAside(since_epoch=committed.epoch, tasks=past.tasks_of[home], identity=past.identities.get(name))
+        name: StoreAside(
+            since_epoch=committed.epoch,
+            tasks=past.tasks_of[home],
+            identity=past.identities.get(name),
+            clocks={
+                partition_of_task(task): found
+                for task, commit in committed.tasks.items()
+                if sub_topology_of(task) == home and (found := clocks_of([name], commit.clocks))
+            },
+        )
         for name, home in past.homes.items()
         if name not in changes
     } | {name: kept for name, kept in past.aside.items() if name not in changes}
@@ -151,6 +166,7 @@ def compare(
     outputs_now = topology.committed_form.outputs
     outputs_before = committed.topology.outputs if committed.topology else outputs_now
     topics_before = sorted(past.topics)
+    topics_known = committed.topics
     kept = [name for name, change in changes.items() if change.fate in (Fate.GOES_ON, Fate.EVOLVES)]
     edges = {edge.name: edge for edge in topology.edges}
     ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
@@ -165,8 +181,8 @@ def compare(
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
         outputs_removed=_without(outputs_before, outputs_now),
-        topics_kept=tuple(topic for topic in topology.topics() if topic in past.topics),
-        topics_added=_without(topology.topics(), topics_before),
+        topics_kept=tuple(topic for topic in topology.topics() if topic in topics_known),
+        topics_added=_without(topology.topics(), topics_known),
         topics_removed=_without(topics_before, topology.topics()),
         origins=origins,
         aside=aside,
@@ -175,18 +191,14 @@ def compare(
             blob.edge not in edges
             or partition_of_task(blob.target) >= counts[edges[blob.edge].target]
             or past.tasks_of.get(sub_topology_of(blob.target)) != counts[edges[blob.edge].target]
+            or _have_moved(sub_topology_of(blob.target), topology.sub_topology(edges[blob.edge].target), past, changes)
             or not ranks_kept
             or not is_readable(blob)
             for blob in committed.pending_blobs
         ),
-        newly_divided=tuple(
-            name
-            for name in kept
-            if (before := past.identities.get(name)) is not None
-            and before.owner.startswith(PRODUCERS)
-            and (topology.committed_form.identities or {})[name].owner.startswith(WEIR)
-            and past.tasks_of[past.homes[name]] > 1
-        ),
+        restored=tuple(sorted(restored)),
+        newly_divided=_divided_otherwise(PRODUCERS, WEIR, topology, past, changes),
+        no_longer_divided=_divided_otherwise(WEIR, PRODUCERS, topology, past, changes),
         is_other_topology=committed.fingerprint != topology.fingerprint,
     )
 
@@ -219,6 +231,37 @@ class _Past:
         self.identities = {**identities, **((form.identities if form else None) or {})}
         self.aside = dict(form.aside) if form else {}
         self.removed = frozenset(form.removed) if form else frozenset()
+
+    def identity_of(self, store: str) -> StoreIdentity | None:
+        """What a store was, here or when it was put aside; None if that is not known."""
+        aside = self.aside.get(store)
+        return self.identities.get(store) if aside is None else aside.identity
+
+    def count_of(self, store: str) -> int:
+        """How many tasks had it."""
+        aside = self.aside.get(store)
+        return self.tasks_of[self.homes[store]] if aside is None else aside.tasks
+
+
+def _divided_otherwise(
+    before: str, now: str, topology: Topology, past: _Past, changes: Mapping[str, StoreChange]
+) -> tuple[str, ...]:
+    """Stores that keep their rows, in several tasks, among which ``before`` divided the keys and ``now`` does."""
+    return tuple(
+        name
+        for name, change in changes.items()
+        if change.fate in (Fate.GOES_ON, Fate.EVOLVES, Fate.COMES_BACK)
+        and (known := past.identity_of(name)) is not None
+        and known.owner.startswith(before)
+        and (topology.committed_form.identities or {})[name].owner.startswith(now)
+        and past.count_of(name) > 1
+    )
+
+
+def _have_moved(target: str, now: SubTopology, past: _Past, changes: Mapping[str, StoreChange]) -> bool:
+    """Whether rows that wait for the tasks of ``target`` would go to other stores than before."""
+    stores = {store.name for store in now.stores}
+    return any((home == target) != (name in stores) for name, home in past.homes.items() if name in changes)
 
 
 def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -> StoreChange:

@@ -75,11 +75,23 @@ class StoreAside:
     """A store that the program no longer has. Its changelog is kept until `weir state remove`."""
 
     since_epoch: int
-    """The epoch of the first commit without it."""
+    """The epoch of the last commit with it."""
     tasks: int
     """How many tasks it had."""
     identity: StoreIdentity | None = None
     """None if it was last written before commits had identities."""
+    clocks: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By partition, the clocks of the operators that kept it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicAside:
+    """A topic that the program no longer reads. Another program that reads it goes on where it was left."""
+
+    positions: Mapping[int, int]
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    topic_id: str | None = None
+    """None where the brokers had none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +109,8 @@ class CommittedTopology:
     """By store; None in rows written before this field existed."""
     aside: Mapping[str, StoreAside] = field(default_factory=dict)
     """Stores of earlier programs."""
+    topics_aside: Mapping[str, TopicAside] = field(default_factory=dict)
+    """Topics of earlier programs."""
     removed: tuple[str, ...] = ()
     """Stores that were removed, of which local stores may still have rows."""
     topics: tuple[str, ...] | None = None
@@ -172,6 +186,21 @@ class CommitRecord:
     @property
     def state_id(self) -> StateId:
         return StateId(self.generation, self.epoch)
+
+    @property
+    def topics(self) -> dict[str, TopicAside]:
+        """Where reading goes on in each topic that a task has read, or an earlier program."""
+        found = dict(self.topology.topics_aside) if self.topology else {}
+        for topic in {topic for task in self.tasks.values() for topic in task.positions}:
+            tasks = [task for task in self.tasks.values() if topic in task.positions]
+            found[topic] = TopicAside(
+                positions={partition: offset for task in tasks for partition, offset in task.positions[topic].items()},
+                leader_epochs={
+                    partition: epoch for task in tasks for partition, epoch in task.leader_epochs.get(topic, {}).items()
+                },
+                topic_id=self.topic_ids.get(topic),
+            )
+        return found
 
     @property
     def needed_format(self) -> int:
