@@ -154,7 +154,11 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
                 "reset",
             )
     for who, record, way_out in (
-        ("the application", live, "run its old program with `weir run MODULE:APP --until-caught-up`, then swap again"),
+        (
+            "the application",
+            live,
+            "run its old program with `weir run OLD_MODULE:APP --until-caught-up`, then swap again",
+        ),
         ("the backfill", made, "swap it again"),
     ):
         if record.pending_blobs:

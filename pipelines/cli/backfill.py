@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import (
+    PROGRAM,
     AppArgument,
     DebugOption,
     DirOption,
@@ -20,6 +22,7 @@ from weir.pipelines.cli.options import (
     SetOption,
     load_settings,
     parse_assignments,
+    remember,
 )
 from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.operations.errors import OperationError
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 ProgramArgument = Annotated[
     str,
     typer.Argument(
-        metavar="APP", help="The id of an application that has run in DIR, or MODULE:APP to use another program for it."
+        metavar="APP",
+        callback=remember(PROGRAM),
+        help="The id of an application that has run in DIR, or MODULE:APP to use another program for it.",
     ),
 ]
 MaxChangeOption = Annotated[
@@ -53,6 +58,7 @@ IdArgument = Annotated[
 
 
 def run(
+    context: typer.Context,
     application: ProgramArgument,
     first: Annotated[
         str | None,
@@ -149,7 +155,8 @@ def run(
     if swap:
         _swap_in(settings, application, shadow.id, max_change=max_change, yes=yes)
     else:
-        notices.print(f"swap it in with `weir backfill swap {application} {shadow.id}`", markup=False, soft_wrap=True)
+        told = f"swap it in with `weir backfill swap {application} {shadow.id}`"
+        notices.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 def swap(

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.options import (
     DebugOption,
     DirOption,
     JsonOption,
     ServersOption,
     SetOption,
+    YesOption,
+    confirm,
     load_settings,
     parse_assignments,
     require_writable,
@@ -57,16 +60,15 @@ def _cluster(
 
 
 @kafka.command("start", epilog="Example: weir kafka start --dir .weir")
-def start(directory: DirOption = None, debug: DebugOption = False) -> None:
+def start(context: typer.Context, directory: DirOption = None, debug: DebugOption = False) -> None:
     """Start the folder's embedded broker and keep it running until `weir kafka stop`."""
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory, writes=True)
     with notices.status("starting Kafka"):
         bootstrap_servers = EmbeddedBroker(settings.kafka_dir).keep()
-    console.print(
-        f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`", markup=False, soft_wrap=True
-    )
+    told = f"Kafka is running at {bootstrap_servers}; stop it with `weir kafka stop`"
+    console.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 @kafka.command("stop", epilog="Example: weir kafka stop --dir .weir")
@@ -107,6 +109,7 @@ def create(
 
 @kafka.command("list", epilog="Example: weir kafka list --bootstrap-servers host:9092")
 def list_topics(
+    context: typer.Context,
     internal: Annotated[
         bool, typer.Option("--internal", help="Show the brokers' own topics too, which begin with __.")
     ] = False,
@@ -141,11 +144,8 @@ def list_topics(
     elif found:
         print_table(pl.DataFrame(found))
     else:
-        console.print(
-            f"there are no topics at {admin.bootstrap_servers} yet; make one with `weir kafka create TOPIC`",
-            markup=False,
-            soft_wrap=True,
-        )
+        told = f"there are no topics at {admin.bootstrap_servers} yet; make one with `weir kafka create TOPIC`"
+        console.print(advised(told, context), markup=False, soft_wrap=True)
 
 
 def _retention(config: dict[str, str]) -> str:
@@ -218,7 +218,7 @@ def produce(
     )
 
 
-@kafka.command("consume", epilog="Example: weir kafka consume orders --from 2024-01-31T12:00:00Z --max 10")
+@kafka.command("consume", epilog="Example: weir kafka consume orders --from 2024-01-31T12:00:00Z --limit 10")
 def consume(
     topic: TopicArgument,
     begin: Annotated[
@@ -229,7 +229,7 @@ def consume(
             help="Where to begin in each partition; `end` waits for new records.",
         ),
     ] = "beginning",
-    limit: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after this many records; 0 for no limit.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Read this partition only.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
@@ -315,7 +315,7 @@ def _print(record: Record, widest: int, *, as_json: bool, is_first: bool) -> Non
 @kafka.command("delete", epilog="Example: weir kafka delete orders --yes")
 def delete(
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
@@ -327,8 +327,9 @@ def delete(
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
         records = counted(sum(ends[each] - begins[each] for each in partitions), "record")
         if not yes:
-            typer.confirm(
-                f"Delete the topic {topic!r} with {records} at {admin.bootstrap_servers}?", abort=True, err=True
+            confirm(
+                f"Delete the topic {topic!r} with {records} at {admin.bootstrap_servers}?",
+                f"weir kafka delete {topic}",
             )
         admin.delete_topic(topic)
     console.print(f"topic {topic!r} deleted, with {records}", markup=False, soft_wrap=True)

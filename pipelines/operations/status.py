@@ -13,6 +13,7 @@ from typing import Any
 from weir.infra.control import ControlDatabase
 from weir.infra.settings import Settings
 from weir.pipelines.errors import ApplicationLoadError, TopologyError
+from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.positions import committed_positions, committed_totals
 from weir.pipelines.operations.quarantine import quarantine_status
@@ -52,7 +53,7 @@ def application_status(settings: Settings, database: ControlDatabase, applicatio
         "pid": life.pid if life else None,
         "started_at": _time(life.started_at_ms) if life else None,
         "ended_at": _time(life.ended_at_ms) if life else None,
-        "error": life.error if life else None,
+        "error": addressed(life.error, settings, application) if life and life.error else None,
         "quarantine": asdict(quarantine_status(settings, application)),
         "tasks": [asdict(task) for task in life.tasks] if life else [],
         "metrics": list(life.readings) if life else [],

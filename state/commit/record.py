@@ -75,7 +75,7 @@ class StoreAside:
     """A store that the program no longer has. Its changelog is kept until `weir state remove`."""
 
     since_epoch: int
-    """The epoch of the first commit without it."""
+    """The epoch of the last commit with it."""
     tasks: int
     """How many tasks it had."""
     identity: StoreIdentity | None = None
