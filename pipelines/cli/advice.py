@@ -21,8 +21,7 @@ def advised(text: str, context: typer.Context) -> str:
 
     program: str | None = context.meta.get(PROGRAM)
     if program is not None and "MODULE:APP" in text:
-        directory: Path | None = context.meta.get(DIRECTORY)
-        text = addressed(text, load_settings(directory), program)
+        text = addressed(text, load_settings(context.meta.get(DIRECTORY)), program)
     given = {"--dir": context.meta.get(DIRECTORY), "--bootstrap-servers": context.meta.get(SERVERS)}
     options = {name: str(value) for name, value in given.items() if value is not None}
     return _COMMAND.sub(lambda found: f"`{_with(options, found[1], context)}`", text) if options else text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 
 from weir.infra.settings import Settings
-from weir.pipelines.errors import ApplicationLoadError
 from weir.pipelines.operations.registry import load_reference, reference_of
 
 _PROGRAM = re.compile(r"\b(OLD_)?MODULE:APP\b")
@@ -20,12 +19,11 @@ def addressed(text: str, settings: Settings, program: str) -> str:
 
     ``program`` is what the user named: ``module:attribute``, or the id of an application that has run in the folder.
     """
-    if not _PROGRAM.search(text):
-        return text
-    is_reference = ":" in program
-    try:
-        last = reference_of(settings, load_reference(program).id if is_reference else program)
-    except ApplicationLoadError:
-        return text
-    named = program if is_reference else last
-    return _PROGRAM.sub(lambda found: (last if found[1] else named) or found[0], text)
+
+    def name(found: re.Match[str]) -> str:
+        is_old, is_reference = found[1] is not None, ":" in program
+        if is_reference and not is_old:
+            return program
+        return reference_of(settings, load_reference(program).id if is_reference else program) or found[0]
+
+    return _PROGRAM.sub(name, text)
