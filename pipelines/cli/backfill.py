@@ -258,7 +258,7 @@ def discard(
     application: AppArgument,
     backfill: Annotated[str | None, typer.Argument(metavar="[ID]", help="The backfill's id.")] = None,
     abandoned: Annotated[
-        bool, typer.Option("--abandoned", help="All that broke off and have been idle for a day.")
+        bool, typer.Option("--abandoned", help="All that were interrupted and have been idle for a day.")
     ] = False,
     directory: DirOption = None,
     debug: DebugOption = False,
@@ -282,7 +282,7 @@ def discard(
 def show(
     application: AppArgument, as_json: JsonOption = False, directory: DirOption = None, debug: DebugOption = False
 ) -> None:
-    """List an application's backfills: running, broken off, complete, and the most recently swapped in."""
+    """List an application's backfills: running, interrupted, complete, and the most recently swapped in."""
     import polars as pl
 
     from weir.pipelines.operations.backfills import backfills

@@ -61,7 +61,10 @@ def _cluster(
 
 @kafka.command("start", epilog="Example: weir kafka start --dir .weir")
 def start(context: typer.Context, directory: DirOption = None, debug: DebugOption = False) -> None:
-    """Start the folder's embedded broker and keep it running until `weir kafka stop`."""
+    """Start the folder's embedded broker and keep it running until `weir kafka stop`.
+
+    Otherwise it ends about two seconds after the last command that uses it. Topics stay in the folder.
+    """
     from weir.infra.kafka.broker import EmbeddedBroker
 
     settings = load_settings(directory, writes=True)

@@ -37,9 +37,9 @@ def plan(
 ) -> None:
     """Compare a program with what its application has committed; changes nothing.
 
-    Shows for each store whether it goes on, evolves (and how), comes back, begins empty or is kept aside, and which
+    Shows for each store whether it continues, evolves (and how), comes back, begins empty or is kept aside, and which
     get another grace period, retention or foreign key; for each output and changelog the columns that it gets; for
-    each topic whether it is read on; and topics that no longer hold what the committed positions belong to.
+    each topic whether it continues; and topics that no longer hold what the committed positions belong to.
     The exit code is 0 if `weir run` would start with all its state, and 3 if it would refuse.
     """
     from weir.pipelines.operations.plan import plan_of
@@ -105,7 +105,7 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
         ),
         *(f"output {name}: no longer written; its table stays as it is" for name in change.outputs_removed),
         *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
-        *(f"topic {name}: goes on where it is" for name in change.topics_kept),
+        *(f"topic {name}: continues where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
         *(f"topic {name}: no longer read; its positions are dropped" for name in change.topics_removed),
     ):

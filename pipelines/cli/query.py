@@ -20,7 +20,7 @@ from weir.pipelines.cli.options import (
     load_settings,
     parse_assignments,
 )
-from weir.pipelines.cli.render import console, print_json, print_table
+from weir.pipelines.cli.render import console, notices, print_json, print_table
 from weir.pipelines.errors import QueryError
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.rows import as_dictionaries, without_bookkeeping
@@ -163,6 +163,7 @@ def query(
     position: Annotated[
         bool, typer.Option("--position", help="Only show how much input the store reflects at its last commit.")
     ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows; 0 for all.")] = 0,
     assignments: SetOption = None,
     as_json: JsonOption = False,
     directory: DirOption = None,
@@ -203,7 +204,8 @@ def query(
         )
     except QueryError as error:
         raise OperationError(str(error)) from None
-    shown = without_bookkeeping(answer.rows)
+    rows = without_bookkeeping(answer.rows)
+    shown = rows.head(limit) if limit else rows
     if as_json:
         print_json({"rows": as_dictionaries(shown), "position": answer.position})
     elif shown.is_empty():
@@ -217,3 +219,5 @@ def query(
         )
     else:
         print_table(shown)
+        if shown.height < rows.height:
+            notices.print(f"{shown.height:,} of {rows.height:,} rows", soft_wrap=True)

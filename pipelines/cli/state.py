@@ -26,7 +26,7 @@ state = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog="Example: weir state list flights",
-    help="List an application's stores, and remove those that no program has any more.",
+    help="List an application's stores, and remove those that its program no longer has.",
 )
 
 

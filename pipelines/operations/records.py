@@ -40,7 +40,7 @@ def _key_in(text: str, key_field: str, number: int) -> bytes | None:
     except ValueError as error:
         raise OperationError(f"line {number} is not JSON ({error}); --key-field takes one JSON object a line") from None
     if not isinstance(found, dict):
-        raise OperationError(f"line {number} is no JSON object; --key-field takes one JSON object a line")
+        raise OperationError(f"line {number} is not a JSON object; --key-field takes one JSON object a line")
     if key_field not in found:
         raise OperationError(
             f"line {number} has no field {key_field!r}; it has {', '.join(found) or 'none'}: correct --key-field or "

@@ -87,11 +87,11 @@ class LostPosition:
     def __str__(self) -> str:
         match self.loss:
             case Loss.REPLACED:
-                what = f"but the topic was deleted and made anew ({self.found})"
+                what = f"but the topic was deleted and recreated ({self.found})"
             case Loss.TRUNCATED:
                 what = f"but the brokers have lost its records from offset {self.found} on, and others have taken over"
             case Loss.SHORT:
-                what = f"which ends at {self.found}: the topic was made anew or has lost records"
+                what = f"which ends at {self.found}: the topic was recreated or has lost records"
             case Loss.EXPIRED:
                 what = f"which begins at {self.found}: the records before that were removed unread"
         return f"offset {self.position} of topic {self.topic!r}, partition {self.partition}, {what}"
@@ -133,7 +133,7 @@ class GlobalTopicReplacedError(RunError):
     def __str__(self) -> str:
         return (
             f"application {self.application!r} holds the global table of topic {self.topic!r}, which was deleted and "
-            f"made anew ({self.found}); a new start reads it from its beginning and continues from the last commit"
+            f"recreated ({self.found}); a new start reads it from its beginning and continues from the last commit"
         )
 
 

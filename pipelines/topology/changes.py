@@ -25,7 +25,7 @@ _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 class Fate(StrEnum):
     """What becomes of a store."""
 
-    GOES_ON = "goes on"
+    GOES_ON = "continues"
     EVOLVES = "evolves"
     """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
     COMES_BACK = "comes back"

@@ -140,7 +140,7 @@ def test_backfills_that_end_early_leave_the_outputs_alone_and_one_over_files_com
     out, errors = from_files.communicate(timeout=LIMIT_S)
     assert "records in" in out, errors
     left = {row["state"]: row for row in listed(settings)}
-    assert left.keys() == {"broken off", "complete"}
+    assert left.keys() == {"interrupted", "complete"}
     beyond_ms = day_outputs(app.topology).look_back_ms
     first_ms, end_ms = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000 for day in DAYS)
     assert left["complete"]["records_in"] == sum(

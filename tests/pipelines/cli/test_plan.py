@@ -55,7 +55,7 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_program_that_keeps_all_state_may_start(planned):
     result = planned("kept")
-    assert (result.exit_code, "store sums: goes on" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, "store sums: continues" in result.stdout) == (0, True), result.output
     assert "committed by another topology" in result.stdout
 
 
@@ -73,7 +73,7 @@ def test_state_that_would_be_lost_is_named_and_ends_with_code_3(planned, tmp_pat
     shown = json.loads(beside.stdout)
     assert (beside.exit_code, shown["refused"]) == (0, False)
     assert [(each["store"], each["fate"]) for each in shown["stores"]] == [
-        ("sums", "goes on"),
+        ("sums", "continues"),
         ("by_amount", "begins empty"),
     ]
     assert shown["outputs_added"] == ["by_amount"]

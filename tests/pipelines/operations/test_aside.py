@@ -71,8 +71,8 @@ def test_since_when_a_store_is_kept_aside_stays_the_same_while_others_are_remove
     def counting(*stores: str) -> Application:
         builder = StreamsBuilder()
         clicked = builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key()
-        for store in stores:
-            clicked.count(store).to_delta(f"{store}_out")
+        for name in stores:
+            clicked.count(name).to_delta(f"{name}_out")
         return Application("clicks", builder)
 
     def since() -> list[tuple[int | None, datetime | None]]:
