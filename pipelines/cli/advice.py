@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from weir.pipelines.cli.options import DIRECTORY, PROGRAM, SERVERS, load_settings
+from weir.pipelines.errors import PROGRAM as MODULE_APP
 
 _COMMAND = re.compile(r"`(weir [^`]+)`")
 
@@ -19,7 +20,7 @@ def advised(text: str, context: typer.Context) -> str:
     from weir.pipelines.operations.advice import addressed
 
     program: str | None = context.meta.get(PROGRAM)
-    if program is not None and "MODULE:APP" in text:
+    if program is not None and MODULE_APP in text:
         text = addressed(text, load_settings(context.meta.get(DIRECTORY)), program)
     given = {"--dir": context.meta.get(DIRECTORY), "--bootstrap-servers": context.meta.get(SERVERS)}
     options = {name: str(value) for name, value in given.items() if value is not None}
