@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.pipelines.cli.advice import advised
 from weir.pipelines.cli.keys import parse_key, parse_prefix, utc
 from weir.pipelines.cli.options import (
     AppArgument,
@@ -128,6 +129,7 @@ class Question:
 
 
 def query(
+    context: typer.Context,
     application: AppArgument,
     store: Annotated[
         str, typer.Argument(metavar="STORE", help="A store's name, as `weir describe MODULE:APP` shows it.")
@@ -214,9 +216,8 @@ def query(
             f"(`weir show {application} TABLE`)"
         )
         is_windowed = reader.spec(store).kind is StoreKind.WINDOW
-        console.print(
-            f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}", markup=False, soft_wrap=True
-        )
+        told = f"{store} holds nothing for {key or 'that'}{hint if is_windowed else ''}"
+        console.print(advised(told, context), markup=False, soft_wrap=True)
     else:
         print_table(shown)
         if shown.height < rows.height:

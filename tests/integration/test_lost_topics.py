@@ -84,7 +84,7 @@ def test_a_topic_made_anew_is_refused_and_then_read_from_its_start_or_after_a_re
     assert found[1] == newest_commit(here.settings.warehouse, "visits").topic_ids[TOPIC]
     assert found[2] == here.admin.topic_ids([TOPIC])[TOPIC]
     code, text = here.weir("plan", REFERENCE)
-    assert (code, "recreated" in text, "--accept-lost-records" in text) == (3, True, True)
+    assert (code, "recreated" in text, f"`weir run {REFERENCE} --accept-lost-records --dir " in text) == (3, True, True)
     shown = here.weir("plan", REFERENCE, "--json")[1]
     assert [each["resume"] for each in json.loads(shown)["lost_positions"]] == [0, 0]
 
@@ -131,7 +131,7 @@ def test_a_lost_warehouse_is_refused_until_it_is_back_or_the_application_is_rese
     shutil.rmtree(folder)
     for _ in range(2):
         code, text = here.run()
-        assert (code, "commit log" in text, "`weir reset visits`" in text) == (1, True, True), text
+        assert (code, "commit log" in text, "`weir reset visits --dir " in text) == (1, True, True), text
     code, text = here.weir("plan", REFERENCE)
     assert (code, "weir reset visits" in text) == (3, True), text
     shutil.copytree(tmp_path / "copy", folder)
