@@ -98,7 +98,7 @@ def create(
     directory: DirOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Create a topic; the embedded broker never does so by itself. An existing topic stays as it is."""
+    """Create a topic; the embedded broker never creates one by itself. An existing topic stays as it is."""
     with notices.status("asking Kafka"), _cluster(directory, bootstrap_servers, assignments) as (admin, _):
         is_new = admin.create_topic(topic, partitions)
         count = admin.partition_count(topic)
@@ -158,7 +158,7 @@ def _retention(config: dict[str, str]) -> str:
     if "delete" in policies:
         found.append("for ever" if kept_ms == _FOR_EVER else str(timedelta(milliseconds=int(kept_ms))))
         if (size := config.get("retention.bytes", _FOR_EVER)) != _FOR_EVER:
-            found.append(f"at most {int(size):,} bytes a partition")
+            found.append(f"at most {int(size):,} bytes per partition")
     return ", ".join(found)
 
 
@@ -205,7 +205,7 @@ def produce(
         raise OperationError(f"{file} cannot be read: {error.strerror}; name another --file") from None
     with source as lines, _cluster(directory, bootstrap_servers, assignments) as (admin, settings):
         if file is None and sys.stdin.isatty():
-            notices.print("one record a line; end with Ctrl-D")
+            notices.print("one record per line; end with Ctrl-D")
         sent = send(
             admin,
             settings.kafka,
@@ -235,7 +235,7 @@ def consume(
     limit: Annotated[int, typer.Option(min=0, help="Stop after this many records; 0 for no limit.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Read this partition only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     bootstrap_servers: ServersOption = None,
     assignments: SetOption = None,
     directory: DirOption = None,
