@@ -65,9 +65,7 @@ def test_stores_are_listed_and_one_in_use_or_unknown_is_not_removed(place, setti
     assert come_back(place) == {f"user-{number % 20}": f"page-{number % 3}" for number in range(80, 100)} | OF_FIVE
 
 
-def test_since_when_a_store_is_kept_aside_stays_the_same_while_others_are_removed_and_the_program_starts_again(
-    tmp_path,
-):
+def test_a_store_is_kept_aside_since_the_same_time_after_removals_and_starts(tmp_path):
     def counting(*stores: str) -> Application:
         builder = StreamsBuilder()
         clicked = builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key()

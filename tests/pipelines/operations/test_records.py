@@ -49,7 +49,7 @@ def test_a_field_is_the_key_and_the_line_stays_the_value(line, key):
     ("line", "message"),
     [
         ("nope", r"line 2 is not JSON \(.*\); --key-field takes one JSON object per line"),
-        ("[1]", "line 2 is no JSON object"),
+        ("[1]", "line 2 is not a JSON object"),
         ('{"a": 1, "b": 2}', r"line 2 has no field 'k'; it has a, b: correct --key-field or the line"),
         ("{}", "it has none"),
     ],
