@@ -38,7 +38,9 @@ def _key_in(text: str, key_field: str, number: int) -> bytes | None:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise OperationError(f"line {number} is not JSON ({error}); --key-field takes one JSON object per line") from None
+        raise OperationError(
+            f"line {number} is not JSON ({error}); --key-field takes one JSON object per line"
+        ) from None
     if not isinstance(found, dict):
         raise OperationError(f"line {number} is not a JSON object; --key-field takes one JSON object per line")
     if key_field not in found:
