@@ -6,10 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.infra.control import ControlDatabase
+from weir.infra.control.guard import DriverControl
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
 from weir.pipelines.operations.advice import addressed
 from weir.pipelines.operations.registry import register
+from weir.pipelines.spark.control import lease
+from weir.pipelines.spark.errors import OtherApplicationError
 
 PROGRAM = """
 from weir import Application, StreamsBuilder, String
@@ -67,6 +70,16 @@ def test_the_program_that_ran_before_is_the_registered_one_whatever_is_started_n
     assert addressed(text, Settings(dir=folder / "empty"), "my_shop:app") == (
         "first `weir run OLD_MODULE:APP`, then `weir run my_shop:app`"
     )
+
+
+def test_the_status_of_a_refused_run_names_the_program_that_was_refused_not_the_registered_one(folder):
+    control = DriverControl(Settings(dir=folder).control_database_url, "shop", owner="weir run")
+    with pytest.raises(OtherApplicationError), lease(control, "another:app"):
+        raise OtherApplicationError("shop")
+    assert f"start it with `weir run another:app --accept-state-loss --dir {folder}`" in said(
+        "status", "shop", "--dir", str(folder)
+    )
+    assert "start it with `weir run another:app --accept-state-loss`" in said("status")
 
 
 @pytest.mark.parametrize("command", [["reset", "shop"], ["state", "remove", "shop", "x"]])
