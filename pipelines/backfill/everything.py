@@ -140,7 +140,7 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
             raise SwapRefusedError(
                 application.id,
                 shadow.id,
-                f"topic {topic!r} was deleted and made anew, and the application and the backfill have not read the "
+                f"topic {topic!r} was deleted and recreated, and the application and the backfill have not read the "
                 "same one; discard it",
             )
     here, there = _offsets(application, live), _offsets(application, made)
@@ -154,7 +154,11 @@ def _require_same_place(application: Application, shadow: Shadow, live: CommitRe
                 "reset",
             )
     for who, record, way_out in (
-        ("the application", live, "run its old program with `weir run MODULE:APP --until-caught-up`, then swap again"),
+        (
+            "the application",
+            live,
+            "run its old program with `weir run OLD_MODULE:APP --until-caught-up`, then swap again",
+        ),
         ("the backfill", made, "swap it again"),
     ):
         if record.pending_blobs:

@@ -182,7 +182,7 @@ class Shadow:
 
     @property
     def completion(self) -> Completion | None:
-        """What it has done; None while it runs, and when it broke off."""
+        """What it has done; None while it runs, and when it was interrupted."""
         try:
             return msgspec.json.decode((self.folder / _COMPLETE).read_bytes(), type=Completion)
         except FileNotFoundError:

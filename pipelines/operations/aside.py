@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
+import polars as pl
 from deltalake import DeltaTable
 
 from weir.infra.control import ControlDatabase
@@ -27,12 +28,13 @@ class StoreInfo:
     """A store of the newest commit."""
 
     store: str
-    since: str
-    """Empty for a store of the program; else since when it is kept aside, by the commit's time."""
-    rows: int
-    """In its changelog: every update that compaction has not merged."""
-    size_bytes: int
-    """Of its changelog."""
+    since_epoch: int | None
+    """The epoch of the last commit with it, since which it is kept aside; None for a store of the program."""
+    since: datetime | None
+    """When that commit was made."""
+    changelog_rows: int
+    """Every update and deletion that compaction has not merged; not the number of keys."""
+    changelog_bytes: int
 
 
 def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
@@ -43,14 +45,12 @@ def stores_of(settings: Settings, application: str) -> list[StoreInfo]:
     """
     newest, app_folder = _newest(settings, application), settings.warehouse / application
     form = _form(newest)
-    times = {
-        epoch: at for epoch, at in commit_times(DeltaTable(app_folder / COMMITS.name)).select("epoch", "at").iter_rows()
-    }
-    now = [_info(app_folder, store, "") for stores in form.stores.values() for store in stores]
+    commits = commit_times(DeltaTable(app_folder / COMMITS.name)).filter(pl.col("kind") == "commit")
+    times = dict(commits.select("epoch", "at").iter_rows())
     return [
-        *now,
+        *(_info(app_folder, store) for stores in form.stores.values() for store in stores),
         *(
-            _info(app_folder, store, _shown(times.get(kept.since_epoch), kept.since_epoch))
+            _info(app_folder, store, kept.since_epoch, times.get(kept.since_epoch))
             for store, kept in sorted(form.aside.items())
         ),
     ]
@@ -81,7 +81,7 @@ def remove_store(
             raise OperationError(
                 f"{application} keeps no store {store!r} aside; it keeps {', '.join(sorted(form.aside)) or 'none'}"
             )
-        found = _info(app_folder, store, "removed")
+        found = _info(app_folder, store)
         if store in form.aside:
             _commit(settings, newest, application, _without(form, store), store)
         on_step("committed")
@@ -132,17 +132,14 @@ def _form(newest: CommitRecord) -> CommittedTopology:
     return newest.topology or CommittedTopology(stores={}, outputs=())
 
 
-def _info(app_folder: Path, store: str, since: str) -> StoreInfo:
+def _info(app_folder: Path, store: str, since_epoch: int | None = None, since: datetime | None = None) -> StoreInfo:
     folder = app_folder / CHANGELOG_FOLDER / store
     files = file_actions(DeltaTable(folder)) if DeltaTable.is_deltatable(str(folder)) else None
     has_files = files is not None and files.height > 0
     return StoreInfo(
         store=store,
+        since_epoch=since_epoch,
         since=since,
-        rows=int(files["num_records"].sum()) if files is not None and has_files else 0,
-        size_bytes=int(files["size_bytes"].sum()) if files is not None and has_files else 0,
+        changelog_rows=int(files["num_records"].sum()) if files is not None and has_files else 0,
+        changelog_bytes=int(files["size_bytes"].sum()) if files is not None and has_files else 0,
     )
-
-
-def _shown(at: datetime | None, epoch: int) -> str:
-    return f"epoch {epoch}" if at is None else at.astimezone(UTC).isoformat(sep=" ", timespec="seconds")

@@ -192,7 +192,7 @@ def move_from_group(where: Place, group: str, *, empty_stores: bool, dry_run: bo
     notes = require_empty_stores(where.application, empty_stores)
     if members := where.admin.group_members(group):
         raise OperationError(
-            f"consumer group {group!r} has {counted(members, 'consumer')}, which would go on reading; stop them first"
+            f"consumer group {group!r} has {counted(members, 'consumer')}, which would keep reading; stop them first"
         )
     migration = where.migration(f"consumer group {group!r}", where.admin.group_offsets(group))
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
@@ -258,7 +258,7 @@ def move_from_kafka_streams(
         listed = "; ".join(f"{store}, since {reason}" for store, reason in migration.left_out.items())
         raise OperationError(
             f"some state of {where.application.id} cannot be taken: {listed}; accept that these stores start empty "
-            "with --empty-stores, or do not migrate and read everything from the beginning"
+            "with --empty-stores in the same command, or do not migrate and read everything from the beginning"
         )
     return where.carry_out(migration, dry_run=dry_run, notes=notes)
 
@@ -335,7 +335,7 @@ def move_to_kafka_streams(
             listed = "; ".join(f"{store}, since {reason}" for store, reason in found.left_out.items())
             raise OperationError(
                 f"some state of {application} has no counterpart in Kafka Streams: {listed}; accept that Kafka Streams "
-                "starts these stores empty with --empty-stores"
+                "starts these stores empty with --empty-stores in the same command"
             )
         if not dry_run:
             back.write(found, RecordWriter(kafka))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deltalake import DeltaTable
+
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.settings import Settings
@@ -34,6 +36,8 @@ class Plan:
     """None when nothing is committed."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
+    outputs_continued: tuple[str, ...] = ()
+    """Added outputs whose tables exist already: an earlier program wrote them."""
     evolutions: Mapping[str, Evolution] = field(default_factory=dict)
     """By table, the columns that it gets."""
     lost: Sequence[LostPosition] = ()
@@ -84,6 +88,9 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         committed_epoch=committed.epoch,
         change=change,
         obstacles=obstacles,
+        outputs_continued=tuple(
+            name for name in change.outputs_added if DeltaTable.is_deltatable(str(app_folder / name))
+        ),
         evolutions=evolutions,
         lost=lost,
     )

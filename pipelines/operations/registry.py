@@ -97,6 +97,14 @@ def registered_reference(settings: Settings, application: str) -> str:
     return registration.reference
 
 
+def reference_of(settings: Settings, application: str) -> str | None:
+    """The ``module:attribute`` of the program that last started as ``application``, or None if it is not registered."""
+    try:
+        return _registration(settings, application).reference
+    except OperationError:
+        return None
+
+
 def _load(registration: Registration) -> Application:
     return load_reference(registration.reference, Path(registration.import_from))
 

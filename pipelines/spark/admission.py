@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from weir.pipelines.application import Application
 from weir.pipelines.spark.errors import (
     CommitLogLostError,
+    OtherApplicationError,
     PartitionCountError,
     PendingRowsError,
     StorePlacementError,
@@ -52,6 +53,8 @@ def admit(
         raise PendingRowsError(application.id, change.pending_blobs)
     if change.loses_state and not accept_state_loss:
         if change.is_other_topology:
+            if change.is_unrelated:
+                raise OtherApplicationError(application.id)
             raise TopologyChangedError(application.id, change.loss())
         counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))

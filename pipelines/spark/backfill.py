@@ -135,7 +135,7 @@ def run_shadow(
     cluster = None
     if backfill.files is None:
         cluster = KafkaAdmin(bootstrap_servers, settings.kafka, time_limit_s=ANSWER_LIMIT_S)
-    with lease(control), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack:
         if cluster is not None:
             require_same_topics(application, cluster, backfill.topic_ids)
         context = spark or stack.enter_context(spark_context(settings, application))

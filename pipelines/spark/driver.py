@@ -66,7 +66,7 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     }
     for folder in list(instances(spec.state_folder)):
         if folder not in named:  # another program's, or one of a restore that died
-            quarantine(folder, "no task of the newest commit goes on with it")
+            quarantine(folder, "no task of the newest commit uses it")
     return Driver(coordinator, spec, executors, listeners)
 
 

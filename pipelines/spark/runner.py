@@ -82,7 +82,7 @@ def run(
     stop = stop or Event()
     brokers = Brokers(settings, bootstrap_servers, application)
     control = DriverControl(settings.control_database_url, application.id, owner=owner, take_over=take_over)
-    with lease(control), ExitStack() as stack:
+    with lease(control, reference), ExitStack() as stack:
         report = _reporting(settings, application, on_progress, stack)
         counts = brokers.partition_counts(
             stop,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from weir.pipelines.topology.clocks import clocks_of
+from weir.pipelines.topology.nodes import SUPPRESSION
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
@@ -25,7 +26,7 @@ _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 class Fate(StrEnum):
     """What becomes of a store."""
 
-    GOES_ON = "goes on"
+    GOES_ON = "continues"
     EVOLVES = "evolves"
     """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
     COMES_BACK = "comes back"
@@ -44,7 +45,7 @@ class StoreChange:
     store: str
     fate: Fate
     notes: tuple[str, ...] = ()
-    """How it evolves, why it is rebuilt, or since when it was aside."""
+    """How it evolves, why it is rebuilt, since when it has been aside, or what its suppression still held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,8 @@ class TopologyChange:
     is_other_topology: bool
     restored: tuple[str, ...]
     """Stores that no local store holds as the program needs them."""
+    is_unrelated: bool
+    """Whether the programs share no store, output or topic: probably two applications with one id."""
     newly_divided: tuple[str, ...]
     """Stores whose keys a topic's producers divided among several tasks, and a repartition does now."""
     no_longer_divided: tuple[str, ...]
@@ -100,7 +103,7 @@ class TopologyChange:
 
     @property
     def loses_state(self) -> bool:
-        return bool(self.confusions) or any(each.fate is Fate.IS_REBUILT for each in self.stores)
+        return self.is_unrelated or bool(self.confusions) or any(each.fate is Fate.IS_REBUILT for each in self.stores)
 
     @property
     def is_blocked(self) -> bool:
@@ -168,20 +171,18 @@ def compare(
     topics_before = sorted(past.topics)
     topics_known = committed.topics
     kept = [name for name, change in changes.items() if change.fate in (Fate.GOES_ON, Fate.EVOLVES)]
+    topics_kept = tuple(topic for topic in topology.topics() if topic in topics_known)
     edges = {edge.name: edge for edge in topology.edges}
     ranks_kept = committed.topology is None or committed.topology.topics in (None, topology.committed_form.topics)
     return TopologyChange(
         stores=(
-            *changes.values(),
-            *(
-                StoreChange(store=name, fate=Fate.IS_KEPT_ASIDE, notes=(f"since epoch {kept_aside.since_epoch}",))
-                for name, kept_aside in aside.items()
-            ),
+            *(_with_suppression(change, committed.topology, topology.committed_form) for change in changes.values()),
+            *(_kept_aside(name, committed.topology) for name in aside),
         ),
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
         outputs_removed=_without(outputs_before, outputs_now),
-        topics_kept=tuple(topic for topic in topology.topics() if topic in topics_known),
+        topics_kept=topics_kept,
         topics_added=_without(topology.topics(), topics_known),
         topics_removed=_without(topics_before, topology.topics()),
         origins=origins,
@@ -200,6 +201,8 @@ def compare(
         newly_divided=_divided_otherwise(PRODUCERS, WEIR, topology, past, changes),
         no_longer_divided=_divided_otherwise(WEIR, PRODUCERS, topology, past, changes),
         is_other_topology=committed.fingerprint != topology.fingerprint,
+        is_unrelated=not (kept or topics_kept or past.aside.keys() & changes.keys())
+        and not set(outputs_now) & set(outputs_before),
     )
 
 
@@ -378,6 +381,32 @@ def _origins(
     return found
 
 
+def _with_suppression(change: StoreChange, before: CommittedTopology | None, now: CommittedTopology) -> StoreChange:
+    """With a note if the windows of a store that goes on were held back in it, and no longer are."""
+    is_gone = _suppression_of(before, change.store) and not _suppression_of(now, change.store)
+    if not is_gone or change.fate not in (Fate.GOES_ON, Fate.EVOLVES):
+        return change
+    note = "its suppression is gone, so windows that are open now may reach no output until another record updates them"
+    return replace(change, notes=(*change.notes, note))
+
+
+def _kept_aside(store: str, before: CommittedTopology | None) -> StoreChange:
+    if before is not None and store in before.aside:
+        notes: tuple[str, ...] = (f"since epoch {before.aside[store].since_epoch}",)
+    elif _suppression_of(before, store):
+        notes = (
+            "its suppression is gone, so what it still holds may reach no output until another record updates its key",
+        )
+    else:
+        notes = ()
+    return StoreChange(store=store, fate=Fate.IS_KEPT_ASIDE, notes=notes)
+
+
+def _suppression_of(form: CommittedTopology | None, store: str) -> str:
+    """How long updates are held back in the store, in words; empty if they are not, or that is not known."""
+    return ((form.settings if form else None) or {}).get(store, {}).get(SUPPRESSION, "")
+
+
 def _settings_changed(
     before: CommittedTopology | None, now: CommittedTopology, kept: Iterable[str]
 ) -> tuple[SettingChange, ...]:
@@ -387,7 +416,7 @@ def _settings_changed(
     return tuple(
         SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
         for store, old, new in both
-        for name in sorted({*old, *new})
+        for name in sorted({*old, *new} - {SUPPRESSION})
         if old.get(name) != new.get(name) and not (before.identities is None and name == "grace" and name not in old)
     )
 

@@ -29,6 +29,9 @@ from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.state.types import StoreSpec
 
+SUPPRESSION = "suppression"
+"""The setting of a store whose updates are held back in it."""
+
 Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
 
 
@@ -325,8 +328,17 @@ class AggregateNode(ChildNode):
         settings, grace_ms = super().settings, getattr(self.windows, "grace_ms", None)
         if grace_ms is None:
             return settings
-        grace = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
-        return {**settings, self.store.name: {**settings.get(self.store.name, {}), **grace}}
+        own = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
+        if self.forwards_final:
+            own[SUPPRESSION] = "until windows close"
+        return {**settings, self.store.name: {**settings.get(self.store.name, {}), **own}}
+
+    @property
+    def forwards_final(self) -> bool:
+        """Whether it forwards only closed windows: it emits on close, or is evaluated with its suppression."""
+        return self.is_final or any(
+            isinstance(child, SuppressNode) and child.fused_with is self for child in self.children
+        )
 
     @property
     def store_names(self) -> tuple[str, ...]:
@@ -356,6 +368,15 @@ class SuppressNode(ChildNode):
     def stores(self) -> tuple[StoreSpec, ...]:
         """None if it is evaluated with its aggregation, which keeps the open windows."""
         return () if self.fused_with else (self.store,)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, str]]:
+        return {**super().settings, **{store.name: {SUPPRESSION: self.holds_for} for store in self.stores}}
+
+    @property
+    def holds_for(self) -> str:
+        """How long it holds an update, in words."""
+        return "until windows close" if self.is_final else f"for {duration_text(timedelta(milliseconds=self.delay_ms))}"
 
     @property
     def store_names(self) -> tuple[str, ...]:

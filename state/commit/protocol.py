@@ -320,7 +320,7 @@ def redo_appends(
         return
     for record in commits_above(log_folder, log_files, table.version):
         if record.is_rolled_up and record.table_versions.get(table.name, 0) > table.version:
-            raise TableLostError(table.name, version_text(table.version), version_text(promised))
+            raise TableLostError(table.application, table.name, version_text(table.version), version_text(promised))
         if table.name in (changes := _by_table(record)):
             table.append(record.state_id.version, *changes[table.name])
             on_append()

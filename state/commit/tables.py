@@ -45,7 +45,7 @@ class AppendTable:
 
     def __init__(self, folder: Path, name: str, application: str) -> None:
         """Open a table that exists."""
-        self.folder, self.name = folder, name
+        self.folder, self.name, self.application = folder, name, application
         self._log = DeltaLog(folder, application)
         self._checkpointed = last_checkpoint(folder)
 
@@ -151,7 +151,7 @@ class AppendTable:
         for entry in files:
             path = self.folder / entry.path
             if not path.is_file() or path.stat().st_size != entry.size_bytes:
-                raise TableBehindError(self.name, version_text(version), entry.path)
+                raise TableBehindError(self.application, self.name, version_text(version), entry.path)
 
     def files(self) -> pl.DataFrame:
         """The table's files as of now, as ``file_actions`` has them."""

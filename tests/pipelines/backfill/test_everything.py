@@ -237,7 +237,7 @@ def test_a_backfill_of_another_topic_of_the_same_name_is_not_swapped_in(place, s
     known = replace(live, topic_ids={"readings": "first"})
     _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "first"}))
     _require_same_place(mended, shadow, known, mine)
-    with pytest.raises(SwapRefusedError, match="topic 'readings' was deleted and made anew"):
+    with pytest.raises(SwapRefusedError, match="topic 'readings' was deleted and recreated"):
         _require_same_place(mended, shadow, known, replace(mine, topic_ids={"readings": "second"}))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.pipelines.spark.evolving import Changed, clicks, counted, store, users
+from tests.pipelines.spark.evolving import Changed, Click, clicks, counted, store, users
 from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Json, StreamsBuilder, String
 from weir.infra.control import ControlDatabase, LeaseHeldError
 from weir.infra.settings import Settings
 from weir.pipelines.cli.app import app
@@ -47,10 +50,11 @@ OF_FIVE = {f"user-{number % 20}": f"page-{number % 3}" for number in range(110, 
 
 def test_stores_are_listed_and_one_in_use_or_unknown_is_not_removed(place, settings):
     found = {each.store: each for each in stores_of(settings, "clicks")}
-    assert [name for name, each in found.items() if each.since] == ["more"]
-    assert found["more"].rows >= 20
+    assert [name for name, each in found.items() if each.since_epoch] == ["more"]
+    assert found["more"].changelog_rows >= 20
     shown = CliRunner().invoke(app, ["state", "list", "clicks", "--dir", str(place.folder)])
-    assert "kept aside since 20" in shown.output, shown.output
+    assert re.search(r"kept aside since epoch \d+, 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", shown.output), shown.output
+    assert shown.output.split("\n")[0].split("  ")[-2:] == ["changelog rows", "changelog MB"]
     with pytest.raises(OperationError, match="take it out of the program"):
         remove_store(settings, "clicks", "users")
     with pytest.raises(OperationError, match="it keeps more"):
@@ -61,11 +65,37 @@ def test_stores_are_listed_and_one_in_use_or_unknown_is_not_removed(place, setti
     assert come_back(place) == {f"user-{number % 20}": f"page-{number % 3}" for number in range(80, 100)} | OF_FIVE
 
 
+def test_a_store_is_kept_aside_since_the_same_time_after_removals_and_starts(tmp_path):
+    def counting(*stores: str) -> Application:
+        builder = StreamsBuilder()
+        clicked = builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key()
+        for name in stores:
+            clicked.count(name).to_delta(f"{name}_out")
+        return Application("clicks", builder)
+
+    def since() -> list[tuple[int | None, datetime | None]]:
+        return [(each.since_epoch, each.since) for each in stores_of(settings, "clicks") if each.store == "second"]
+
+    place = Place(counting("kept", "first", "second"), Topics({("clicks", 0): clicks(0, 10)}), tmp_path)
+    place.run()
+    last = newest_commit(place.warehouse, "clicks")
+    settings = Settings(dir=place.folder)
+    place.application = counting("kept")
+    place.topics.rows["clicks", 0] += clicks(10, 10)
+    place.run()
+    expected = [(last.epoch, datetime.fromtimestamp(last.at_ms / 1000, UTC))]
+    assert since() == expected
+    remove_store(settings, "clicks", "first")
+    assert since() == expected
+    place.run()
+    assert since() == expected
+
+
 def test_a_removed_store_begins_empty_when_the_program_has_it_again(place, settings):
     removed = CliRunner().invoke(app, ["state", "remove", "clicks", "more", "--yes", "--dir", str(place.folder)])
     assert (removed.exit_code, "removed the store more" in removed.output) == (0, True), removed.output
     assert not (place.warehouse / "clicks" / "_changelog" / "more").exists()
-    assert [each.store for each in stores_of(settings, "clicks") if each.since] == []
+    assert [each.store for each in stores_of(settings, "clicks") if each.since_epoch] == []
     assert come_back(place) == OF_FIVE
     for data in place.state_folder.glob("*/*/data.mdb"):
         data.unlink()

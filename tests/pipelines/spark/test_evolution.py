@@ -259,3 +259,29 @@ def test_each_advice_of_a_full_buffer_goes_on_with_its_state(tmp_path, advice):
     place.run()
     wanted = {at: n for at, n in pages_counted(place).items() if at[1] < 20}
     assert pages(place) == wanted
+
+
+def test_what_a_suppression_held_when_it_was_taken_out_is_in_no_output_until_its_key_is_updated(tmp_path):
+    def program(is_suppressed: bool) -> Application:
+        builder = StreamsBuilder()
+        stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+        table = stream.group_by_key().agg("users", n=Count())
+        if is_suppressed:
+            limit = Suppressed.until_time_limit(timedelta(hours=1), BufferConfig.unbounded())
+            table = table.suppress(limit.with_name("held"))
+        table.to_delta("out", mode="upsert")
+        return Application("clicks", builder)
+
+    def found() -> dict[str, int]:
+        rows = read_rows(place.warehouse / "clicks" / "_updates" / "out")
+        return dict(rows.sort("_epoch", "_seq").select("user", "n").iter_rows())
+
+    place = Place(program(True), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
+    place.run()
+    place.application = program(False)
+    change = compare(newest_commit(place.warehouse, "clicks"), place.application.topology, {0: 1})
+    (held,) = (each for each in change.stores if each.store == "held-store")
+    assert (held.fate, "may reach no output" in held.notes[0]) == (Fate.IS_KEPT_ASIDE, True)
+    place.topics.rows["clicks", 0] += clicks(20, 1)
+    place.run()
+    assert found() == {"user-0": 2}

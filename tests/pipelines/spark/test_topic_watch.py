@@ -76,7 +76,7 @@ def test_a_topic_that_was_made_anew_stops_the_start_whatever_its_length(place, c
     made_anew(place, count)
     with pytest.raises(
         OffsetsLostError,
-        match=r"offset 100 of topic 'sales', partition 0, but the topic was deleted and made anew \(its id was first "
+        match=r"offset 100 of topic 'sales', partition 0, but the topic was deleted and recreated \(its id was first "
         r"and is second now\) \(and so in 1 other partition\); run `weir run MODULE:APP --bootstrap-servers "
         r"HOST:PORT` with the brokers that have the old records, read the new topic from its start, keeping all state, "
         r"with `weir run MODULE:APP --accept-lost-records`, or "
@@ -142,7 +142,7 @@ def test_a_topic_made_anew_during_a_run_stops_it_and_nothing_of_it_is_committed(
         return reader(topic, partition)
 
     place.topics.reader = made_anew_while_it_is_read
-    with pytest.raises(OffsetsLostError, match="made anew"):
+    with pytest.raises(OffsetsLostError, match="recreated"):
         place.run()
     assert newest_commit(place.warehouse, "sales").tasks == before.tasks
     assert not any(shop.startswith("new") for shop in totals(place))
@@ -156,7 +156,7 @@ def test_a_swap_is_not_committed_with_what_was_read_of_a_topic_made_anew(place):
     driver._answer_requests()
     answer, failed = place.desk.answers[asked]
     assert failed
-    assert "made anew" in answer
+    assert "recreated" in answer
 
 
 def test_a_topic_that_shrinks_during_an_idle_run_stops_it(place):
@@ -256,10 +256,10 @@ def test_rows_and_brokers_without_ids_refuse_nothing_and_the_next_commit_adds_th
 
 
 def test_a_short_topic_that_may_be_another_one_is_not_read_on(place):
-    """Without ids nobody knows whether it was made anew, and so whether to read it from its start or its end."""
+    """Without ids nobody knows whether it was recreated, and so whether to read it from its start or its end."""
     place.topics.ids, place.topics.leaders = {}, {}
     del place.topics.rows["sales", 1][40:]
-    with pytest.raises(OffsetsLostError, match="ends at 40: the topic was made anew or has lost") as refused:
+    with pytest.raises(OffsetsLostError, match="ends at 40: the topic was recreated or has lost") as refused:
         place.run(accept_lost_records=True)
     assert "--accept-lost-records" not in str(refused.value)
 
