@@ -76,7 +76,8 @@ def swap_everything(
         TableSchemaError: A table's columns differ from those that the program writes.
         Exception: What ``review`` raises; nothing was changed.
     """
-    topology, app_folder = application.topology, warehouse / application.id
+    app_folder = warehouse / application.id
+    topology = application.over(newest_commit(shadow.warehouse, shadow.id)).topology
     known, tables = newest_commit(warehouse, application.id), application_tables(topology)
     for note in known.swapped if known else ():
         if note.backfill == shadow.id:

@@ -83,7 +83,7 @@ def plan(
 
 def _print(planned: Plan, change: TopologyChange) -> None:
     lines = [
-        *(f"store {each.store}: {each.fate}{_noted(each)}" for each in change.stores),
+        *(f"store {each.store}{_shown(each)}: {each.fate}{_noted(each)}" for each in change.stores),
         *(
             f"store {each.store}: {each.setting} was {each.before or 'not set'} and is now {each.now or 'not set'}, "
             "for records read from now on"
@@ -126,6 +126,10 @@ def _print(planned: Plan, change: TopologyChange) -> None:
             )
     if not planned.is_refused:
         console.print("run would start with all its state", markup=False, soft_wrap=True)
+
+
+def _shown(change: StoreChange) -> str:
+    return f" ({change.shown} in this program)" if change.shown else ""
 
 
 def _noted(change: StoreChange) -> str:

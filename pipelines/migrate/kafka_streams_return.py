@@ -181,7 +181,8 @@ class KafkaStreamsReturn:
         on_step("offsets set")
 
     def _topic(self, store: str) -> str:
-        return self.changelogs.get(store, f"{self.id}-{store}-changelog")
+        shown = self.application.topology.shown(store)
+        return self.changelogs.get(store, self.changelogs.get(shown, f"{self.id}-{shown}-changelog"))
 
     def _stores(
         self, sub_topology: SubTopology, node: Node, counts: Mapping[int, int]

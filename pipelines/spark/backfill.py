@@ -36,6 +36,7 @@ from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -126,7 +127,8 @@ def run_shadow(
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
         BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
-    application = shadow_application(load_application(reference), shadow.id)
+    begun = newest_commit(shadow.warehouse, shadow.id) or newest_commit(settings.warehouse, shadow.application)
+    application = shadow_application(load_application(reference), shadow.id).over(begun)
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges
@@ -156,6 +158,7 @@ def run_shadow(
             on_step=on_step,
             slices=None if backfill.files is None else str(shadow.slices),
             tasks=spec.task_settings,
+            names=application.topology.names,
         )
         listeners = Listeners(control=ControlPanel(control, settings.slots), on_progress=on_progress)
         with spark_driver(context, settings.slots, worker, spec, listeners) as driver:

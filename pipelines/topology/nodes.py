@@ -112,6 +112,14 @@ class Node:
         return tuple(store.name for store in self.stores)
 
     @property
+    def made_up_names(self) -> tuple[str, ...]:
+        """Those of its stores whose names have a running number, since the program gave none."""
+        return ()
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        """Replace made-up names of stores and edges, and no others."""
+
+    @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of each store that can change over the same rows, as ``weir plan`` names them."""
         return {
@@ -245,6 +253,9 @@ class RepartitionNode(ChildNode):
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
+    def take_names(self, names: Mapping[str, str]) -> None:
+        self.name = names.get(self.name, self.name)
+
     @property
     def shown_names(self) -> RepartitionNames:
         """The names in ``describe()``: those of Kafka Streams, or the edge's where Kafka Streams would have one topic
@@ -351,6 +362,8 @@ class SuppressNode(ChildNode):
     windows: Windows | None = None
     """The windows that have to close."""
     idle_after_ms: int | None = None
+    is_named: bool = False
+    """Whether the program gave its name, and so its store's."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -360,6 +373,14 @@ class SuppressNode(ChildNode):
     @property
     def store_names(self) -> tuple[str, ...]:
         return (self.store.name,)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return () if self.is_named else tuple(store.name for store in self.stores)
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if not self.is_named:
+            self.store = renamed(self.store, names)
 
     @property
     def fused_with(self) -> AggregateNode | None:
@@ -404,6 +425,11 @@ class TableSinkNode(ChildNode):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+
+def renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
+    """``store`` under the name that ``names`` has for it, if any."""
+    return replace(store, name=names[store.name]) if store.name in names else store
 
 
 def readers_of(node: Node) -> list[Node]:

@@ -28,6 +28,7 @@ from weir.pipelines.spark.worker import SettleRequest
 from weir.pipelines.tasks.epoch import EpochRunner, TaskSettings
 from weir.pipelines.tasks.plan import Receipt, TaskPlan
 from weir.state.changelog.restore import RestoreProgress
+from weir.state.commit.protocol import newest_commit
 from weir.state.types import TaskId, TopicPartition
 
 Row = tuple[bytes | None, bytes | None, int]
@@ -237,7 +238,7 @@ class Place:
     def spec(self, *, accept_state_loss: bool = False, accept_lost_records: bool = False) -> RunSpec:
         """What a run reads here and where it writes."""
         return RunSpec(
-            application=self.application,
+            application=self.application.over(newest_commit(self.warehouse, self.application.id)),
             source=self.topics,
             source_counts=self.topics.partition_counts(),
             warehouse=self.warehouse,
