@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from weir.pipelines.topology.lineage import is_made_up, operator_of, unused_name
+from weir.pipelines.topology.lineage import SUBSCRIPTIONS, is_made_up, operator_of, standing_results_of, unused_name
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, Lineage, StoreIdentity
 
@@ -113,6 +113,11 @@ def _alike_in_old_rows(
         for shared in names.keys() & stores.keys():
             if len(names[shared]) == len(stores[shared]) == 1:
                 found.setdefault(names[shared][0], stores[shared][0])
+    for name, store in [*found.items()]:
+        if operator_of(name) == operator_of(store) == SUBSCRIPTIONS:  # one join has both stores
+            both = standing_results_of(name), standing_results_of(store)
+            if both[0] in now and both[1] in before:
+                found[both[0]] = both[1]
     return found
 
 

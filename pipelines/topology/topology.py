@@ -65,6 +65,11 @@ class Topology:
         renamed.program = self.program
         return renamed
 
+    @cached_property
+    def has_made_up_names(self) -> bool:
+        """Whether stores or edges have names with running numbers, which are others in another program."""
+        return bool(self.made_up_edges) or any(node.made_up_names for node in self.nodes)
+
     def stored(self, store: str) -> str:
         """The name under which a store is committed, given that name or the program's."""
         return store if store in self._stores else self.names.get(store, store)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.unnamed import Held, Program, pieces, released, topics, written
+from weir.pipelines.spark import coordinator as naming
+from weir.pipelines.spark.errors import TopologyChangedError
+from weir.pipelines.topology import SubTopology, Topology
+from weir.state.commit.protocol import newest_commit
 
 LEFT, RIGHT = Held("left", "left_out"), Held("right", "right_out")
 
@@ -25,7 +32,7 @@ CHANGES = {
     "operators before": Program((LEFT, RIGHT), filters=3),
     "operators between": Program((LEFT, RIGHT), beside=2),
     "the other order": Program((RIGHT, LEFT)),
-    "the other order, and operators before": Program((RIGHT, LEFT), filters=1),
+    "the other order, operators before": Program((RIGHT, LEFT), filters=1),
 }
 
 
@@ -52,3 +59,117 @@ def test_there_and_back_again(place, name):
         place.run()
         for topic in ("left", "right"):
             assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
+
+
+STEPS = ["pivot appended", "table appended", "settled", "rolled back", "undo dropped", "files written", "state written"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_of_the_first_run_in_another_order_loses_nothing(place, step):
+    place.run()
+    place.application = Program((RIGHT, Held("right", "more", hours=2), LEFT), filters=1).application()
+    more(place, 21, 12)
+    left = [2]
+
+    def crash(found):
+        left[0] -= found == step
+        if found == step and left[0] == 0:
+            raise KeyboardInterrupt(step)
+
+    try:
+        place.run(on_step=crash)
+    except (KeyboardInterrupt, Exception):
+        assert left[0] <= 0
+    place.run()
+    for topic in ("left", "right"):
+        assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
+
+
+def test_a_store_kept_aside_comes_back_after_its_number_went_to_another(place):
+    place.run()
+    before = newest_commit(place.warehouse, "shop").topology
+    held = len(place.topics.rows["left", 0])
+    place.application = Program((RIGHT,)).application()
+    more(place, 21)
+    place.run()
+    (of_left,) = newest_commit(place.warehouse, "shop").topology.aside.keys() - {"of_left"}
+    assert of_left in before.stores["left"]
+    assert written(place, "right_out") == released(place.topics.rows["right", 0], 1)
+    place.application = Program((Held("right", "more", hours=2), RIGHT, LEFT), filters=1).application()
+    more(place, 24)
+    place.run()
+    assert not newest_commit(place.warehouse, "shop").topology.aside
+    # Without positions in the commit, the topic is read again from its start.
+    assert {key for key, _ in written(place, "left_out")} == {f"l-item-{number}" for number in range(7)}
+    assert held < len(place.topics.rows["left", 0])
+    assert written(place, "right_out") == released(place.topics.rows["right", 0], 1)
+
+
+def test_a_row_of_an_older_version_is_taken_over_and_gets_lineages_at_the_next_start(place, monkeypatch):
+    monkeypatch.setattr(naming, "lacks_lineages", lambda now, before: False)
+    without = {"lineage": None}
+    made = SubTopology.identities.func
+
+    def older(self):
+        return {name: replace(each, **without) for name, each in made(self).items()}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SubTopology, "identities", property(older))
+        patched.setattr(Topology, "made_up_edges", property(lambda self: None))
+        place.run()
+    assert newest_commit(place.warehouse, "shop").topology.edges is None
+    monkeypatch.undo()
+    place.application = Program((RIGHT, LEFT), filters=2).application()
+    assert place.run().commits >= 1, "the commit at the start has lineages"
+    committed = newest_commit(place.warehouse, "shop").topology
+    assert [each.lineage.origin for name, each in committed.identities.items() if each.lineage] == [
+        "of_right",
+        "of_left",
+    ]
+    more(place, 21)
+    place.run()
+    for topic in ("left", "right"):
+        assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
+
+
+TWINS = (Held("left", "x"), Held("left", "y"))
+
+
+def test_where_it_is_not_clear_which_store_is_which_the_start_is_refused_and_each_way_out_works(tmp_path):
+    for name in range(2):
+        place = Place(Program(TWINS).application(), topics(), tmp_path / str(name))
+        place.run()
+        place.application = Program((Held("left", "z"),), filters=1).application()
+        with pytest.raises(TopologyChangedError, match="cannot be told whether") as refused:
+            place.run()
+        ways = re.findall(r"'(KTABLE-SUPPRESS-STATE-STORE-\d+)'", refused.value.loss.partition("whether it is")[2])
+        assert f".with_name('{ways[0]}')" in str(refused.value)
+        place.application = Program((Held("left", "z", name=ways[name]),), filters=1).application()
+        more(place, 21)
+        place.run()
+        assert written(place, "x") + written(place, "z") != []
+        assert sorted(written(place, "x") + written(place, "z")) == released(place.topics.rows["left", 0], 1)
+    place = Place(Program(TWINS).application(), topics(), tmp_path / "loss")
+    place.run()
+    place.application = Program((Held("left", "z"),), filters=1).application()
+    place.run(accept_state_loss=True)
+    (kept,) = [
+        name for name, each in newest_commit(place.warehouse, "shop").topology.identities.items() if each.lineage
+    ]
+    assert kept not in newest_commit(place.warehouse, "shop").topology.aside
+
+
+def test_an_operator_that_was_named_and_one_that_loses_its_name_go_on_as_their_errors_say(place):
+    place.run()
+    place.application = Program((replace(LEFT, name="hourly"), RIGHT)).application()
+    with pytest.raises(TopologyChangedError) as refused:
+        place.run()
+    (given,) = re.findall(r"with_name\('([^']*)'\)", str(refused.value))
+    place.application = Program((replace(LEFT, name=given), RIGHT)).application()
+    more(place, 21)
+    place.run()
+    place.application = Program((RIGHT, LEFT)).application()  # the name is left out again
+    more(place, 24)
+    place.run()
+    for topic in ("left", "right"):
+        assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
