@@ -36,7 +36,6 @@ from weir.pipelines.spark.runner import limits_of, spark_context, spark_driver
 from weir.pipelines.spark.worker import WorkerSettings, load_step_hook
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.upserts import refresh_at_rest
-from weir.state.commit.protocol import newest_commit
 from weir.state.types import TopicPartition
 
 log = logging.getLogger("weir.driver")
@@ -127,8 +126,7 @@ def run_shadow(
         TopicReplacedError: A topic is no longer the one that the ranges belong to.
         BadRecordError, TaskFailedError: A task cannot continue. The shadow stays as it is, incomplete.
     """
-    begun = newest_commit(shadow.warehouse, shadow.id) or newest_commit(settings.warehouse, shadow.application)
-    application = shadow_application(load_application(reference), shadow.id).over(begun)
+    application = shadow_application(load_application(reference), shadow.id).over(shadow.commit_before())
     connect_serdes(application.topology.serdes(), settings.schema_registry)  # fails here as it would in the workers
     backfill = shadow.backfill
     ranges = ranges or backfill.ranges

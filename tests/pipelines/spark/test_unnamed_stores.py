@@ -9,7 +9,6 @@ import pytest
 
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.unnamed import Held, Program, pieces, released, topics, written
-from weir.pipelines.spark import coordinator as naming
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.topology import SubTopology, Topology
 from weir.state.commit.protocol import newest_commit
@@ -106,19 +105,16 @@ def test_a_store_kept_aside_comes_back_after_its_number_went_to_another(place):
 
 
 def test_a_row_of_an_older_version_is_taken_over_and_gets_lineages_at_the_next_start(place, monkeypatch):
-    monkeypatch.setattr(naming, "lacks_lineages", lambda now, before: False)
-    without = {"lineage": None}
     made = SubTopology.identities.func
 
     def older(self):
-        return {name: replace(each, **without) for name, each in made(self).items()}
+        return {name: replace(each, lineage=None) for name, each in made(self).items()}
 
     with monkeypatch.context() as patched:
         patched.setattr(SubTopology, "identities", property(older))
         patched.setattr(Topology, "made_up_edges", property(lambda self: None))
         place.run()
     assert newest_commit(place.warehouse, "shop").topology.edges is None
-    monkeypatch.undo()
     place.application = Program((RIGHT, LEFT), filters=2).application()
     assert place.run().commits >= 1, "the commit at the start has lineages"
     committed = newest_commit(place.warehouse, "shop").topology
