@@ -71,7 +71,8 @@ class Topology:
         return bool(self.made_up_edges) or any(node.made_up_names for node in self.nodes)
 
     def stored(self, store: str) -> str:
-        """The name under which a store is committed, given that name or the program's."""
+        """The name under which a store is committed, given that name or the program's; a name that is both is taken as
+        the committed one."""
         return store if store in self._stores else self.names.get(store, store)
 
     def shown(self, store: str) -> str:

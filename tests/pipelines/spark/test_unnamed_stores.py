@@ -7,11 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pipelines.backfill.inline import begun_whole, run_on, run_shadow
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.unnamed import Held, Program, pieces, released, topics, written
-from weir.pipelines.spark.errors import TopologyChangedError
+from weir import QueryError, StateReader
+from weir.pipelines.backfill.everything import swap_everything
+from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
+from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.errors import ProgramReplacedError, TopologyChangedError
 from weir.pipelines.topology import SubTopology, Topology
+from weir.pipelines.topology.changes import compare
 from weir.state.commit.protocol import newest_commit
+from weir.state.errors import SwapRefusedError
 
 LEFT, RIGHT = Held("left", "left_out"), Held("right", "right_out")
 
@@ -169,3 +176,106 @@ def test_an_operator_that_was_named_and_one_that_loses_its_name_go_on_as_their_e
     place.run()
     for topic in ("left", "right"):
         assert written(place, f"{topic}_out") == released(place.topics.rows[topic, 0], 1)
+
+
+def in_the_other_order(place: Place) -> tuple[str, str]:
+    """Run the program, then the same in the other order; the committed names of the stores of left and right, each of
+    which the new program has for the other."""
+    place.run()
+    stores = newest_commit(place.warehouse, "shop").topology.stores
+    place.application = Program((RIGHT, LEFT)).application()
+    more(place, 21)
+    place.run()
+    assert newest_commit(place.warehouse, "shop").topology.stores == stores
+    (left,), (right,) = ([name for name in stores[topic] if name.startswith("KTABLE")] for topic in ("left", "right"))
+    return left, right
+
+
+def test_plans_and_queries_show_the_committed_names_and_understand_both(place):
+    left, right = in_the_other_order(place)
+    (place.folder / "root" / "state").mkdir(parents=True)
+    (place.folder / "root" / "state" / "shop").symlink_to(place.state_folder)
+    (place.folder / "root" / "warehouse").symlink_to(place.warehouse)
+    reader = StateReader(place.folder / "root", place.application)
+    for store, prefix in ((left, "l-"), (right, "r-")):
+        rows = reader.range(store).rows
+        assert {item[:2] for item in rows["item"]} == {prefix}
+    place.application = Program((LEFT, RIGHT), filters=40).application()
+    shown = {name for node in place.application.topology.nodes for name in node.made_up_names}
+    committed = newest_commit(place.warehouse, "shop")
+    change = compare(committed, place.application.over(committed).topology, dict.fromkeys(range(9), 1))
+    assert {each.shown for each in change.stores} == {"", *shown}
+    place.run()
+    reader = StateReader(place.folder / "root", place.application)
+    for name, store in zip(sorted(shown), (left, right), strict=True):
+        assert reader.range(name).rows.equals(reader.range(store).rows)
+    with pytest.raises(QueryError, match="has no store"):
+        reader.range("KTABLE-SUPPRESS-STATE-STORE-0000000999")
+
+
+def test_a_program_shows_kafka_streams_own_names_whatever_it_has_committed(place):
+    left, right = in_the_other_order(place)
+    program = place.application.over(newest_commit(place.warehouse, "shop"))
+    assert program.topology.describe() == place.application.topology.describe()
+    assert program.topology.fingerprint == place.application.topology.fingerprint
+    assert (program.topology.shown(left), program.topology.shown(right)) == (right, left)
+    returned = KafkaStreamsReturn(
+        id="back", application=program, commit=None, app_folder=place.folder, cluster=None, reader=None, topic_counts={}
+    )
+    assert returned._topic(left) == f"back-{right}-changelog"
+
+
+@pytest.mark.parametrize("swaps_before", [False, True])
+def test_a_backfill_of_everything_takes_the_names_that_are_committed(place, swaps_before):
+    if swaps_before:
+        in_the_other_order(place)
+    place.run()
+    held = newest_commit(place.warehouse, "shop").topology.stores
+    mended = Program((RIGHT, Held("left", "left_out", hours=2)), filters=1).application()
+    shadow = run_shadow(place, begun_whole(place, mended), mended)
+    more(place, 24)
+    place.run()
+    run_on(place, shadow, mended)
+    swap_everything(place.warehouse, mended, shadow)
+    place.application = mended
+    more(place, 27)
+    place.run()
+    assert newest_commit(place.warehouse, "shop").topology.stores == held
+    assert written(place, "right_out") == released(place.topics.rows["right", 0], 1)
+    assert written(place, "left_out") == released(place.topics.rows["left", 0], 2)
+
+
+def test_a_backfill_of_everything_is_not_swapped_in_over_stores_that_have_other_names_by_then(place):
+    place.run()
+    mended = Program((RIGHT, Held("left", "left_out"), Held("left", "new"))).application()
+    shadow = run_shadow(place, begun_whole(place, mended), mended)
+    (new,) = shadow_names(shadow) - {name for each in committed_stores(place) for name in each}
+    place.application = Program((RIGHT, LEFT, Held("right", "other", name=new))).application()
+    place.run()
+    run_on(place, shadow, mended)
+    with pytest.raises(SwapRefusedError, match="have other names now; run the backfill again"):
+        swap_everything(place.warehouse, mended, shadow)
+    again = run_shadow(place, begun_whole(place, mended), mended)
+    swap_everything(place.warehouse, mended, again)
+    place.application = mended
+    more(place, 21)
+    place.run()
+    assert written(place, "new") == released(place.topics.rows["left", 0], 1)
+
+
+def shadow_names(shadow) -> set[str]:
+    return {name for each in newest_commit(shadow.warehouse, shadow.id).topology.stores.values() for name in each}
+
+
+def committed_stores(place: Place) -> list[tuple[str, ...]]:
+    return list(newest_commit(place.warehouse, "shop").topology.stores.values())
+
+
+def test_another_program_that_commits_before_the_claim_makes_the_start_begin_again(place):
+    place.run()
+    committed = newest_commit(place.warehouse, "shop")
+    other = Program((RIGHT, LEFT)).application()
+    counts = place.topics.partition_counts()
+    with pytest.raises(ProgramReplacedError, match="start it again"):
+        admit(other, place.warehouse / "shop", committed, counts, False)
+    assert admit(other.over(committed), place.warehouse / "shop", committed, counts, False) is not None
