@@ -62,6 +62,8 @@ class Program:
     """Operators before all others, which use up running numbers."""
     beside: int = 0
     """Operators between them, which do too."""
+    declared: tuple[Looked, ...] = ()
+    """Operators whose topics are declared before all others, in this order."""
 
     def application(self) -> Application:
         builder = StreamsBuilder()
@@ -70,6 +72,17 @@ class Program:
             first = first.filter(col("n") > 0)
         first.to_delta("first_out")
         tables, streams = {}, {}
+
+        def declare(each: Looked) -> None:
+            if each.topic not in streams:
+                streams[each.topic] = builder.stream(each.topic, key=String("order"), value=Json(Order))
+            if each.prices not in tables:
+                tables[each.prices] = builder.table(
+                    each.prices, key=String("item"), value=Int64("cents"), store=f"of_{each.prices}"
+                )
+
+        for each in self.declared:
+            declare(each)
         for each in self.operators:
             for _ in range(self.beside):
                 first.filter(col("n") > 1)
@@ -97,12 +110,7 @@ class Program:
                         each.output
                     )
                 case Looked():
-                    if each.topic not in streams:
-                        streams[each.topic] = builder.stream(each.topic, key=String("order"), value=Json(Order))
-                    if each.prices not in tables:
-                        tables[each.prices] = builder.table(
-                            each.prices, key=String("item"), value=Int64("cents"), store=f"of_{each.prices}"
-                        )
+                    declare(each)
                     by_item = streams[each.topic].map_values(sold="item", pieces="pieces").select_key(item="sold")
                     by_item.join(tables[each.prices]).to_delta(each.output)
         return Application("shop", builder, commit_interval=timedelta(milliseconds=1))
@@ -116,10 +124,10 @@ def pieces(first: int, count: int, prefix: str = "") -> list:
     ]
 
 
-def orders(first: int, count: int, prefix: str = "") -> list:
-    """Orders of five items, a second apart."""
+def orders(first: int, count: int, prefix: str = "", pieces: int = 0) -> list:
+    """Orders of five items, a second apart, of so many more pieces each."""
     return [
-        (f"{prefix}{n}".encode(), json.dumps({"item": f"item-{n % 5}", "pieces": n}).encode(), n * 1_000)
+        (f"{prefix}{n}".encode(), json.dumps({"item": f"item-{n % 5}", "pieces": pieces + n}).encode(), n * 1_000)
         for n in range(first, first + count)
     ]
 
