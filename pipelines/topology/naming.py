@@ -18,14 +18,6 @@ from weir.state.commit.record import CommitRecord, CommittedTopology, Lineage, S
 
 T = TypeVar("T")
 
-_EQUAL: tuple[Callable[[Lineage], Hashable], ...] = (
-    lambda each: (each.operator, each.origin, each.steps, each.outputs),
-    lambda each: (each.operator, each.origin, each.outputs),
-    lambda each: (each.operator, each.origin, each.steps),
-)
-"""What makes two lineages the same, the closest first: all of it; other expressions to the same outputs; the same rows
-to other outputs."""
-
 
 def names_over(topology: Topology, committed: CommitRecord | None) -> dict[str, str]:
     """The names that differ from the program's, by those, over a commit of this or another program."""
@@ -78,19 +70,37 @@ def _lineages(identities: Mapping[str, StoreIdentity | None]) -> dict[str, Linea
 
 
 def _alike(now: Mapping[str, Lineage], before: Mapping[str, Lineage]) -> dict[str, str]:
-    """Whose lineages are the same. Several that are wholly the same are taken in order, if there are as many."""
+    """Whose lineages are the same. Several that are wholly the same are taken in order, if there are as many.
+
+    Of the others those whose outputs, or whose steps, only one has on each side; not if the outputs say one store and
+    the steps another.
+    """
     found: dict[str, str] = {}
-    for round_, key in enumerate(_EQUAL):
-        names = _grouped((name for name in now if name not in found), lambda name, key=key: key(now[name]))  # type: ignore[misc]
-        taken = set(found.values())
-        stores = _grouped(
-            (store for store in before if store not in taken),
-            lambda store, key=key: key(before[store]),  # type: ignore[misc]
-        )
-        for shared in names.keys() & stores.keys():
-            if len(names[shared]) == len(stores[shared]) and (round_ == 0 or len(names[shared]) == 1):
-                found |= dict(zip(names[shared], stores[shared], strict=True))
-    return found
+    stores = _grouped(before, before.__getitem__)
+    for lineage, names in _grouped(now, now.__getitem__).items():
+        if len(names) == len(stores.get(lineage, ())):
+            found |= dict(zip(names, stores[lineage], strict=True))
+    rest = {name: each for name, each in now.items() if name not in found}
+    left = {store: each for store, each in before.items() if store not in found.values()}
+    by_outputs = _only_ones(rest, left, lambda each: (each.operator, each.origin, each.outputs))
+    by_steps = _only_ones(rest, left, lambda each: (each.operator, each.origin, each.steps))
+    pairs = {*by_outputs.items(), *by_steps.items()}
+    return found | {
+        name: store
+        for name, store in pairs
+        if not any((name == other) != (store == other_store) for other, other_store in pairs)
+    }
+
+
+def _only_ones(
+    now: Mapping[str, Lineage], before: Mapping[str, Lineage], key: Callable[[Lineage], Hashable]
+) -> dict[str, str]:
+    names, stores = (_grouped(those, lambda name, those=those: key(those[name])) for those in (now, before))  # type: ignore[misc]
+    return {
+        names[shared][0]: stores[shared][0]
+        for shared in names.keys() & stores.keys()
+        if len(names[shared]) == len(stores[shared]) == 1
+    }
 
 
 def _alike_in_old_rows(

@@ -154,6 +154,19 @@ def test_a_store_of_which_it_is_not_clear_which_it_is_is_refused_and_each_way_ou
     assert f".with_name('{first}')" in losses(before, replaced)
 
 
+def test_stores_whose_outputs_say_one_thing_and_whose_expressions_another_are_refused():
+    low, high = Held("a", "x", at_least=1), Held("a", "y", at_least=9)
+    before = committed(Program((low, high)).application())
+    crossed = Program((replace(low, output="y"), replace(high, output="x")))
+    assert fates(before, crossed)[Fate.GOES_ON] == ["of_a"]
+    for store in homes_of(before, "a"):
+        assert store in losses(before, crossed)
+    first, second = homes_of(before, "a")
+    named = Program((replace(low, output="y", name=first), replace(high, output="x", name=second)))
+    assert losses(before, named) == ""
+    assert fates(before, named)[Fate.GOES_ON] == ["of_a", first, second]
+
+
 def test_rows_of_older_versions_leave_twins_to_the_program_that_wrote_them():
     before = older(committed(Program(TWINS).application()))
     assert names_over(Program(TWINS).application().topology, before) == {}
