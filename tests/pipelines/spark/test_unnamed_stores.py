@@ -6,13 +6,16 @@ import re
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.pipelines.backfill.inline import begun_whole, run_on, run_shadow
 from tests.pipelines.spark.inline import Place
 from tests.pipelines.spark.unnamed import Held, Program, pieces, released, topics, written
 from weir import QueryError, StateReader
 from weir.pipelines.backfill.everything import swap_everything
+from weir.pipelines.cli.app import app
 from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
+from weir.pipelines.operations import plan
 from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.errors import ProgramReplacedError, TopologyChangedError
 from weir.pipelines.topology import SubTopology, Topology
@@ -279,3 +282,16 @@ def test_another_program_that_commits_before_the_claim_makes_the_start_begin_aga
     with pytest.raises(ProgramReplacedError, match="start it again"):
         admit(other, place.warehouse / "shop", committed, counts, False)
     assert admit(other.over(committed), place.warehouse / "shop", committed, counts, False) is not None
+
+
+def test_the_plan_shows_both_names(place, monkeypatch):
+    place.run()
+    (left,) = [name for name in newest_commit(place.warehouse, "shop").topology.stores["left"] if "KTABLE" in name]
+    moved = Program((LEFT, RIGHT), filters=40).application()
+    monkeypatch.setattr(plan, "source_counts", lambda *_: place.topics.partition_counts())
+    monkeypatch.setattr(plan, "KafkaAdmin", lambda *_: place.topics)
+    monkeypatch.setattr(plan, "load_reference", lambda reference: moved)
+    monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
+    result = CliRunner().invoke(app, ["plan", "module:app", "--dir", str(place.folder)])
+    shown = min(name for node in moved.topology.nodes for name in node.made_up_names)
+    assert (result.exit_code, f"store {left} ({shown} in this program): goes on" in result.stdout) == (0, True)
