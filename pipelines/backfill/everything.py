@@ -21,6 +21,7 @@ from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
+from weir.pipelines.topology.naming import names_over
 from weir.state.changelog.forgetting import forget_stores, forget_tasks
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.upserts import refresh_at_rest
@@ -76,7 +77,8 @@ def swap_everything(
         TableSchemaError: A table's columns differ from those that the program writes.
         Exception: What ``review`` raises; nothing was changed.
     """
-    topology, app_folder = application.topology, warehouse / application.id
+    app_folder = warehouse / application.id
+    topology = application.over(newest_commit(shadow.warehouse, shadow.id)).topology
     known, tables = newest_commit(warehouse, application.id), application_tables(topology)
     for note in known.swapped if known else ():
         if note.backfill == shadow.id:
@@ -100,6 +102,13 @@ def swap_everything(
         made = of_shadow.claim().newest
         assert made is not None
         _require_same_place(application, shadow, live, made)
+        if names_over(topology, live) != topology.names:
+            raise SwapRefusedError(
+                application.id,
+                shadow.id,
+                "the application has run another program since it began, and stores without a name of their own have "
+                "other names now; run the backfill again",
+            )
         on_step("claimed")
         planned = list(_planned(topology, shadow, live.epoch))
         differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)

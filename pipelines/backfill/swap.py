@@ -25,7 +25,7 @@ from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.log import COMMITS, newest_of
-from weir.state.commit.protocol import Committer, redo_appends
+from weir.state.commit.protocol import Committer, newest_commit, redo_appends
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import of_days
 from weir.state.commit.tables import AppendTable, file_actions, key_columns
@@ -124,6 +124,7 @@ def swap_at_rest(
         FencedError: A driver was started meanwhile; nothing was changed.
     """
     app_folder = warehouse / application.id
+    application = application.over(newest_commit(warehouse, application.id))
     committer = Committer(
         warehouse,
         application.id,

@@ -91,7 +91,7 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
     other = "another topology" if change.is_other_topology else "the same topology"
     yield f"{planned.application}, epoch {planned.committed_epoch}: committed by {other}"
     for line in (
-        *(f"store {each.store}: {each.fate}{_noted(each)}" for each in change.stores),
+        *(f"store {each.store}{_shown(each)}: {each.fate}{_noted(each)}" for each in change.stores),
         *(
             f"store {each.store}: {each.setting} was {each.before or 'not set'} and is now {each.now or 'not set'}, "
             "for records read from now on"
@@ -133,6 +133,10 @@ def _lines(planned: Plan, change: TopologyChange) -> Iterator[str]:
             )
     if not planned.is_refused:
         yield "run would start with all its state"
+
+
+def _shown(change: StoreChange) -> str:
+    return f" ({change.shown} in this program)" if change.shown else ""
 
 
 def _noted(change: StoreChange) -> str:

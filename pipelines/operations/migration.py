@@ -307,6 +307,9 @@ def move_to_kafka_streams(
         LeaseHeldError: The application runs.
     """
     program = registered_application(settings, application)
+    stored = program.topology.stored
+    changelogs = {stored(store): topic for store, topic in changelogs.items()}
+    serdes = {stored(store): each for store, each in serdes.items()}
     known = [*stores_of(program), *(node.store.name for node in _fused_suppressions(program))]
     _require_stores(program, {*changelogs, *serdes}, known)
     newest = _newest(settings, application)

@@ -69,6 +69,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         counts = source_counts(settings, application, servers)
         lost = lost_by_topics(settings, application, committed, servers)
     app_folder = settings.warehouse / application.id
+    application = application.over(committed)
     change = change_of(application.topology, app_folder, committed, counts)
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
     for store in change.newly_divided:

@@ -33,6 +33,7 @@ def verify_application(
         TopologyChangedError: The commits belong to another topology.
     """
     newest = newest_commit(settings.warehouse, application.id)
+    application = application.over(newest)
     known = application.topology.committed_form.stores
     other = [task for task in newest.tasks if sub_topology_of(task) not in known] if newest is not None else []
     if other:

@@ -14,6 +14,7 @@ from weir.pipelines.spark.errors import (
     OtherApplicationError,
     PartitionCountError,
     PendingRowsError,
+    ProgramReplacedError,
     StorePlacementError,
     TopologyChangedError,
 )
@@ -21,6 +22,7 @@ from weir.pipelines.tasks.blobs import is_readable
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.pipelines.topology.naming import names_over
 from weir.state.changelog.reading import TaskChangelog
 from weir.state.changelog.rows import has_rows, stored_identity
 from weir.state.commit.evolution import evolution
@@ -43,11 +45,14 @@ def admit(
 
     Raises:
         TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
+        ProgramReplacedError: The stores have other names in this commit than those that the application has.
         PendingRowsError: Rows between sub-topologies would be lost.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
     if committed is None:
         return None
+    if names_over(application.topology, committed) != application.topology.names:
+        raise ProgramReplacedError(application.id)
     change = change_of(application.topology, app_folder, committed, source_counts)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)

@@ -34,6 +34,7 @@ from weir.pipelines.tasks.plan import OffsetRange, Receipt, ReceiptStatus, TaskP
 from weir.pipelines.topology import SubTopology, Topology
 from weir.pipelines.topology.changes import Fate, TopologyChange
 from weir.pipelines.topology.global_tables import GlobalJoinNode
+from weir.pipelines.topology.naming import lacks_lineages
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
@@ -194,10 +195,15 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended or change.restored):
+        is_first_of_lineages = record is not None and lacks_lineages(self._form, record.topology)
+        if (
+            beginnings is not None
+            and change is not None
+            and (self.to_restore or beginnings.ended or change.restored or is_first_of_lineages)
+        ):
             self.epoch += 1
             self.commit(
-                "another topology" if change.is_other_topology else "other partition counts",
+                _reason(change, is_first_of_lineages),
                 forget_stores(folder, change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT), self.epoch),
             )
 
@@ -540,6 +546,12 @@ class Coordinator:
             return set()
         awaited = {each for task in self.tasks.values() for each in frontiers.waited_for(task)}
         return {task for task in self.tasks if waiting.get(topology.task_name(task), 0) > limit} - awaited
+
+
+def _reason(change: TopologyChange, is_first_of_lineages: bool) -> str:
+    if change.is_other_topology:
+        return "another topology"
+    return "lineages of stores" if is_first_of_lineages else "other partition counts"
 
 
 def committed_form(topology: Topology, record: CommitRecord, change: TopologyChange) -> CommittedTopology:

@@ -185,6 +185,20 @@ class OtherApplicationError(TopologyChangedError):
         )
 
 
+class ProgramReplacedError(RunError):
+    """Another program has committed between the look at the newest commit and the claim."""
+
+    def __init__(self, application: str) -> None:
+        super().__init__(application)
+        self.application = application
+
+    def __str__(self) -> str:
+        return (
+            f"another program of the application {self.application!r} has just committed, and its stores have other "
+            "names than those with which this start began; start it again with `weir run MODULE:APP`"
+        )
+
+
 class StorePlacementError(RunError):
     """A repartition would send rows of a key to another task than the one that has its state."""
 

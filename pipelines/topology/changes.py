@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from weir.pipelines.topology.clocks import clocks_of
-from weir.pipelines.topology.nodes import SUPPRESSION
+from weir.pipelines.topology.lineage import (
+    STANDING_RESULTS,
+    SUPPRESSION,
+    is_made_up,
+    operator_of,
+    subscriptions_of,
+)
+from weir.pipelines.topology.nodes import SUPPRESSION_SETTING, SuppressNode
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
@@ -43,9 +50,12 @@ class StoreChange:
     """What becomes of one store."""
 
     store: str
+    """Its committed name."""
     fate: Fate
     notes: tuple[str, ...] = ()
     """How it evolves, why it is rebuilt, since when it has been aside, or what its suppression still held."""
+    shown: str = ""
+    """Its made-up name in the program, if that is another; else ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +151,10 @@ def compare(
     """
     past = _Past(committed, topology, identities or {})
     changes = {
-        store.name: _change_of(store.name, sub_topology, counts[sub_topology.index], past)
+        store.name: replace(
+            _change_of(store.name, sub_topology, counts[sub_topology.index], past),
+            shown="" if (shown := topology.shown(store.name)) == store.name else shown,
+        )
         for sub_topology in topology.sub_topologies
         for store in sub_topology.stores
     }
@@ -322,14 +335,30 @@ def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChan
     """Stores and columns that are gone while others of the same kind are new."""
     identities = topology.committed_form.identities or {}
     gone = [name for name in past.homes if name not in changes]
+    made_up = {name for node in topology.nodes for name in node.made_up_names}
+    suppressions = {node.store.name for node in topology.nodes if isinstance(node, SuppressNode)}
     for name, change in changes.items():
         now = identities[name]
-        if change.fate is Fate.BEGINS_EMPTY:
+        if change.fate is Fate.BEGINS_EMPTY and name in made_up:
+            similar = [other for other in gone if _may_be(name, now, other, past.identities.get(other))]
+            similar += [
+                other
+                for other, kept in past.aside.items()
+                if other not in changes and _may_be(name, now, other, kept.identity, is_aside=True)
+            ]
+            if similar:
+                yield (
+                    f"the store {topology.shown(name)!r}, made from {_made_from(now)}, would begin empty, and it "
+                    f"cannot be told whether it is {' or '.join(map(repr, similar))}; if it is {similar[0]!r}, "
+                    f"{_naming(name, similar[0])}, and if another operator is, do so there"
+                )
+        elif change.fate is Fate.BEGINS_EMPTY:
             for other in gone:
                 if _looks_same(past.identities.get(other), now):
                     yield (
                         f"the store {name!r} would begin empty and {other!r}, which looks the same, would be kept "
-                        f"aside; if it is the same, call it {other!r}"
+                        f"aside; if it is the same, "
+                        + (_naming(SUPPRESSION, other) if name in suppressions else f"call it {other!r}")
                     )
                     break
         if change.fate in (Fate.EVOLVES, Fate.COMES_BACK) and (before := past.identities.get(name)) is not None:
@@ -341,6 +370,38 @@ def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChan
                         f"the store {name!r} would no longer keep its column {column!r}, and {new!r}, which looks the "
                         f"same, would begin empty; if it is the same, call it {column!r}"
                     )
+
+
+def _may_be(name: str, now: StoreIdentity, other: str, before: StoreIdentity | None, *, is_aside: bool = False) -> bool:
+    """Whether a store with a made-up name that was not found again may be a committed one."""
+    if is_made_up(other) and operator_of(other) != operator_of(name):
+        return False
+    if before is not None and before.lineage is not None and now.lineage is not None:
+        shared = {*before.lineage.outputs} & {*now.lineage.outputs}
+        if before.lineage.origin == now.lineage.origin or shared:
+            return True
+        if is_aside:
+            return False
+    return _looks_same(before, now)
+
+
+def _made_from(identity: StoreIdentity) -> str:
+    lineage = identity.lineage
+    if lineage is None:
+        return "what has no name"
+    return lineage.origin + (f" for {' and '.join(lineage.outputs)}" if lineage.outputs else "")
+
+
+def _naming(name: str, other: str) -> str:
+    """How the operator that has the store ``name`` is told that its store is ``other``."""
+    if operator_of(name) == SUPPRESSION or name == SUPPRESSION:
+        given = other if is_made_up(other) else other.removesuffix("-store")
+        return f"name the suppression so: .with_name({given!r})"
+    if operator_of(other) == STANDING_RESULTS:
+        given = subscriptions_of(other)
+    else:
+        given = other if is_made_up(other) else re.sub("-(subscription-store|result-store)$", "", other)
+    return f"name the join so: store={given!r}"
 
 
 def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
@@ -404,7 +465,7 @@ def _kept_aside(store: str, before: CommittedTopology | None) -> StoreChange:
 
 def _suppression_of(form: CommittedTopology | None, store: str) -> str:
     """How long updates are held back in the store, in words; empty if they are not, or that is not known."""
-    return ((form.settings if form else None) or {}).get(store, {}).get(SUPPRESSION, "")
+    return ((form.settings if form else None) or {}).get(store, {}).get(SUPPRESSION_SETTING, "")
 
 
 def _settings_changed(
@@ -416,7 +477,7 @@ def _settings_changed(
     return tuple(
         SettingChange(store=store, setting=name, before=old.get(name, ""), now=new.get(name, ""))
         for store, old, new in both
-        for name in sorted({*old, *new} - {SUPPRESSION})
+        for name in sorted({*old, *new} - {SUPPRESSION_SETTING})
         if old.get(name) != new.get(name) and not (before.identities is None and name == "grace" and name not in old)
     )
 

@@ -29,7 +29,7 @@ from weir.pipelines.serdes.source import source_schema
 from weir.pipelines.serdes.timestamps import TimestampExtractor
 from weir.state.types import StoreSpec
 
-SUPPRESSION = "suppression"
+SUPPRESSION_SETTING = "suppression"
 """The setting of a store whose updates are held back in it."""
 
 Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
@@ -113,6 +113,14 @@ class Node:
     def store_names(self) -> tuple[str, ...]:
         """Stores that ``describe()`` shows with the node."""
         return tuple(store.name for store in self.stores)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        """Those of its stores whose names have a running number, since the program gave none."""
+        return ()
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        """Replace made-up names of stores and edges, and no others."""
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -248,6 +256,9 @@ class RepartitionNode(ChildNode):
     partitions: int | None = None
     """How many tasks take its rows; None for as many as write them."""
 
+    def take_names(self, names: Mapping[str, str]) -> None:
+        self.name = names.get(self.name, self.name)
+
     @property
     def shown_names(self) -> RepartitionNames:
         """The names in ``describe()``: those of Kafka Streams, or the edge's where Kafka Streams would have one topic
@@ -330,7 +341,7 @@ class AggregateNode(ChildNode):
             return settings
         own = {"grace": duration_text(timedelta(milliseconds=grace_ms))}
         if self.forwards_final:
-            own[SUPPRESSION] = "until windows close"
+            own[SUPPRESSION_SETTING] = "until windows close"
         return {**settings, self.store.name: {**settings.get(self.store.name, {}), **own}}
 
     @property
@@ -363,6 +374,8 @@ class SuppressNode(ChildNode):
     windows: Windows | None = None
     """The windows that have to close."""
     idle_after_ms: int | None = None
+    is_named: bool = False
+    """Whether the program gave its name, and so its store's."""
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -371,7 +384,7 @@ class SuppressNode(ChildNode):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        return {**super().settings, **{store.name: {SUPPRESSION: self.holds_for} for store in self.stores}}
+        return {**super().settings, **{store.name: {SUPPRESSION_SETTING: self.holds_for} for store in self.stores}}
 
     @property
     def holds_for(self) -> str:
@@ -381,6 +394,14 @@ class SuppressNode(ChildNode):
     @property
     def store_names(self) -> tuple[str, ...]:
         return (self.store.name,)
+
+    @property
+    def made_up_names(self) -> tuple[str, ...]:
+        return () if self.is_named else tuple(store.name for store in self.stores)
+
+    def take_names(self, names: Mapping[str, str]) -> None:
+        if not self.is_named:
+            self.store = renamed(self.store, names)
 
     @property
     def fused_with(self) -> AggregateNode | None:
@@ -425,6 +446,11 @@ class TableSinkNode(ChildNode):
     @property
     def collapses(self) -> bool:
         return self.is_updates and not self.keeps_all
+
+
+def renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
+    """``store`` under the name that ``names`` has for it, if any."""
+    return replace(store, name=names[store.name]) if store.name in names else store
 
 
 def readers_of(node: Node) -> list[Node]:

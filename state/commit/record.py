@@ -56,6 +56,20 @@ class TaskCommit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """What tells an operator without a name of its own from the others, whatever comes before it in the program."""
+
+    operator: str
+    """What kind of operator it is: ``Suppress``."""
+    origin: str
+    """The nearest topics, repartitions and stores that have a name, of what it is made from: ``(orders, prices)``."""
+    steps: str
+    """A digest of what it does, and of the operators between it and those."""
+    outputs: tuple[str, ...]
+    """The nearest tables, repartitions and stores that have a name, of what is made from it, sorted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreIdentity:
     """What a store's rows are, and which task has which of them: with its name and the number of its tasks, all that
     makes a store of another program the same one. Columns are names and polars types, in order."""
@@ -68,6 +82,9 @@ class StoreIdentity:
     """Who decides which task has a key, and by which bytes: ``a topic's producers, String keys``."""
     grouping: str = ""
     """What else decides which row a record belongs to: the sizes of its windows, or the columns of a foreign key."""
+    lineage: Lineage | None = None
+    """Of a store whose name is made up, what it is found again by in place of that; None in rows written before this
+    field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +133,8 @@ class CommittedTopology:
     topics: tuple[str, ...] | None = None
     """The source topics in the order of their ranks, by which waiting rows were sent; None in rows written before this
     field existed."""
+    edges: Mapping[str, Lineage] | None = None
+    """The edges between tasks whose names are made up; None in rows written before this field existed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from weir.pipelines.backfill.ranges import Ranges, whole_ranges
 from weir.pipelines.backfill.shadow import Completion, Days, Shadow, shadow_application
 from weir.pipelines.spark.backfill import FixedRanges
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.record import CommitRecord
 from weir.state.commit.tables import read_table
 from weir.state.types import TopicPartition
 
@@ -98,6 +99,9 @@ class ShadowPlace(Place):
     @property
     def state_folder(self) -> Path:
         return self.shadow.state_folder
+
+    def commit_before(self) -> CommitRecord | None:
+        return self.shadow.commit_before()
 
 
 def begun(place: Place, days: Days, program: Application | None = None, **options) -> Shadow:
