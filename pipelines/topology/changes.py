@@ -266,7 +266,9 @@ def _format_of(owner: str) -> str:
 def _other_columns(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
     """How a store's value columns have changed: what local stores hold must have the same columns in the same order."""
     found = _differences(before, now)
-    yield from (f"{each}, null in the rows that it has" if each.before is None else str(each) for each in found)
+    yield from map(str, found)
+    if any(each.before is None for each in found):
+        yield "what is new is null in the rows that it has"
     if not found and list(before.value.items()) != list(now.value.items()):
         yield "its columns are in another order"
 

@@ -236,8 +236,6 @@ class Committer:
 
     def _append_files(self, record: CommitRecord) -> None:
         version = record.state_id.version
-        self._evolve(self._given_up, record.epoch)
-        self._given_up = []
         appends = {
             self._appends.submit(self._tables[table].append, version, files, swaps): self._tables[table]
             for table, (files, swaps) in _by_table(record).items()
@@ -245,7 +243,8 @@ class Committer:
         for append in as_completed(appends):
             append.result()
             self._on_step("table appended")
-        self._pending = None
+        self._evolve(self._given_up, record.epoch)
+        self._given_up, self._pending = [], None
         self._on_step("settled")
         # 6. Logs kept short
         for table in appends.values():
