@@ -126,7 +126,7 @@ def shown(value: Any, annotation: Any) -> Any:
     """A JSON value as its column shows it: every field of a dataclass, null where it is missing."""
     if value is None:
         return None
-    if typing.get_origin(annotation) is typing.Annotated:
+    if annotation is Decimal or typing.get_origin(annotation) is typing.Annotated:
         return Decimal(value)
     arguments = [each for each in typing.get_args(annotation) if each is not type(None)]
     if len(arguments) == 1 and typing.get_origin(annotation) is not list:

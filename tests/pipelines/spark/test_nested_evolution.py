@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
+from tests.pipelines.backfill.inline import begun_whole, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
 from tests.pipelines.spark.nested import (
     DECIMALS,
@@ -19,6 +21,7 @@ from tests.pipelines.spark.nested import (
     shown,
     totals_counted,
 )
+from weir.pipelines.backfill.everything import swap_everything
 from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.upserts import refresh_at_rest
@@ -188,6 +191,30 @@ def test_a_crash_while_a_loss_is_accepted_leaves_it_accepted_or_not_begun(place,
         place.run(on_step=crash, accept_state_loss=True)
     place.run()
     assert held(place, "totals") == held(place, "newest") == {}
+
+
+@pytest.mark.parametrize("step", [None, "pivot appended", "table appended"])
+def test_a_backfill_of_everything_computes_what_a_field_of_another_type_would_hold(place, step):
+    place.run()
+    other = Version(ref=Decimal, outputs="other")
+    shadow = run_shadow(place, begun_whole(place, other.application()), other.application())
+
+    def crash(found):
+        if found == step:
+            raise KeyboardInterrupt(step)
+
+    if step:
+        with pytest.raises(KeyboardInterrupt):
+            swap_everything(place.warehouse, other.application(), shadow, crash)
+    else:
+        swap_everything(place.warehouse, other.application(), shadow)
+    place.application = other.application()
+    place.run()
+    require_stores(place, other)
+    require_outputs(place, other)
+    place.topics.rows["orders", 0] += orders(60, 10)
+    place.run()
+    require_stores(place, other)
 
 
 def test_an_old_field_of_another_type_makes_way_for_a_new_one(place):
