@@ -261,26 +261,27 @@ class TransactionClosedError(StateError):
 
 
 class TableSchemaError(StateError):
-    """A table in the warehouse does not have the columns that the topology writes."""
+    """A table in the warehouse cannot get the columns or keys that the program writes."""
 
-    def __init__(self, table: str, wanted: str, found: str) -> None:
-        super().__init__(table, wanted, found)
-        self.table, self.wanted, self.found = table, wanted, found
+    def __init__(self, application: str, table: str, reason: str) -> None:
+        super().__init__(application, table, reason)
+        self.application, self.table, self.reason = application, table, reason
 
     def __str__(self) -> str:
-        return (
-            f"table {self.table!r} has the columns {self.found}, but the topology writes {self.wanted}; columns may "
-            "only be added: keep the old ones, or write to a table with another name"
+        way_out = (
+            f"run the version of Weir that wrote it, or start over with `weir reset {self.application}`"
+            if self.table.startswith("_")
+            else "columns may only be added, to structs too: keep the old ones, or write to a table with another name"
         )
+        return f"table {self.table!r} of {self.application!r} cannot take this program's rows: {self.reason}; {way_out}"
 
 
 class TableModeError(TableSchemaError):
     """A table was written with another mode of ``to_delta`` than the one the program asks for."""
 
     def __init__(self, application: str, table: str, wanted: str) -> None:
-        super().__init__(table, wanted, "append" if wanted == "upsert" else "upsert")
-        self.args = (application, table, wanted)  # keeps the error picklable
-        self.application = application
+        super().__init__(application, table, wanted)
+        self.wanted, self.found = wanted, "append" if wanted == "upsert" else "upsert"
 
     def __str__(self) -> str:
         name = f"{self.table}_{self.wanted}"

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from weir.pipelines.backfill.errors import LargeChangeError
 from weir.pipelines.backfill.shadow import Shadow
+from weir.state.commit.files import scan_files
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import may_be_of_days, of_days, replaced
 from weir.state.commit.tables import file_actions, key_columns, newest_of_each_key, standing_rows
@@ -135,10 +136,8 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
 
 
 def _read(folder: Path, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
-    if files.is_empty():
-        return pl.DataFrame(schema=schema)
-    paths = [folder / path for path in files["path"]]
-    return pl.scan_parquet(paths, hive_partitioning=False).select(schema.names()).filter(where).collect()
+    paths = [folder / path for path in files["path"]] if files.height else []
+    return scan_files(paths, schema).filter(where).collect()
 
 
 def _compared(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:

@@ -24,12 +24,13 @@ from weir.pipelines.topology import Topology
 from weir.pipelines.topology.naming import names_over
 from weir.state.changelog.forgetting import forget_stores, forget_tasks
 from weir.state.changelog.replacing import replaced_rows
+from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId, TopicPartition
+from weir.state.types import FileEntry, StateId, StoreSpec, TopicPartition
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
@@ -92,7 +93,7 @@ def swap_everything(
         )
     )
     try:
-        claim = committer.claim()
+        claim = committer.claim(lambda newest: [changelog_spec(store).name for store in _stores(topology)])
         live = claim.newest
         if live is None or known is None or live.state_id != known.state_id:
             raise SwapRefusedError(
@@ -212,9 +213,13 @@ def _changelog_files(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
     yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
-    present = {store.name for sub_topology in topology.sub_topologies for store in sub_topology.stores}
+    present = {store.name for store in _stores(topology)}
     before = {store for stores in live.topology.stores.values() for store in stores} if live.topology else set[str]()
     yield from forget_stores(app_folder, before - present, epoch - 1)
+
+
+def _stores(topology: Topology) -> list[StoreSpec]:
+    return [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
 
 
 def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology | None) -> CommittedTopology | None:

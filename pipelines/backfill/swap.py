@@ -23,6 +23,7 @@ from weir.pipelines.backfill.shadow import BACKFILLS, Backfill, Shadow, remove_s
 from weir.pipelines.tasks.tables import application_tables
 from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.columns import differences
 from weir.state.commit.files import read_files, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.protocol import Committer, newest_commit, redo_appends
@@ -179,7 +180,8 @@ def _require_fit(shadow: Shadow, table: str) -> None:
             shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
     live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
-    if live.schema() != made.schema() or key_columns(live) != key_columns(made):
+    columns, columns_made = (pl.scan_delta(table).collect_schema() for table in (live, made))
+    if differences(columns, columns_made) or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
             shadow.application,
             shadow.id,

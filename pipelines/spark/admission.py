@@ -80,6 +80,7 @@ def change_of(
     specs = {store.name: store for sub_topology in topology.sub_topologies for store in sub_topology.stores}
     known = {store for stores in form.stores.values() for store in stores} if form else set[str]()
     without_identity = {*known, *specs} if form is None or form.identities is None else set[str]()
+    without_identity |= {name for name, kept in (form.aside if form else {}).items() if kept.identity is None}
     return compare(
         committed,
         topology,

@@ -18,7 +18,7 @@ from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
-from weir.pipelines.spark.admission import admit
+from weir.pipelines.spark.admission import admit, change_of
 from weir.pipelines.spark.beginnings import Beginnings
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
@@ -37,7 +37,9 @@ from weir.pipelines.topology.global_tables import GlobalJoinNode
 from weir.pipelines.topology.naming import lacks_lineages
 from weir.state.changelog.forgetting import forget_stores
 from weir.state.changelog.restore import RestoreProgress
+from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.snapshot import remove_snapshots, remove_snapshots_but
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import (
     LOST_RECORDS_ACCEPTED,
@@ -109,6 +111,9 @@ class Coordinator:
         self.to_restore: dict[TaskId, str] = {}
         """Tasks whose stores the program's start has changed, and how: they are restored before they run."""
         self._form = application.topology.committed_form
+        self._changelogs = {
+            store.name: changelog_spec(store) for each in application.topology.sub_topologies for store in each.stores
+        }
 
     def start(self, source_counts: Mapping[str, int], source: Source, *, accept_state_loss: bool = False) -> None:
         """Claim a generation, redo what a dead driver left, and start every task where the commit log has it.
@@ -127,7 +132,8 @@ class Coordinator:
         ids = [TaskId(index, partition) for index, count in sorted(counts.items()) for partition in range(count)]
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
-        claim = self._committer.claim()
+
+        claim = self._committer.claim(lambda newest: self._given_up(newest, source_counts))
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
         record = claim.newest
@@ -204,8 +210,24 @@ class Coordinator:
             self.epoch += 1
             self.commit(
                 _reason(change, is_first_of_lineages),
-                forget_stores(folder, change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT), self.epoch),
+                forget_stores(folder, self._forgotten(change), self.epoch),
             )
+
+    def _given_up(self, newest: CommitRecord | None, source_counts: Mapping[str, int]) -> list[str]:
+        """The changelogs of stores that are rebuilt: until a commit says so, they stay as they are."""
+        if newest is None:
+            return []
+        application = self.application
+        change = change_of(application.topology, self._warehouse / application.id, newest, source_counts)
+        return [self._changelogs[store].name for store in change.of(Fate.IS_REBUILT)]
+
+    def _forgotten(self, change: TopologyChange) -> list[str]:
+        """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""
+        needed = {
+            store: evolution(self._warehouse / self.application.id, self._changelogs[store])
+            for store in change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT)
+        }
+        return [store for store, found in needed.items() if found is not None and found.keys is None]
 
     def run_epoch(
         self,

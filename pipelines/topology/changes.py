@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import polars as pl
+
 from weir.pipelines.topology.clocks import clocks_of
 from weir.pipelines.topology.lineage import (
     STANDING_RESULTS,
@@ -22,8 +24,9 @@ from weir.pipelines.topology.lineage import (
 from weir.pipelines.topology.nodes import SUPPRESSION_SETTING, SuppressNode
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
+from weir.state.commit.columns import Difference, differences
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
-from weir.state.commit.widening import is_wider
+from weir.state.commit.type_names import dtype_of, type_name
 from weir.state.types import BlobRef
 
 _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
@@ -286,7 +289,7 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     if home is not None:
         before, tasks_before = past.identities.get(store), past.tasks_of[home]
     elif aside is not None:
-        before, tasks_before = aside.identity, aside.tasks
+        before, tasks_before = aside.identity or past.identities.get(store), aside.tasks
     else:
         return StoreChange(store=store, fate=Fate.BEGINS_EMPTY)
     reasons = [*_other_identity(before, now)] if before else []
@@ -304,15 +307,15 @@ def _other_identity(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
     """Why the rows that a store has cannot be those of the program."""
     if before.kind and before.kind != now.kind:
         yield f"it was a {_worded(before.kind)} store and is now a {_worded(now.kind)} store"
-    if dict(before.key) != dict(now.key):
+    if list(before.key.items()) != list(now.key.items()):
         yield f"its key was {_columns(before.key)} and is now {_columns(now.key)}"
     if before.kind and before.grouping != now.grouping:
         yield f"its rows were by {before.grouping or 'key alone'} and are now by {now.grouping or 'key alone'}"
     if before.owner and _format_of(before.owner) != _format_of(now.owner):
         yield f"its keys were divided by {before.owner} and are now divided by {now.owner}"
-    for name in before.value.keys() & now.value.keys():
-        if before.value[name] != now.value[name] and not is_wider(before.value[name], now.value[name]):
-            yield f"its column {name!r} was {before.value[name]} and is now {now.value[name]}"
+    for each in _differences(before, now):
+        if each.is_other_type and not each.is_wider:
+            yield f"its {each}"
 
 
 def _format_of(owner: str) -> str:
@@ -320,15 +323,21 @@ def _format_of(owner: str) -> str:
 
 
 def _other_columns(before: StoreIdentity, now: StoreIdentity) -> Iterator[str]:
-    """How a store's value columns have changed."""
-    for name, dtype in now.value.items():
-        if name not in before.value:
-            yield f"column {name} {dtype} is added, null in the rows that it has"
-        elif before.value[name] != dtype:
-            yield f"column {name} was {before.value[name]} and is now {dtype}"
-    for name in before.value:
-        if name not in now.value:
-            yield f"column {name} is no longer kept"
+    """How a store's value columns have changed: what local stores hold must have the same columns in the same order."""
+    found = _differences(before, now)
+    yield from map(str, found)
+    if any(each.before is None for each in found):
+        yield "what is new is null in the rows that it has"
+    if not found and list(before.value.items()) != list(now.value.items()):
+        yield "its columns are in another order"
+
+
+def _differences(before: StoreIdentity, now: StoreIdentity) -> list[Difference]:
+    return differences(_dtypes(before.value), _dtypes(now.value))
+
+
+def _dtypes(columns: Mapping[str, str]) -> dict[str, pl.DataType]:
+    return {name: dtype_of(text) for name, text in columns.items()}
 
 
 def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChange]) -> Iterator[str]:
@@ -362,13 +371,12 @@ def _confusions(topology: Topology, past: _Past, changes: Mapping[str, StoreChan
                     )
                     break
         if change.fate in (Fate.EVOLVES, Fate.COMES_BACK) and (before := past.identities.get(name)) is not None:
-            added = {column: dtype for column, dtype in now.value.items() if column not in before.value}
-            for column, dtype in before.value.items():
-                if column not in now.value and dtype in added.values():
-                    new = next(each for each in added if added[each] == dtype)
+            found = _differences(before, now)
+            for old in found:
+                if old.now is None and (new := _renamed(old, found)) is not None:
                     yield (
-                        f"the store {name!r} would no longer keep its column {column!r}, and {new!r}, which looks the "
-                        f"same, would begin empty; if it is the same, call it {column!r}"
+                        f"the store {name!r} would no longer keep its column {old.path!r}, and {new.path!r}, which "
+                        f"looks the same, would begin empty; if it is the same, call it {old.path!r}"
                     )
 
 
@@ -402,6 +410,13 @@ def _naming(name: str, other: str) -> str:
     else:
         given = other if is_made_up(other) else re.sub("-(subscription-store|result-store)$", "", other)
     return f"name the join so: store={given!r}"
+
+
+def _renamed(old: Difference, found: Iterable[Difference]) -> Difference | None:
+    """What is new in the same place as ``old``, which is left out, and has its type."""
+    return next(
+        (new for new in found if new.before is None and (new.now, new.struct) == (old.before, old.struct)), None
+    )
 
 
 def _looks_same(before: StoreIdentity | None, now: StoreIdentity) -> bool:
@@ -498,7 +513,7 @@ def _without(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
 
 
 def _columns(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {dtype}" for name, dtype in columns.items())
+    return ", ".join(f"{name} {type_name(dtype)}" for name, dtype in _dtypes(columns).items())
 
 
 def _worded(kind: str) -> str:

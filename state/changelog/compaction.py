@@ -21,13 +21,12 @@ from deltalake import DeltaTable
 from weir.state.changelog.merging import merged_updates, packs
 from weir.state.changelog.rows import SEGMENT_EPOCHS, partition_of_rows
 from weir.state.commit.delta_log import replace_files
-from weir.state.commit.evolution import is_upserts
+from weir.state.commit.evolution import TOMBSTONE_HORIZON, is_upserts
 from weir.state.commit.files import MERGED, read_files, write_file
 from weir.state.commit.log import COMMITS, commit_times, newest_of
 from weir.state.commit.protocol import redo_appends
 from weir.state.commit.rollup import roll_up
 from weir.state.commit.tables import (
-    TOMBSTONE_HORIZON,
     AppendTable,
     file_actions,
     key_columns,

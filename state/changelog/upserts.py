@@ -247,7 +247,7 @@ class Upserts:
         return read_files([self._table.folder / path], wanted)
 
     def _columns(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.select(self._shown.schema.names())
+        return rows.select(pl.col(name).cast(dtype) for name, dtype in stored_schema(self._shown).items())
 
     def _clean(self) -> None:
         """Delete files that left the table longer ago than its property says, and write a Delta checkpoint when due."""

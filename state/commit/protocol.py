@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,13 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
+from weir.state.commit.upserts import upserts_of
 from weir.state.errors import FencedError, SwapRefusedError, TableAheadError, TableBehindError, TableLostError
 from weir.state.types import FileEntry, TableSpec
 
@@ -61,6 +63,8 @@ class Committer:
         self._tables: dict[str, AppendTable] = {}
         self._upserts: dict[str, AppendTable] = {}
         """The tables that show the standing rows of tables of updates, by the names of those."""
+        self._given_up: list[TableSpec] = []
+        """Changelogs that get their columns once a commit has given their rows up."""
         self._table_versions: dict[str, int] = {}
         self._swapped: tuple[SwapNote, ...] = ()
         self._generation = self._last = 0
@@ -70,11 +74,12 @@ class Committer:
         self._running: dict[str, Future[object]] = {}
         self._rows_to_roll_up = 0
 
-    def claim(self) -> Claim:
+    def claim(self, gives_up: Callable[[CommitRecord | None], Collection[str]] = lambda newest: ()) -> Claim:
         """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, creates missing tables, then redoes what the log promises and a table lacks,
-        oldest first.
+        Appends the claim to the log, creates missing tables, redoes what the log promises and a table lacks, oldest
+        first, then gives the tables the columns of their specs. ``gives_up`` gets the newest commit and names
+        changelogs whose rows the first commit is going to give up: they get their columns once it stands.
 
         Raises:
             FencedError: Another driver claimed at the same moment.
@@ -107,6 +112,9 @@ class Committer:
         self._open_tables()
         self._require_no_table_ahead()
         self._redo(log_files)
+        names = gives_up(newest)
+        self._given_up = [spec for spec in self._specs if spec.name in names]
+        self._evolve([spec for spec in self._specs if spec.name not in names], newest.epoch if newest else 0)
         self._rows_to_roll_up = rows_to_roll_up(log_files)
         self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
@@ -235,7 +243,8 @@ class Committer:
         for append in as_completed(appends):
             append.result()
             self._on_step("table appended")
-        self._pending = None
+        self._evolve(self._given_up, record.epoch)
+        self._given_up, self._pending = [], None
         self._on_step("settled")
         # 6. Logs kept short
         for table in appends.values():
@@ -244,16 +253,30 @@ class Committer:
 
     def _open_tables(self) -> None:
         self._tables = {
-            spec.name: AppendTable.create(self._app_folder, spec, self._application) for spec in self._specs
+            spec.name: self._opened(spec.name) or AppendTable.create(self._app_folder, spec, self._application)
+            for spec in self._specs
         }
         self._upserts = {
             spec.name: table
             for spec in self._specs
-            if (table := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None
+            if (shown := upserts_of(spec)) is not None and (table := self._opened(shown.name)) is not None
         }
         for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
-            if DeltaTable.is_deltatable(str(self._app_folder / name)):
-                self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
+            if (earlier := self._opened(name)) is not None:
+                self._tables[name] = earlier
+
+    def _opened(self, name: str) -> AppendTable | None:
+        """A table as it is; None if it does not exist."""
+        folder = self._app_folder / name
+        return AppendTable(folder, name, self._application) if DeltaTable.is_deltatable(str(folder)) else None
+
+    def _evolve(self, specs: Sequence[TableSpec], epoch: int) -> None:
+        """Give tables the columns of their specs, and create the tables that show them; rows from ``epoch`` on stay."""
+        for spec in specs:
+            if (shown := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None:
+                self._upserts[spec.name] = shown
+            evolve(self._app_folder, spec, epoch=epoch, check=self.check_claim)
+            self._tables[spec.name].refresh()
 
     def _require_no_table_ahead(self) -> None:
         for name, table in (*self._tables.items(), *self._upserts.items()):

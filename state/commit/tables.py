@@ -15,7 +15,14 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.commit.delta_log import DeltaLog, last_checkpoint, remove_scratch
-from weir.state.commit.evolution import KEYS_PROPERTY, UPDATES_PROPERTY, delta_schema, evolution, evolve
+from weir.state.commit.evolution import (
+    KEYS_PROPERTY,
+    TOMBSTONE_HORIZON,
+    UPDATES_PROPERTY,
+    delta_schema,
+    evolution,
+    evolve,
+)
 from weir.state.commit.files import stored_schema
 from weir.state.commit.record import TableSwap
 from weir.state.commit.swap import taken_out
@@ -24,9 +31,6 @@ from weir.state.engine.environment import sync_folder
 from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, StateId, TableSpec
 
-TOMBSTONE_HORIZON = "weir.tombstone_horizon"
-"""The table property with the newest epoch from which compaction may have dropped deletions: a copy of the rows older
-than that, brought up to date from newer rows alone, would keep what was deleted, so it starts over."""
 REPLACED_RETENTION = {"delta.deletedFileRetentionDuration": "interval 10 minutes"}
 """How long files that left a table of upserts stay for readers of an older version; every refresh replaces some."""
 CHECKPOINT_EVERY_VERSIONS = 100

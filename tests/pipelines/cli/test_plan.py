@@ -135,7 +135,7 @@ def test_added_and_removed_topics_are_named(planned, tmp_path):
 def test_a_table_with_other_columns_is_an_obstacle_and_the_way_out_is_named(planned):
     result = planned("columns")
     assert result.exit_code == plan.REFUSED
-    assert "refuse: table 'totals' has the columns" in result.stdout
+    assert "refuse: table 'totals' of 'sales' cannot take this program's rows: `total` is left out" in result.stdout
     assert "another name" in result.stdout
 
 

@@ -21,11 +21,12 @@ from weir.state.changelog.compaction import Compaction, TableReport
 from weir.state.changelog.merging import merged_updates
 from weir.state.changelog.restore import restore_task
 from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.files import write_file
 from weir.state.commit.log import newest_commit
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import TOMBSTONE_HORIZON, file_actions, read_rows, read_table
+from weir.state.commit.tables import file_actions, read_rows, read_table
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import TableBehindError
 from weir.state.types import FileEntry, IsolationLevel, StateId, StoreSpec, TableSpec

@@ -12,9 +12,10 @@ from deltalake import DeltaTable
 from tests.state.changelog.epochs import SPECS, TOTALS, run_epoch
 from weir.state.changelog.following import PARTITION, Follower
 from weir.state.changelog.rows import changelog_spec
+from weir.state.commit.evolution import TOMBSTONE_HORIZON
 from weir.state.commit.protocol import Committer
 from weir.state.commit.record import CommitRecord, TaskCommit
-from weir.state.commit.tables import TOMBSTONE_HORIZON, read_table
+from weir.state.commit.tables import read_table
 from weir.state.engine.task_store import TaskStore
 from weir.state.errors import DeletionsGoneError
 from weir.state.types import StateId
