@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.faults.dying import KilledError, dying_at
 from tests.state.changelog.countries import UPDATES, Countries
 from weir.state.changelog.compaction import Compaction
@@ -43,7 +44,7 @@ STEPS_OF_A_LIFE = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(STEPS_OF_A_LIFE)
 def test_a_table_shows_the_last_value_of_each_key_after_a_refresh_and_what_it_showed_before_until_then(life):
     with tempfile.TemporaryDirectory() as folder:
