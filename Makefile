@@ -34,9 +34,9 @@ test: check ## All tests: two at a time, then those with services by module, the
 	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
 	$(PYTEST) -m timed
 
-faults: setup ## Kill processes at random, 300 times, and try 300 random programs, cuts and kills against the model
+faults: setup ## Kill processes at random, 300 times, and try 300 random programs, cuts, kills and changes against models
 	FAULT_KILLS=300 $(PYTEST) -m faults
-	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order
+	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run
 	$(PYTHON) -m bench $(ARGS)

@@ -94,7 +94,7 @@ def _print(planned: Plan, change: TopologyChange) -> None:
         *(f"table {name}: evolves: {each}" for name, each in planned.evolutions.items()),
         *(f"topic {name}: goes on where it is" for name in change.topics_kept),
         *(f"topic {name}: new, read from where the application's `start` says" for name in change.topics_added),
-        *(f"topic {name}: no longer read; its positions are dropped" for name in change.topics_removed),
+        *(f"topic {name}: no longer read; its positions are kept" for name in change.topics_removed),
     ]
     other = "another topology" if change.is_other_topology else "the same topology"
     console.print(

@@ -11,11 +11,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from weir.pipelines.tasks.epoch import partition_clock
+from weir.pipelines.tasks.order import merge_clock
 from weir.pipelines.topology.changes import Fate, Origin, TopologyChange, partition_of_task, sub_topology_of
 from weir.pipelines.topology.topology import Topology
-from weir.state.commit.record import CommitRecord, TaskCommit
+from weir.state.commit.record import CommitRecord, StoreAside, TaskCommit
 from weir.state.engine.instances import new_instance
-from weir.state.types import BlobRef, StateId, TaskId
+from weir.state.types import BlobRef, Positions, StateId, TaskId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +36,18 @@ class Beginnings:
         commit = self._going_on(task, origin) if origin.goes_on else self._gathered(task, origin)
         return replace(
             commit,
-            positions=self._of_topics(topics, task.partition, lambda old: old.positions),
+            positions={
+                **_of_partition(self._left, topics, task.partition),
+                **self._of_topics(topics, task.partition, lambda old: old.positions),
+            },
             leader_epochs=self._of_topics(topics, task.partition, lambda old: old.leader_epochs),
         )
 
     def is_restored(self, task: TaskId) -> bool:
         """Whether the task is restored from changelogs."""
         origin = self.change.origins[task.sub_topology]
-        return origin.goes_on is None and any(True for _ in self._parts(task, origin))
+        has_rows = any(True for _ in self._parts(task, origin)) or bool(self._come_back(task))
+        return origin.goes_on is None and has_rows
 
     def reason(self, task: TaskId) -> str:
         """Why the task is restored, as a part of a sentence."""
@@ -82,15 +88,18 @@ class Beginnings:
 
     def _gathered(self, task: TaskId, origin: Origin) -> TaskCommit:
         """A task made of parts of committed tasks; new, if there are none."""
-        parts = list(self._parts(task, origin))
-        if not parts:
+        if not self.is_restored(task):
             return TaskCommit(state=None, instance=new_instance())
-        empty = self._empty_stores(task)
+        back = self._come_back(task)
+        gone = self._empty_stores(task) | set(back)
         clocks: dict[str, int] = {}
-        for part in parts:
+        for part in self._parts(task, origin):
             for name, time_ms in part.clocks.items():
-                if not any(store in name for store in empty):
+                if not any(_is_clock_of(name, store) for store in gone):
                     clocks[name] = max(time_ms, clocks.get(name, time_ms))
+        for store, aside in back.items():
+            before = aside.clocks.get(task.partition, {})
+            clocks |= {name: time_ms for name, time_ms in before.items() if _is_clock_of(name, store)}
         return TaskCommit(state=self.state, instance=new_instance(), clocks=clocks, totals=self._totals(task))
 
     def _parts(self, task: TaskId, origin: Origin) -> Iterable[TaskCommit]:
@@ -114,13 +123,40 @@ class Beginnings:
         stores = {store.name for store in self.topology.sub_topology(task.sub_topology).stores}
         return stores & set(self.change.of(Fate.BEGINS_EMPTY, Fate.IS_REBUILT))
 
+    def _come_back(self, task: TaskId) -> dict[str, StoreAside]:
+        aside = self.record.topology.aside if self.record.topology else {}
+        back = set(self.change.of(Fate.COMES_BACK))
+        stores = self.topology.sub_topology(task.sub_topology).stores
+        return {store.name: aside[store.name] for store in stores if store.name in back}
+
+    @property
+    def _left(self) -> Positions:
+        return self.record.topology.topics_left if self.record.topology else {}
+
     def _of_topics(
         self, topics: Sequence[str], partition: int, kept: Callable[[TaskCommit], Mapping[str, Mapping[int, int]]]
     ) -> dict[str, dict[int, int]]:
         """What commits keep of one partition of ``topics``, whichever task read it."""
         return {
-            topic: {partition: numbers[partition]}
+            topic: offsets
             for task in self.record.tasks.values()
-            for topic, numbers in kept(task).items()
-            if topic in topics and partition in numbers
+            for topic, offsets in _of_partition(kept(task), topics, partition).items()
         }
+
+
+def _of_partition(
+    numbers: Mapping[str, Mapping[int, int]], topics: Sequence[str], partition: int
+) -> dict[str, dict[int, int]]:
+    """What there is of one partition of ``topics``."""
+    return {
+        topic: {partition: found[partition]}
+        for topic, found in numbers.items()
+        if topic in topics and partition in found
+    }
+
+
+def _is_clock_of(clock: str, store: str) -> bool:
+    """Whether a task's clock is that of ``store``: named after it, alone or with a prefix, or after both sides of a
+    join. Clocks of topics, which may have the names of stores, are not."""
+    is_of_topic = clock in (merge_clock(store), partition_clock(store))
+    return not is_of_topic and store in clock.rpartition(":")[2].split("&")

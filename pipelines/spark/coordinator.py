@@ -543,6 +543,7 @@ def committed_form(topology: Topology, record: CommitRecord, change: TopologyCha
     return replace(
         topology.committed_form,
         aside=change.aside,
+        topics_left=change.topics_left,
         removed=tuple(name for name in removed if name not in present),
     )
 

@@ -15,7 +15,7 @@ from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
 from weir.state.commit.widening import is_wider
-from weir.state.types import BlobRef
+from weir.state.types import BlobRef, Positions
 
 _FINGERPRINT = re.compile(r"-[0-9a-f]{8}$")
 """The end of a sub-topology's stored name in rows written before names were free of it."""
@@ -79,7 +79,9 @@ class TopologyChange:
     topics_kept: tuple[str, ...]
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
-    """Topics that the commit has positions in but the program does not read."""
+    """Topics that the commit's program read and this one does not."""
+    topics_left: Positions
+    """Where these and those of earlier programs are gone on with by a program that reads them again."""
     origins: Mapping[int, Origin]
     """By sub-topology."""
     aside: Mapping[str, StoreAside]
@@ -137,7 +139,16 @@ def compare(
         for store in sub_topology.stores
     }
     aside = {
-        name: StoreAside(since_epoch=committed.epoch, tasks=past.tasks_of[home], identity=past.identities.get(name))
+        name: StoreAside(
+            since_epoch=committed.epoch,
+            tasks=past.tasks_of[home],
+            identity=past.identities.get(name),
+            clocks={
+                partition_of_task(task): commit.clocks
+                for task, commit in committed.tasks.items()
+                if sub_topology_of(task) == home
+            },
+        )
         for name, home in past.homes.items()
         if name not in changes
     } | {name: kept for name, kept in past.aside.items() if name not in changes}
@@ -165,9 +176,10 @@ def compare(
         settings=_settings_changed(committed.topology, topology.committed_form, kept),
         outputs_added=_without(outputs_now, outputs_before),
         outputs_removed=_without(outputs_before, outputs_now),
-        topics_kept=tuple(topic for topic in topology.topics() if topic in past.topics),
-        topics_added=_without(topology.topics(), topics_before),
+        topics_kept=tuple(topic for topic in topology.topics() if topic in past.positions),
+        topics_added=_without(topology.topics(), past.positions),
         topics_removed=_without(topics_before, topology.topics()),
+        topics_left={topic: at for topic, at in past.positions.items() if topic not in topology.topics()},
         origins=origins,
         aside=aside,
         confusions=tuple(_confusions(topology, past, changes)),
@@ -198,12 +210,16 @@ class _Past:
         form = committed.topology
         self.tasks_of: dict[str, int] = {}
         """The number of tasks by stored name."""
+        self.positions: Positions = {topic: dict(at) for topic, at in form.topics_left.items()} if form else {}
+        """By topic, where its partitions are read from, of earlier programs' topics too."""
         self.topics: dict[str, str] = {}
         """By topic, the stored name of the sub-topology that read it."""
         for task, commit in committed.tasks.items():
             name = sub_topology_of(task)
             self.tasks_of[name] = self.tasks_of.get(name, 0) + 1
             self.topics |= dict.fromkeys(commit.positions, name)
+            for topic, offsets in commit.positions.items():
+                self.positions.setdefault(topic, {}).update(offsets)
         self.names = {_FINGERPRINT.sub("", name): name for name in self.tasks_of}
         """The names without what an older Weir added to them."""
         if form is not None:

@@ -80,6 +80,8 @@ class StoreAside:
     """How many tasks it had."""
     identity: StoreIdentity | None = None
     """None if it was last written before commits had identities."""
+    clocks: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By partition, the clocks of the task that had it; they go on when it comes back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,8 @@ class CommittedTopology:
     topics: tuple[str, ...] | None = None
     """The source topics in the order of their ranks, by which waiting rows were sent; None in rows written before this
     field existed."""
+    topics_left: Positions = field(default_factory=dict)
+    """Where earlier programs were in topics that this one does not read."""
 
 
 @dataclass(frozen=True, kw_only=True)

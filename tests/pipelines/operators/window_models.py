@@ -18,27 +18,27 @@ Bounds = tuple[str, int, int]
 class Model:
     """What all windows share: stream time, and final results by end, then key.
 
-    The grace may be set anew between two records: what was closed stays closed.
+    ``grace`` and ``closes_after_grace`` may be set anew between two records: what was closed stays closed.
     """
 
     grace: int
     closes_after_grace: int
     """How long after its grace a window is closed."""
     stream_time: int = -1
-    close_time: int = -(1 << 62)
-    """The greatest stream time less the grace at that time."""
+    closed_upto: int = -(1 << 62)
+    """Windows that end by this are closed."""
     newest: dict[Bounds, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds], list[Update]]:
         """The updates of one record, the windows that it is late for, and the final results that it releases."""
         self.stream_time = max(self.stream_time, time)
-        self.close_time = max(self.close_time, self.stream_time - self.grace)
+        self.closed_upto = max(self.closed_upto, self.stream_time - self.grace - self.closes_after_grace)
         updates, late = self.process(bit, key, time)
         for name, start, end, bits, at in updates:
             self.newest.pop((name, start, end), None)
             if bits is not None:
                 self.newest[name, start, end] = bits, at
-        over = [bounds for bounds in self.newest if bounds[2] + self.closes_after_grace <= self.close_time]
+        over = [bounds for bounds in self.newest if bounds[2] <= self.closed_upto]
         final = [(*bounds, *self.newest.pop(bounds)) for bounds in sorted(over, key=lambda each: (each[2], each[0]))]
         return updates, late, final
 
@@ -65,7 +65,7 @@ class Times(Model):
             end = start + self.size
             if time >= end:
                 continue
-            if end <= self.close_time:
+            if end <= self.closed_upto:
                 late.append((key, start, end))
                 continue
             records = self.windows[key, start]
@@ -83,7 +83,7 @@ class Sessions(Model):
         self.sessions: dict[str, list[dict[int, int]]] = defaultdict(list)
 
     def process(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds]]:
-        open_from = self.close_time - self.gap
+        open_from = self.closed_upto + 1
         met = [
             records
             for records in self.sessions[key]
@@ -129,7 +129,7 @@ class Sliding(Model):
 
     def process(self, bit: int, key: str, time: int) -> tuple[list[Update], list[Bounds]]:
         difference, windows = self.difference, self.windows[key]
-        close_time, own = self.close_time, max(0, time - difference)
+        close_time, own = self.closed_upto + 1, max(0, time - difference)
         if time + 1 + difference <= close_time:
             return [], [(key, own, own + difference)]
         left = right = previous = None
