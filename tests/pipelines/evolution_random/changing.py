@@ -194,10 +194,6 @@ def changed(rng: random.Random, program: Program, earlier: dict[str, Piece]) -> 
             and any(each.name in earlier for each in found.pieces if program.piece(each.name) is None)
         ):
             continue  # it would be another piece under the name of an earlier one
-        if name in ("add_field", "leave_field_out") and any(
-            each.kind == "foreign" for each in (*earlier.values(), *program.pieces)
-        ):
-            continue  # its subscriptions know rows by the bytes of all fields
         if found is not None and found != program:
             program = found
             told.append(name)
