@@ -137,17 +137,19 @@ def test_stores_come_back_with_their_topic_which_goes_on_where_it_was_left(tmp_p
     }
 
 
-def test_the_clocks_of_a_store_stay_when_another_whose_name_is_a_part_of_its_name_begins(place):
-    place.application = windowed(MINUTE, BufferConfig.unbounded())
+@pytest.mark.parametrize("has_page", [False, True])
+def test_the_clocks_of_a_store_stay_when_another_whose_name_is_a_part_of_its_name_begins(tmp_path, has_page):
+    def application(**more: Max) -> Application:
+        builder = StreamsBuilder()
+        users = builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key()
+        users.windowed_by(TimeWindows.of_size_and_grace(MINUTE, MINUTE)).agg("pages", n=Count(), **more).to_delta("out")
+        if more and has_page:
+            users.agg("page", n=Count()).to_delta("page_out")
+        return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+    place = Place(application(), Topics({("clicks", 0): clicks(0, 300)}), tmp_path)
     place.run()
-    builder = StreamsBuilder()
-    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
-    by_page = stream.group_by("page")
-    by_page.windowed_by(TimeWindows.of_size_and_grace(MINUTE, MINUTE)).agg("pages", n=Count(), most=Max("ms")).suppress(
-        Suppressed.until_window_closes(BufferConfig.unbounded())
-    ).to_stream().to_delta("pages_out")
-    by_page.agg("page", n=Count()).to_delta("page_out")
-    place.application = Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+    place.application = application(most=Max("ms"))
     place.topics.rows["clicks", 0] += clicks(0, 1)
     assert place.run().totals["late_records"] == 1
 
