@@ -35,9 +35,9 @@ test: check ## All tests: two at a time, then those with services by module, the
 	$(PYTEST) $(BY_MODULE) -m "($(SERVICES)) and not timed" --durations=12
 	$(PYTEST) -m timed
 
-faults: setup ## Kill 300 times at random, try 300 random programs, and every random example that test only samples
+faults: setup ## Kill 300 times at random, try 300 random programs and changes, and all that test only samples
 	FAULT_KILLS=300 $(PYTEST) -m faults
-	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order
+	ORDER_EXAMPLES=300 $(PYTEST) $(PARALLEL) tests/pipelines/order tests/pipelines/evolution_random
 	ALL_EXAMPLES=1 $(PYTEST) $(PARALLEL) -m hypothesis --ignore=tests/pipelines/order
 
 bench: setup ## Measure against Kafka Streams on the same broker; ARGS="--quick" for a short run

@@ -230,6 +230,7 @@ def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology |
     return replace(
         made,
         aside={name: kept for name, kept in live.aside.items() if name not in present},
+        topics_aside={topic: at for topic, at in live.topics_aside.items() if topic not in (made.topics or ())},
         removed=tuple(name for name in live.removed if name not in present),
     )
 

@@ -100,12 +100,11 @@ class Beginnings:
         back = self._stores(task) & set(self.change.of(Fate.COMES_BACK))
         aside = self.record.topology.aside if self.record.topology else {}
         clocks: dict[str, int] = {}
-        for known in [
-            *(part.clocks for part in self._parts(task, origin)),
-            *(aside[store].clocks.get(task.partition, {}) for store in sorted(back)),
-        ]:
-            for name in known.keys() - clocks_of(empty, known).keys():
-                clocks[name] = max(known[name], clocks.get(name, known[name]))
+        for part in self._parts(task, origin):
+            for name in part.clocks.keys() - clocks_of(empty | back, part.clocks).keys():
+                clocks[name] = max(part.clocks[name], clocks.get(name, part.clocks[name]))
+        for store in sorted(back):
+            clocks |= aside[store].clocks.get(task.partition, {})
         return TaskCommit(state=self.state, instance=new_instance(), clocks=clocks, totals=self._totals(task))
 
     def _parts(self, task: TaskId, origin: Origin) -> Iterable[TaskCommit]:

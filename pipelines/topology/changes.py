@@ -94,7 +94,7 @@ class TopologyChange:
     topics_kept: tuple[str, ...]
     topics_added: tuple[str, ...]
     topics_removed: tuple[str, ...]
-    """Topics that the commit has positions in but the program does not read."""
+    """Topics that the commit's program read and this one does not."""
     origins: Mapping[int, Origin]
     """By sub-topology."""
     aside: Mapping[str, StoreAside]

@@ -20,7 +20,7 @@ from tests.pipelines.spark.evolving import (
     users,
 )
 from tests.pipelines.spark.inline import Place, Topics
-from weir import Application, BufferConfig, Count, Json, StreamsBuilder, String, Suppressed, TimeWindows
+from weir import Application, BufferConfig, Count, Json, Max, StreamsBuilder, String, Suppressed, TimeWindows
 from weir.pipelines.spark.errors import StorePlacementError, TaskFailedError, TopologyChangedError
 from weir.pipelines.topology.changes import Fate, compare
 from weir.state.commit.protocol import newest_commit
@@ -91,6 +91,67 @@ def test_a_store_of_an_earlier_program_is_kept_aside_and_comes_back_with_its_row
         "user-2": "page-0",
     }
     assert users(place) == counted(place)
+
+
+def two_topics(*, has_visits: bool) -> Application:
+    """Counts of clicks, and of visits beside them: by user, and by page and minute once that is closed."""
+    builder = StreamsBuilder()
+    builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key().agg("n", n=Count()).to_delta("n_out")
+    if has_visits:
+        visits = builder.stream("visits", key=String("user"), value=Json(Click))
+        visits.group_by_key().agg("visits", n=Count()).to_delta("visits_out")
+        visits.group_by("page").windowed_by(TimeWindows.of_size_and_grace(MINUTE, MINUTE)).agg(
+            "pages", n=Count()
+        ).suppress(Suppressed.until_window_closes(BufferConfig.unbounded())).to_delta("pages_out")
+    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+def test_stores_come_back_with_their_topic_which_goes_on_where_it_was_left(tmp_path, loses_disk):
+    place = Place(two_topics(has_visits=True), Topics({("clicks", 0): clicks(0, 50)}), tmp_path)
+    place.topics.rows["visits", 0] = clicks(0, 300)
+    place.run()
+    place.application = two_topics(has_visits=False)
+    place.topics.rows["visits", 0] += clicks(300, 200)
+    for number in range(2):
+        place.topics.rows["clicks", 0] += clicks(50 + number, 1)
+        assert place.run().records_in == 1
+    place.application = two_topics(has_visits=True)
+    change = compare(newest_commit(place.warehouse, "clicks"), place.application.topology, dict.fromkeys(range(9), 1))
+    assert (change.topics_kept, change.topics_added) == (("clicks", "visits"), ())
+    place.topics.rows["visits", 0] += clicks(0, 1)  # late for a window that is closed
+    if loses_disk:
+        for data in place.state_folder.glob("*/*/data.mdb"):
+            data.unlink()
+    summary = place.run()
+    assert (summary.records_in, summary.totals["late_records"]) == (201, 1)
+    assert sorted(store(place, "visits").select("user", "n").iter_rows()) == sorted(
+        (f"user-{number}", 25 + (number == 0)) for number in range(20)
+    )
+    emitted = read_rows(place.warehouse / "clicks" / "pages_out")
+    assert emitted.height == len(pages(place))
+    assert pages(place) == {
+        (f"page-{page}", minute): 20
+        for page in range(3)
+        for minute in range(7)  # stream time is at 499 s
+    }
+
+
+@pytest.mark.parametrize("has_page", [False, True])
+def test_the_clocks_of_a_store_stay_when_another_whose_name_is_a_part_of_its_name_begins(tmp_path, has_page):
+    def application(**more: Max) -> Application:
+        builder = StreamsBuilder()
+        users = builder.stream("clicks", key=String("user"), value=Json(Click)).group_by_key()
+        users.windowed_by(TimeWindows.of_size_and_grace(MINUTE, MINUTE)).agg("pages", n=Count(), **more).to_delta("out")
+        if more and has_page:
+            users.agg("page", n=Count()).to_delta("page_out")
+        return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
+
+    place = Place(application(), Topics({("clicks", 0): clicks(0, 300)}), tmp_path)
+    place.run()
+    place.application = application(most=Max("ms"))
+    place.topics.rows["clicks", 0] += clicks(0, 1)
+    assert place.run().totals["late_records"] == 1
 
 
 def test_a_suppression_put_in_emits_each_window_that_closes_from_then_on_once(place):
