@@ -58,13 +58,15 @@ def started_driver(spec: RunSpec, committer: Committer, executors: Executors, li
     newest = newest_commit(spec.warehouse, spec.application.id)
     if newest is not None and newest.topology is not None and newest.topology.removed:
         remove_changelogs(app_folder, newest.topology.removed)  # their removal may have been killed
+    before = list(instances(spec.state_folder))  # an instance that a newer driver makes is not among them
     coordinator = Coordinator(spec.application, spec.warehouse, committer, executors.slots, listeners.on_commit)
     coordinator.start(spec.source_counts, spec.source, accept_state_loss=spec.accept_state_loss)
     name_of = spec.application.topology.task_name
     named = {
         instance_folder(spec.state_folder / name_of(task.id), task.instance) for task in coordinator.tasks.values()
     }
-    for folder in list(instances(spec.state_folder)):
+    coordinator.check_claim()
+    for folder in before:
         if folder not in named:  # another program's, or one of a restore that died
             quarantine(folder, "no task of the newest commit goes on with it")
     return Driver(coordinator, spec, executors, listeners)
