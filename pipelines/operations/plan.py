@@ -69,6 +69,8 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
     evolutions = {}
     for spec in application_tables(application.topology):
+        if spec.name in committed.removed_tables:
+            continue
         try:
             if needed := evolution(app_folder, spec):
                 evolutions[spec.name] = needed

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
+from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
@@ -73,8 +74,8 @@ class Committer:
     def claim(self) -> Claim:
         """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, creates missing tables, then redoes what the log promises and a table lacks,
-        oldest first.
+        Appends the claim to the log, deletes tables that the newest commit gave up, creates missing tables, then redoes
+        what the log promises and a table lacks, oldest first.
 
         Raises:
             FencedError: Another driver claimed at the same moment.
@@ -104,6 +105,8 @@ class Committer:
             except FencedError:
                 if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
                     raise
+        if newest is not None:
+            remove_tables(self._app_folder, newest.removed_tables)
         self._open_tables()
         self._require_no_table_ahead()
         self._redo(log_files)
