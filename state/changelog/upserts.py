@@ -93,7 +93,8 @@ class Upserts:
     def refresh(self) -> Refreshed | None:
         """Show the updates up to the newest commit that their table has; None if the table already does.
 
-        Any process may do so at any time, even beside a driver.
+        Any process may do so at any time, even beside a driver. Once the tables have got columns from a later program,
+        nothing is written here: its driver keeps them up to date.
 
         Raises:
             UpsertsBusyError: Another writer was quicker, several times in a row.
@@ -103,6 +104,8 @@ class Upserts:
             updates = DeltaTable(self._app_folder / self._updates.name)
             version = updates.transaction_version(self._application) or 0
             self._table.refresh()
+            if self._is_of_earlier_program(updates):
+                return None
             if self._table.version >= version:
                 self._clean()
                 return None
@@ -111,6 +114,11 @@ class Upserts:
                 self._clean()
                 return done
         raise UpsertsBusyError(self._shown.name, _ATTEMPTS)
+
+    def _is_of_earlier_program(self, updates: DeltaTable) -> bool:
+        """Whether the tables have other columns than when they were opened here."""
+        tables = ((self._updates, updates), (self._shown, self._table.snapshot()))
+        return any(pl.scan_delta(table).collect_schema() != stored_schema(spec) for spec, table in tables)
 
     def _refresh(self, updates: DeltaTable, version: int) -> Refreshed | None:
         """None, with nothing changed, if another writer was quicker."""

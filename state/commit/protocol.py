@@ -17,12 +17,14 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
+from weir.state.commit.upserts import upserts_of
 from weir.state.errors import FencedError, SwapRefusedError, TableAheadError, TableBehindError, TableLostError
 from weir.state.types import FileEntry, TableSpec
 
@@ -74,8 +76,9 @@ class Committer:
     def claim(self) -> Claim:
         """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, deletes tables that the newest commit gave up, creates missing tables, then redoes
-        what the log promises and a table lacks, oldest first.
+        Appends the claim to the log, deletes tables that the newest commit gave up, creates missing ones, then redoes
+        what the log promises and a table lacks, oldest first. Only then do tables get the columns of this program: the
+        files of a redo have those of an earlier one.
 
         Raises:
             FencedError: Another driver claimed at the same moment.
@@ -110,6 +113,7 @@ class Committer:
         self._open_tables()
         self._require_no_table_ahead()
         self._redo(log_files)
+        self._evolve_tables()
         self._rows_to_roll_up = rows_to_roll_up(log_files)
         self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
@@ -246,17 +250,29 @@ class Committer:
         self._roll_up_when_due()
 
     def _open_tables(self) -> None:
-        self._tables = {
-            spec.name: AppendTable.create(self._app_folder, spec, self._application) for spec in self._specs
-        }
-        self._upserts = {
-            spec.name: table
-            for spec in self._specs
-            if (table := AppendTable.create_upserts(self._app_folder, spec, self._application)) is not None
-        }
+        """Open the tables, those of earlier topologies too, with the columns that they have; create missing ones."""
+        for spec in self._specs:
+            evolution(self._app_folder, spec)
+            self._tables[spec.name] = self._opened(spec.name) or self._created(spec)
+            shown = upserts_of(spec)
+            if shown is not None and (table := self._opened(shown.name)) is not None:
+                self._upserts[spec.name] = table
         for name in self._table_versions.keys() - self._tables.keys():  # written by an earlier topology
-            if DeltaTable.is_deltatable(str(self._app_folder / name)):
-                self._tables[name] = AppendTable(self._app_folder / name, name, self._application)
+            if (table := self._opened(name)) is not None:
+                self._tables[name] = table
+
+    def _evolve_tables(self) -> None:
+        """Give the tables the columns of this topology, and create those of upserts that are missing."""
+        for spec in self._specs:
+            self._tables[spec.name] = self._created(spec)
+            AppendTable.create_upserts(self._app_folder, spec, self._application)
+
+    def _opened(self, name: str) -> AppendTable | None:
+        folder = self._app_folder / name
+        return AppendTable(folder, name, self._application) if DeltaTable.is_deltatable(str(folder)) else None
+
+    def _created(self, spec: TableSpec) -> AppendTable:
+        return AppendTable.create(self._app_folder, spec, self._application)
 
     def _require_no_table_ahead(self) -> None:
         for name, table in (*self._tables.items(), *self._upserts.items()):
