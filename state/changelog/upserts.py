@@ -104,10 +104,10 @@ class Upserts:
             updates = DeltaTable(self._app_folder / self._updates.name)
             version = updates.transaction_version(self._application) or 0
             self._table.refresh()
-            if self._is_of_earlier_program(updates):
-                return None
             if self._table.version >= version:
                 self._clean()
+                return None
+            if self._is_of_earlier_program(updates):
                 return None
             done = self._refresh(updates, version)
             if done is not None:
@@ -118,7 +118,7 @@ class Upserts:
     def _is_of_earlier_program(self, updates: DeltaTable) -> bool:
         """Whether the tables have other columns than when they were opened here."""
         tables = ((self._updates, updates), (self._shown, self._table.snapshot()))
-        return any(pl.scan_delta(table).collect_schema() != stored_schema(spec) for spec, table in tables)
+        return any(dict(pl.scan_delta(table).collect_schema()) != dict(stored_schema(spec)) for spec, table in tables)
 
     def _refresh(self, updates: DeltaTable, version: int) -> Refreshed | None:
         """None, with nothing changed, if another writer was quicker."""
