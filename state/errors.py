@@ -239,6 +239,20 @@ class DeletionsGoneError(StateError):
         )
 
 
+class TableReplacedError(StateError):
+    """A store has followed a changelog that was removed, and another one has its name."""
+
+    def __init__(self, store: str, table: str) -> None:
+        super().__init__(store, table)
+        self.store, self.table = store, table
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store!r} has followed a table {self.table!r} that was removed, and may have rows that the "
+            "one there now does not know of; clear the store and its offset, so that it starts over"
+        )
+
+
 class HistoryGoneError(StateError):
     """A changelog can no longer give the state as of an epoch: compaction has merged it with newer rows."""
 

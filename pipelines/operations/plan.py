@@ -79,6 +79,8 @@ def plan_of(settings: Settings, reference: str) -> Plan:
             obstacles.append(str(error))
     evolutions = {}
     for spec in application_tables(application.topology):
+        if spec.name in committed.removed_tables:
+            continue
         try:
             if needed := evolution(app_folder, spec):
                 evolutions[spec.name] = needed

@@ -68,7 +68,8 @@ def admit(
         require_placement(application.topology, app_folder, store, source_counts)
     if change.is_other_topology:
         for spec in application_tables(application.topology):
-            evolution(app_folder, spec)
+            if spec.name not in committed.removed_tables:
+                evolution(app_folder, spec)
     return change
 
 

@@ -5,8 +5,6 @@ Without them, such rows would stay forever in a changelog read as a table, and r
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -39,16 +37,6 @@ def forget_stores(app_folder: Path, stores: Collection[str], epoch: int) -> list
         if (folder := app_folder / CHANGELOG_FOLDER / store).joinpath("_delta_log").exists()
         for entry in _deletions(app_folder, folder, epoch, lambda task: True)
     ]
-
-
-def remove_changelogs(app_folder: Path, stores: Collection[str]) -> None:
-    """Delete the changelogs of stores that a commit has named as removed; a kill leaves the rest to the next call."""
-    removed = app_folder / CHANGELOG_FOLDER / ".removed"
-    for folder in (app_folder / CHANGELOG_FOLDER / store for store in stores):
-        if folder.exists():
-            removed.mkdir(exist_ok=True)
-            folder.rename(removed / uuid.uuid4().hex)  # in one step, so that no half of a table is left
-    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _deletions(app_folder: Path, folder: Path, epoch: int, is_forgotten: Callable[[str], bool]) -> Iterator[FileEntry]:

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from weir.state.commit.evolution import evolve
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
+from weir.state.commit.removal import remove_tables
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
 from weir.state.commit.swap import NOTES_KEPT, check_swaps, notes_of
 from weir.state.commit.tables import AppendTable, tombstone_horizon, version_text
@@ -77,9 +78,10 @@ class Committer:
     def claim(self, gives_up: Callable[[CommitRecord | None], Collection[str]] = lambda newest: ()) -> Claim:
         """Claim the next generation: from now on every older driver is fenced.
 
-        Appends the claim to the log, creates missing tables, redoes what the log promises and a table lacks, oldest
-        first, then gives the tables the columns of their specs. ``gives_up`` gets the newest commit and names
-        changelogs whose rows the first commit is going to give up: they get their columns once it stands.
+        Appends the claim to the log, deletes tables that the newest commit gave up, creates missing ones, redoes what
+        the log promises and a table lacks, oldest first, then gives the tables the columns of their specs. ``gives_up``
+        gets the newest commit and names changelogs whose rows the first commit is going to give up: they get their
+        columns once it stands.
 
         Raises:
             FencedError: Another driver claimed at the same moment.
@@ -109,6 +111,8 @@ class Committer:
             except FencedError:
                 if log.version >> 32 >= self._generation:  # else the older driver has committed again: retry
                     raise
+        if newest is not None:
+            remove_tables(self._app_folder, newest.removed_tables)
         self._open_tables()
         self._require_no_table_ahead()
         self._redo(log_files)

@@ -196,6 +196,8 @@ class CommitRecord:
     table_versions: Mapping[str, int] = field(default_factory=dict)
     """By table, the version of the newest row so far that has files for it; set by the committer.
     A table whose transaction version is lower is behind the log (PROTOCOL 14)."""
+    removed_tables: Mapping[str, str] = field(default_factory=dict)
+    """By table, the ids of those that this commit gives up; the next claim deletes what is left of them."""
     is_rolled_up: bool = False
     """Whether ``files`` and ``swaps`` were dropped, since every table has them (PROTOCOL 16)."""
     topology: CommittedTopology | None = None
