@@ -21,14 +21,16 @@ from weir.pipelines.backfill.swap import reason_of, with_files
 from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
-from weir.state.changelog.forgetting import forget_stores, forget_tasks
+from weir.state.changelog.forgetting import forget_partitions
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.upserts import refresh_at_rest
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId, TopicPartition
+from weir.state.types import CHANGELOG_FOLDER, FileEntry, StateId, TopicPartition
+
+_CHANGELOGS = f"{CHANGELOG_FOLDER}/"
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
@@ -192,16 +194,18 @@ def _planned(topology: Topology, shadow: Shadow, cut_epoch: int) -> Iterator[Tab
 def _changelog_files(
     topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
 ) -> Iterator[FileEntry]:
-    """Rows that make the changelogs hold what the shadow's hold."""
+    """Rows that make the changelogs hold what the shadow's hold; those of stores that stay aside are left alone."""
+    partitions = Counter[str]()
     for task in made.tasks:
         for spec in topology.sub_topology(topology.task_of(task).sub_topology).stores:
+            partitions[spec.name] += 1
             yield from replaced_rows(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
-    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
-    present = {store.name for sub_topology in topology.sub_topologies for store in sub_topology.stores}
-    before = {store for stores in live.topology.stores.values() for store in stores} if live.topology else set[str]()
-    yield from forget_stores(app_folder, before - present, epoch - 1)
+    aside = live.topology.aside.keys() if live.topology else set[str]()
+    written = {table.removeprefix(_CHANGELOGS) for table in live.table_versions if table.startswith(_CHANGELOGS)}
+    kept = {store: partitions[store] for store in written if store in partitions or store not in aside}
+    yield from forget_partitions(app_folder, kept, epoch - 1)
 
 
 def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology | None) -> CommittedTopology | None:

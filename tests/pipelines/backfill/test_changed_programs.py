@@ -1,0 +1,123 @@
+"""Backfills of an application whose program has changed before, or changes with the swap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from tests.pipelines.backfill.inline import begun_whole, made, output, run_shadow
+from tests.pipelines.spark.inline import Place, Topics
+from weir import Application, Count, Last, StreamsBuilder, String, TimeWindows
+from weir.pipelines.backfill.everything import swap_everything
+from weir.pipelines.backfill.shadow import Days
+from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
+
+pytestmark = pytest.mark.faults
+
+HOUR = timedelta(hours=1)
+MAY_1 = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp() * 1000)
+MAY_2 = Days(first=date(2024, 5, 2), end=date(2024, 5, 3))
+
+
+def clicks(first: int, count: int) -> list:
+    """One an hour, by three users in turn."""
+    return [(b"u%d" % (n % 3), b"page-%d" % n, MAY_1 + n * 3_600_000) for n in range(first, first + count)]
+
+
+def application(builder: StreamsBuilder) -> Application:
+    return Application("app", builder, commit_interval=timedelta(milliseconds=1))
+
+
+def counts(**more) -> Application:
+    """Clicks of each user."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=String("page"))
+    stream.group_by_key().agg("users", n=Count(), **more).to_delta("u")
+    return application(builder)
+
+
+def hourly(**more) -> Application:
+    """Clicks of each user by hour."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=String("page"))
+    windows = TimeWindows.of_size_and_grace(HOUR, HOUR)
+    stream.group_by_key().windowed_by(windows).agg("users", n=Count(), **more).to_delta("u")
+    return application(builder)
+
+
+def branches(*names: str, by_user: bool = True) -> Application:
+    """Counts of clicks by user, some of them behind a repartition."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=String("page"))
+    if by_user:
+        stream.group_by_key().agg("users", n=Count()).to_delta("u")
+    if names:
+        grouped = stream.repartition(name="r").group_by_key()
+        for name in names:
+            grouped.agg(name, n=Count()).to_delta(f"of_{name}")
+    return application(builder)
+
+
+def of_users(rows: list) -> dict[str, int]:
+    return dict(Counter(key.decode() for key, *_ in rows))
+
+
+def changelog(place: Place, store: str) -> dict[str, int]:
+    return dict(read_table(place.warehouse / "app" / "_changelog" / store).select("user", "n").rows())
+
+
+def swap(place: Place, program: Application) -> None:
+    swap_everything(place.warehouse, program, run_shadow(place, begun_whole(place, program), program))
+
+
+def test_a_swap_of_everything_keeps_the_rows_of_stores_kept_aside(tmp_path):
+    place = Place(branches("pages", "more"), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
+    place.run()
+    kept = of_users(place.topics.rows["clicks", 0])
+    place.application = branches("pages")
+    place.topics.rows["clicks", 0] += clicks(20, 5)
+    place.run()
+    assert list(newest_commit(place.warehouse, "app").topology.aside) == ["more"]
+    swap(place, branches())
+    assert list(newest_commit(place.warehouse, "app").topology.aside) == ["more"]
+    assert changelog(place, "more") == kept
+    assert changelog(place, "pages") == {}, "the new program computed everything, without this store"
+
+
+def test_a_swap_of_everything_replaces_a_store_kept_aside_that_the_new_program_has_in_fewer_tasks(tmp_path):
+    topics = Topics({("clicks", 0): clicks(0, 20), ("clicks", 1): clicks(20, 20)})
+    place = Place(branches("more"), topics, tmp_path)
+    place.run()
+    place.application = branches()
+    place.run()
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=String("page"))
+    stream.repartition("r", partitions=1).group_by_key().agg("more", n=Count()).to_delta("of_more")
+    swap(place, application(builder))
+    assert dict(newest_commit(place.warehouse, "app").topology.aside) == {}
+    assert changelog(place, "more") == of_users(topics.rows["clicks", 0] + topics.rows["clicks", 1])
+    table = read_table(place.warehouse / "app" / "_changelog" / "more")
+    assert {task.rpartition("_")[2] for task in table["task"]} == {"0"}
+
+
+def test_days_are_swapped_in_after_the_output_has_got_a_column(tmp_path):
+    place = Place(hourly(), Topics({("clicks", 0): clicks(0, 72)}), tmp_path)
+    place.run()
+    place.application = hourly(last=Last("page"))
+    place.topics.rows["clicks", 0] += clicks(72, 24)
+    place.run()
+    before = dict(output(place, "u").select("window_start", "last").rows())
+    shadow = made(place, MAY_2)
+    prepared = prepare(shadow)
+    assert "(0 removed, 24 changed, 0 added, 0 unchanged)" in str(prepared)
+    swap_at_rest(place.warehouse, place.application, shadow.id)
+    wanted = {
+        start: f"page-{(start.timestamp() * 1000 - MAY_1) // 3_600_000:.0f}" if start.day == 2 else last
+        for start, last in before.items()
+    }
+    assert None in wanted.values()
+    assert dict(output(place, "u").select("window_start", "last").rows()) == wanted
