@@ -96,8 +96,10 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     Both tables have all that their commit logs promise; the swap's files are not looked at. Columns that the live rows
     lack are null. A key of which the live table has a row later than the cut keeps that row, so it is on neither side.
     """
-    live, made = DeltaTable(app_folder / swap.table), DeltaTable(shadow_folder / swap.table)
-    keys, schema = key_columns(live), pl.scan_delta(made).collect_schema()
+    made = DeltaTable(shadow_folder / swap.table)
+    keys, schema = key_columns(made), pl.scan_delta(made).collect_schema()
+    is_new = not DeltaTable.is_deltatable(str(app_folder / swap.table))
+    before_it = file_actions(made).clear() if is_new else file_actions(DeltaTable(app_folder / swap.table))
     values = [name for name in schema if name not in _OF_COMMITS]
     numeric = [name for name in values if schema[name].is_numeric() and name not in keys]
     same = keys or [name for name in values if not (schema[name].is_nested() or schema[name].is_float())]
@@ -106,7 +108,7 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     sides = tuple(
         (folder / swap.table, files.filter(may_be_of_days(files, swap)), where)
         for folder, files, where in (
-            (app_folder, file_actions(live), of_days(swap) if keys else replaced(swap)),
+            (app_folder, before_it, of_days(swap) if keys else replaced(swap)),
             (shadow_folder, file_actions(made), of_days(swap)),
         )
     )

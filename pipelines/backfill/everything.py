@@ -24,6 +24,7 @@ from weir.pipelines.topology import Topology
 from weir.state.changelog.forgetting import forget_partitions
 from weir.state.changelog.replacing import replaced_rows
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
@@ -75,7 +76,7 @@ def swap_everything(
     Raises:
         UnknownBackfillError, SwapRefusedError: As for ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
-        TableSchemaError: A table's columns differ from those that the program writes.
+        TableSchemaError: A table's columns cannot become those that the program writes; nothing was changed.
         Exception: What ``review`` raises; nothing was changed.
     """
     topology, app_folder = application.topology, warehouse / application.id
@@ -102,6 +103,8 @@ def swap_everything(
         made = of_shadow.claim().newest
         assert made is not None
         _require_same_place(application, shadow, live, made)
+        for spec in tables:
+            evolution(app_folder, spec)
         on_step("claimed")
         planned = list(_planned(topology, shadow, live.epoch))
         differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)

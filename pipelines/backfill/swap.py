@@ -90,7 +90,7 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = TableSpec(name=swap.table, schema=pl.scan_delta(app_folder / swap.table).collect_schema())
+    spec = TableSpec(name=swap.table, schema=pl.scan_delta(shadow.folder / swap.table).collect_schema())
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
     return replace(swap, files=tuple(write_file(app_folder, spec, rows.with_columns(epoch)) for rows in parts))
@@ -178,7 +178,8 @@ def _require_fit(shadow: Shadow, table: str) -> None:
             shadow.application, shadow.id, f"the live application has no table {table!r}; run this program first"
         )
     live, made = DeltaTable(app_folder / table), DeltaTable(shadow.folder / table)
-    if live.schema() != made.schema() or key_columns(live) != key_columns(made):
+    columns, columns_made = (dict(pl.scan_delta(each).collect_schema()) for each in (live, made))
+    if columns != columns_made or key_columns(live) != key_columns(made):
         raise SwapRefusedError(
             shadow.application,
             shadow.id,

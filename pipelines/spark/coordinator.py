@@ -188,7 +188,8 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        if beginnings is not None and change is not None and (self.to_restore or beginnings.ended):
+        is_changed = beginnings is not None and (self.to_restore or beginnings.ended or self._committer.owes_tables)
+        if change is not None and is_changed:
             self.epoch += 1
             self.commit(
                 "another topology" if change.is_other_topology else "other partition counts",

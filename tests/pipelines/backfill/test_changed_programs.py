@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
+import polars as pl
 import pytest
 
+from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
 from weir import Application, Count, Last, StreamsBuilder, String, TimeWindows
 from weir.pipelines.backfill.everything import swap_everything
 from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
+from weir.pipelines.spark.coordinator import Coordinator
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -121,3 +124,94 @@ def test_days_are_swapped_in_after_the_output_has_got_a_column(tmp_path):
     }
     assert None in wanted.values()
     assert dict(output(place, "u").select("window_start", "last").rows()) == wanted
+
+
+class TooMuchError(Exception):
+    """Raised by a review."""
+
+
+def refuse(differences) -> None:
+    raise TooMuchError(str(differences))
+
+
+def grown() -> Application:
+    """``counts`` with another column, another store and another output."""
+    builder = StreamsBuilder()
+    stream = builder.stream("clicks", key=String("user"), value=String("page"))
+    stream.group_by_key().agg("users", n=Count(), last=Last("page")).to_delta("u")
+    stream.group_by("page").agg("pages", n=Count()).to_delta("p")
+    return application(builder)
+
+
+def tables(place: Place) -> dict[str, list[str]]:
+    """The columns of every table."""
+    folder = place.warehouse / "app"
+    logs = [log.parent for pattern in ("*", "_changelog/*") for log in folder.glob(f"{pattern}/_delta_log")]
+    return {
+        str(table.relative_to(folder)): pl.scan_delta(table).collect_schema().names()
+        for table in logs
+        if table.name != "_commits"
+    }
+
+
+def counted(place: Place) -> dict[str, int]:
+    return dict(output(place, "u").select("user", "n").rows())
+
+
+def test_a_swap_of_everything_that_is_refused_changes_no_table_and_the_live_program_goes_on(tmp_path):
+    place = Place(counts(), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
+    place.run()
+    before = tables(place)
+    program = grown()
+    shadow = run_shadow(place, begun_whole(place, program), program)
+    with pytest.raises(TooMuchError, match="changed=3"):
+        swap_everything(place.warehouse, program, shadow, review=refuse)
+    assert tables(place) == before
+    place.topics.rows["clicks", 0] += clicks(20, 5)
+    place.run()
+    assert counted(place) == of_users(clicks(0, 25))
+
+
+STEPS = ("claimed", "differences counted", "swap files written", "changelogs written")
+AFTER = ("pivot appended", "table appended", "tables evolved", "settled")
+
+
+@pytest.mark.parametrize("step", [*STEPS, *AFTER])
+def test_after_a_swap_that_dies_the_program_of_the_newest_commit_goes_on(tmp_path, step):
+    place = Place(counts(), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
+    place.run()
+    program = grown()
+    shadow = run_shadow(place, begun_whole(place, program), program)
+    with pytest.raises(KilledError):
+        swap_everything(place.warehouse, program, shadow, dying_at(step))
+    is_swapped = newest_commit(place.warehouse, "app").fingerprint == program.topology.fingerprint
+    assert is_swapped == (step in AFTER)
+    place.application = program if is_swapped else counts()
+    place.topics.rows["clicks", 0] += clicks(20, 5)
+    place.run()
+    assert counted(place) == of_users(clicks(0, 25))
+    if is_swapped:
+        last = {key.decode(): page.decode() for key, page, _ in clicks(0, 25)}
+        assert dict(output(place, "u").select("user", "last").rows()) == last
+        assert dict(output(place, "p").select("page", "n").rows()) == {f"page-{n}": 1 for n in range(25)}
+
+
+@pytest.mark.parametrize("step", ["claim", "pivot appended", "tables evolved", "settled"])
+def test_a_first_run_that_dies_before_a_commit_leaves_the_tables_to_the_program_before(tmp_path, step, monkeypatch):
+    place = Place(counts(), Topics({("clicks", 0): clicks(0, 20)}), tmp_path)
+    place.run()
+    before = tables(place)
+    place.application = grown()
+    place.topics.rows["clicks", 0] += clicks(20, 5)
+    with monkeypatch.context() as patch:
+        if step == "claim":
+            patch.setattr(Coordinator, "commit", lambda *arguments: dying_at("commit")("commit"))
+        with pytest.raises(KilledError):
+            place.run(dying_at(step))
+    is_new = newest_commit(place.warehouse, "app").fingerprint == grown().topology.fingerprint
+    assert is_new == (step != "claim")
+    if not is_new:
+        assert tables(place) == before
+        place.application = counts()
+    place.run()
+    assert counted(place) == of_users(clicks(0, 25))
