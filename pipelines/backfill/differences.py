@@ -99,7 +99,8 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     made = DeltaTable(shadow_folder / swap.table)
     keys, schema = key_columns(made), pl.scan_delta(made).collect_schema()
     is_new = not DeltaTable.is_deltatable(str(app_folder / swap.table))
-    before_it = file_actions(made).clear() if is_new else file_actions(DeltaTable(app_folder / swap.table))
+    files_made = file_actions(made)
+    files_before = files_made.clear() if is_new else file_actions(DeltaTable(app_folder / swap.table))
     values = [name for name in schema if name not in _OF_COMMITS]
     numeric = [name for name in values if schema[name].is_numeric() and name not in keys]
     same = keys or [name for name in values if not (schema[name].is_nested() or schema[name].is_float())]
@@ -108,8 +109,8 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
     sides = tuple(
         (folder / swap.table, files.filter(may_be_of_days(files, swap)), where)
         for folder, files, where in (
-            (app_folder, before_it, of_days(swap) if keys else replaced(swap)),
-            (shadow_folder, file_actions(made), of_days(swap)),
+            (app_folder, files_before, of_days(swap) if keys else replaced(swap)),
+            (shadow_folder, files_made, of_days(swap)),
         )
     )
     stored = sum(int(files["num_records"].sum()) for _, files, _ in sides if files.height)

@@ -188,8 +188,9 @@ class Coordinator:
             len(self.tasks),
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
-        is_changed = beginnings is not None and (self.to_restore or beginnings.ended or self._committer.owes_tables)
-        if change is not None and is_changed:
+        # Another program is committed before it writes anything: with that its tables evolve (PROTOCOL 34).
+        is_changed = beginnings is not None and (self.to_restore or beginnings.ended)
+        if change is not None and (is_changed or change.is_other_topology):
             self.epoch += 1
             self.commit(
                 "another topology" if change.is_other_topology else "other partition counts",

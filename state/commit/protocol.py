@@ -17,7 +17,6 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS, commits_above, newest_commit, newest_of, write_row
 from weir.state.commit.record import CommitRecord, SwapNote, TableSwap
 from weir.state.commit.rollup import ROLL_UP_EVERY_ROWS, roll_up, rows_to_roll_up
@@ -121,17 +120,6 @@ class Committer:
         self._rows_to_roll_up = rows_to_roll_up(log_files)
         self._roll_up_when_due()
         return Claim(generation=self._generation, newest=newest)
-
-    @property
-    def owes_tables(self) -> bool:
-        """Whether the first commit has to create tables or give them other columns.
-
-        Raises:
-            TableSchemaError, TableModeError: A table cannot become what its spec says.
-        """
-        return not self._is_evolved and any(
-            spec.name not in self._tables or evolution(self._app_folder, spec) for spec in self._specs
-        )
 
     def forget_table(self, name: str) -> None:
         """The next commit promises nothing of this table, which is going to be deleted."""
