@@ -139,8 +139,10 @@ def difference(app_folder: Path, shadow_folder: Path, swap: TableSwap) -> TableD
 
 
 def _read(folder: Path, files: pl.DataFrame, schema: pl.Schema, where: pl.Expr) -> pl.DataFrame:
-    held = (read_files([folder / path], schema).filter(where) for path in files["path"]) if files.height else ()
-    return pl.concat([pl.DataFrame(schema=schema), *held])
+    held = pl.DataFrame(schema=schema)
+    for path in files["path"] if files.height else ():
+        held = held.vstack(read_files([folder / path], schema).filter(where))
+    return held
 
 
 def _compared(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:

@@ -118,12 +118,13 @@ def _write_anew(app_folder: Path, spec: TableSpec, needed: Evolution) -> None:
     folder = app_folder / spec.name
     table = DeltaTable(folder)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
+    files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))
     stored = {**pl.scan_delta(table).collect_schema(), **needed.widened, **needed.added}
     wider = TableSpec(name=spec.name, schema=pl.Schema(stored), partition_by=spec.partition_by, keys=spec.keys)
     columns = pl.Schema({name: dtype for name, dtype in stored.items() if name not in spec.partition_by})
     written = []
     for file in files.iter_rows(named=True):
-        rows = read_files([folder / unquote(file["path"])], columns)
+        rows = read_files([folder / file["path"]], columns)
         values = {name: str(file[f"partition.{name}"]) for name in spec.partition_by}
         written.append(write_file(app_folder, wider, rows, values))
     rewrite(folder, table, delta_schema(stored), files, written)
