@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from weir.pipelines.topology.nodes import RETENTION
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.record import CommitRecord, CommittedTopology, StoreAside, StoreIdentity
@@ -26,7 +27,8 @@ class Fate(StrEnum):
 
     GOES_ON = "goes on"
     EVOLVES = "evolves"
-    """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
+    """It keeps its rows, which get other columns, or begin or cease to expire: its tasks restore it from its
+    changelog."""
     COMES_BACK = "comes back"
     """It was kept aside, and its tasks restore it as it was then."""
     BEGINS_EMPTY = "begins empty"
@@ -219,6 +221,12 @@ class _Past:
         self.identities = {**identities, **((form.identities if form else None) or {})}
         self.aside = dict(form.aside) if form else {}
         self.removed = frozenset(form.removed) if form else frozenset()
+        self.expiry = {
+            setting.store: "its rows no longer expire" if setting.before else "its rows expire, also those that it has"
+            for setting in _settings_changed(form, topology.committed_form, self.homes)
+            if setting.setting == RETENTION and not (setting.before and setting.now)
+        }
+        """Stores whose rows have begun or ceased to expire: a restore makes, or leaves out, the index by time."""
 
 
 def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -> StoreChange:
@@ -236,6 +244,7 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     if reasons:
         return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
     notes = tuple(_other_columns(before, now)) if before else ()
+    notes += (past.expiry[store],) if store in past.expiry else ()
     if home is None and aside is not None:
         return StoreChange(store=store, fate=Fate.COMES_BACK, notes=(f"as of epoch {aside.since_epoch}", *notes))
     return StoreChange(store=store, fate=Fate.EVOLVES if notes else Fate.GOES_ON, notes=notes)
