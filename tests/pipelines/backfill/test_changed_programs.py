@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated
 
 import polars as pl
 import pytest
+from polars.exceptions import SchemaError
 
 from tests.faults.dying import KilledError, dying_at
 from tests.pipelines.backfill.inline import begun_whole, made, output, run_shadow
 from tests.pipelines.spark.inline import Place, Topics
-from weir import Application, Count, Last, StreamsBuilder, String, TimeWindows
+from weir import Application, Count, Json, Last, StreamsBuilder, String, TimeWindows
 from weir.pipelines.backfill.everything import swap_everything
 from weir.pipelines.backfill.shadow import Days
 from weir.pipelines.backfill.swap import prepare, swap_at_rest
 from weir.pipelines.spark.coordinator import Coordinator
+from weir.state.changelog.compaction import Compaction
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.tables import read_table
 
@@ -215,3 +221,73 @@ def test_a_first_run_that_dies_before_a_commit_leaves_the_tables_to_the_program_
         place.application = counts()
     place.run()
     assert counted(place) == of_users(clicks(0, 25))
+
+
+@dataclass(frozen=True)
+class Narrow:
+    ms: Annotated[Decimal, pl.Decimal(12, 2)]
+
+
+@dataclass(frozen=True)
+class Wide:
+    ms: Annotated[Decimal, pl.Decimal(14, 2)]
+
+
+def of_type(value: type) -> Application:
+    """The last value of each user; only the changelog may get a wider type."""
+    builder = StreamsBuilder()
+    builder.table("clicks", key=String("user"), value=Json(value), store="users").to_delta(f"of_{value.__name__}")
+    return application(builder)
+
+
+def amounts(first: int, count: int) -> list:
+    return [(b"u%d" % (n % 3), b'{"ms": "%d.25"}' % n, MAY_1 + n * 1000) for n in range(first, first + count)]
+
+
+def last_amounts(place: Place) -> dict[str, Decimal]:
+    return dict(read_table(place.warehouse / "app" / "_changelog" / "users").select("user", "ms").rows())
+
+
+OF_25 = {f"u{n % 3}": Decimal(f"{n}.25") for n in range(25)}
+
+
+@pytest.mark.parametrize("step", ["commit", "pivot appended", "tables evolved", "settled"])
+def test_a_first_run_that_widens_a_store_and_dies_leaves_it_to_the_program_of_the_newest_commit(
+    tmp_path, step, monkeypatch
+):
+    place = Place(of_type(Narrow), Topics({("clicks", 0): amounts(0, 20)}), tmp_path)
+    place.run()
+    place.application = of_type(Wide)
+    place.topics.rows["clicks", 0] += amounts(20, 5)
+    with monkeypatch.context() as patch:
+        if step == "commit":
+            patch.setattr(Coordinator, "commit", lambda *arguments: dying_at("commit")("commit"))
+        with pytest.raises(KilledError):
+            place.run(dying_at(step))
+    is_new = newest_commit(place.warehouse, "app").fingerprint == of_type(Wide).topology.fingerprint
+    assert is_new == (step != "commit")
+    place.application = of_type(Wide if is_new else Narrow)
+    place.run()
+    assert last_amounts(place) == OF_25
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("step", [*STEPS, *AFTER])
+def test_a_swap_that_widens_a_store_and_dies_leaves_it_to_the_program_of_the_newest_commit(
+    tmp_path, step, is_compacted
+):
+    place = Place(of_type(Narrow), Topics({("clicks", 0): amounts(0, 20)}), tmp_path)
+    place.run()
+    program = of_type(Wide)
+    shadow = run_shadow(place, begun_whole(place, program), program)
+    with pytest.raises(KilledError):
+        swap_everything(place.warehouse, program, shadow, dying_at(step))
+    if is_compacted:
+        compaction = Compaction(place.warehouse, "app", is_whole=True, tombstone_retention_ms=0)
+        fails = step in ("pivot appended", "table appended")  # until the next claim has carried the commit out
+        with pytest.raises(SchemaError) if fails else nullcontext():
+            list(compaction.run(compaction.tables()))
+    place.application = program if step in AFTER else of_type(Narrow)
+    place.topics.rows["clicks", 0] += amounts(20, 5)
+    place.run()
+    assert last_amounts(place) == OF_25
