@@ -22,15 +22,17 @@ from weir.pipelines.tasks.dead_letters import DEAD_LETTERS
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
 from weir.pipelines.topology.naming import names_over
-from weir.state.changelog.forgetting import forget_stores, forget_tasks
+from weir.state.changelog.forgetting import forget_partitions
 from weir.state.changelog.replacing import replaced_rows
-from weir.state.changelog.rows import changelog_spec
 from weir.state.changelog.upserts import refresh_at_rest
+from weir.state.commit.evolution import evolution
 from weir.state.commit.protocol import Committer, newest_commit
 from weir.state.commit.record import CommitRecord, CommittedTopology, TableSwap, TaskCommit
 from weir.state.engine.instances import new_instance
 from weir.state.errors import SwapRefusedError
-from weir.state.types import FileEntry, StateId, StoreSpec, TopicPartition
+from weir.state.types import CHANGELOG_FOLDER, FileEntry, StateId, TopicPartition
+
+_CHANGELOGS = f"{CHANGELOG_FOLDER}/"
 
 
 def commit_of(application: Application, shadow: Shadow) -> CommitRecord:
@@ -75,7 +77,7 @@ def swap_everything(
     Raises:
         UnknownBackfillError, SwapRefusedError: As for ``commit_of``, or its offsets are not the application's.
         FencedError: A driver was started meanwhile; nothing was changed.
-        TableSchemaError: A table's columns differ from those that the program writes.
+        TableSchemaError: A table's columns cannot become those that the program writes; nothing was changed.
         Exception: What ``review`` raises; nothing was changed.
     """
     app_folder = warehouse / application.id
@@ -93,7 +95,7 @@ def swap_everything(
         )
     )
     try:
-        claim = committer.claim(lambda newest: [changelog_spec(store).name for store in _stores(topology)])
+        claim = committer.claim()
         live = claim.newest
         if live is None or known is None or live.state_id != known.state_id:
             raise SwapRefusedError(
@@ -110,6 +112,8 @@ def swap_everything(
                 "the application has run another program since it began, and stores without a name of their own have "
                 "other names now; run the backfill again",
             )
+        for spec in tables:
+            evolution(app_folder, spec)
         on_step("claimed")
         planned = list(_planned(topology, shadow, live.epoch))
         differences = tuple(difference(app_folder, shadow.folder, swap) for swap in planned)
@@ -206,20 +210,18 @@ def _planned(topology: Topology, shadow: Shadow, cut_epoch: int) -> Iterator[Tab
 def _changelog_files(
     topology: Topology, app_folder: Path, shadow: Shadow, live: CommitRecord, made: CommitRecord, epoch: int
 ) -> Iterator[FileEntry]:
-    """Rows that make the changelogs hold what the shadow's hold."""
+    """Rows that make the changelogs hold what the shadow's hold; those of stores that stay aside are left alone."""
+    partitions = Counter[str]()
     for task in made.tasks:
         for spec in topology.sub_topology(topology.task_of(task).sub_topology).stores:
+            partitions[spec.name] += 1
             yield from replaced_rows(
                 app_folder, shadow.folder, spec, task, through=live.epoch, source_through=made.epoch, epoch=epoch
             )
-    yield from forget_tasks(app_folder, live.tasks.keys() - made.tasks.keys(), epoch - 1)
-    present = {store.name for store in _stores(topology)}
-    before = {store for stores in live.topology.stores.values() for store in stores} if live.topology else set[str]()
-    yield from forget_stores(app_folder, before - present, epoch - 1)
-
-
-def _stores(topology: Topology) -> list[StoreSpec]:
-    return [store for sub_topology in topology.sub_topologies for store in sub_topology.stores]
+    aside = live.topology.aside.keys() if live.topology else set[str]()
+    written = {table.removeprefix(_CHANGELOGS) for table in live.table_versions if table.startswith(_CHANGELOGS)}
+    kept = {store: partitions[store] for store in written if store in partitions or store not in aside}
+    yield from forget_partitions(app_folder, kept, epoch - 1)
 
 
 def _with_stores_aside(made: CommittedTopology | None, live: CommittedTopology | None) -> CommittedTopology | None:

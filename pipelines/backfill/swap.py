@@ -91,7 +91,7 @@ def prepare(shadow: Shadow, on_step: Callable[[str], None] = lambda step: None, 
 def with_files(shadow: Shadow, swap: TableSwap) -> TableSwap:
     """The same swap with the shadow's standing rows, of its days, in new files in the live table's folder."""
     app_folder = shadow.warehouse.parent
-    spec = TableSpec(name=swap.table, schema=pl.scan_delta(app_folder / swap.table).collect_schema())
+    spec = TableSpec(name=swap.table, schema=pl.scan_delta(shadow.folder / swap.table).collect_schema())
     epoch = pl.lit(swap.cut_epoch, pl.Int64()).alias("_epoch")
     parts = standing_parts(shadow.folder / swap.table, of_days(swap))
     return replace(swap, files=tuple(write_file(app_folder, spec, rows.with_columns(epoch)) for rows in parts))

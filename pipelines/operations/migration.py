@@ -6,7 +6,6 @@ What a migration is and how it is read belongs to ``weir.pipelines.migrate``.
 from __future__ import annotations
 
 import importlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from weir.infra.control import ControlDatabase, this_host
+from weir.infra.control import ControlDatabase
 from weir.infra.kafka.admin import KafkaAdmin
 from weir.infra.kafka.broker import broker_for
 from weir.infra.kafka.reader import PartitionReader
@@ -33,10 +32,17 @@ from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
 from weir.pipelines.migrate.migration import Migration, missing, source_positions, stores_of
 from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
+from weir.pipelines.operations.at_rest import at_rest
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
-from weir.pipelines.operations.registry import load_reference, register, registered_application, require
+from weir.pipelines.operations.registry import (
+    load_reference,
+    register,
+    registered_application,
+    registered_reference,
+    require,
+)
 from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.admission import require_commit_log
 from weir.pipelines.spark.errors import TopologyChangedError
@@ -48,7 +54,6 @@ from weir.state.commit.record import CommitRecord
 from weir.state.commit.upserts import shown_name
 from weir.state.types import TopicPartition
 
-LEASE_TTL_S = 600.0
 T = TypeVar("T")
 
 
@@ -110,14 +115,8 @@ class Place:
         require_commit_log(self.application, settings.warehouse / application, settings.state_dir / application)
         is_there = migration.is_written(self.settings.warehouse)
         if not dry_run and not is_there:
-            database = ControlDatabase(self.settings.control_database_url)
-            lease = database.acquire_lease(
-                self.application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
-            )
-            try:
+            with at_rest(ControlDatabase(settings.control_database_url), application):
                 migration.write(self.settings.warehouse)
-            finally:
-                database.release(lease)
             register(self.settings, self.application.id, self.reference)
         outcome = (
             "is already in place; nothing was changed"
@@ -303,6 +302,7 @@ def move_to_kafka_streams(
 
     Raises:
         OperationError: Some state has no counterpart in Kafka Streams, and it was not accepted that it starts empty.
+        OperationError: The program has changed since the newest commit.
         MigrationError: Kafka Streams runs, or its topics or group hold something else.
         LeaseHeldError: The application runs.
     """
@@ -312,13 +312,9 @@ def move_to_kafka_streams(
     serdes = {stored(store): each for store, each in serdes.items()}
     known = [*stores_of(program), *(node.store.name for node in _fused_suppressions(program))]
     _require_stores(program, {*changelogs, *serdes}, known)
-    newest = _newest(settings, application)
-    for name in newest.tasks:
-        if sub_topology_of(name) not in program.topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
     with ExitStack() as stack:
-        if not dry_run:
-            stack.enter_context(_sole_driver(settings, program))
+        newest = _newest(settings, application) if dry_run else stack.enter_context(_held(settings, program))
+        _require_committed(settings, program, newest)
         servers = stack.enter_context(broker_for(settings))
         kafka = {**settings.kafka, "bootstrap.servers": servers}
         back = KafkaStreamsReturn(
@@ -377,24 +373,31 @@ def _fused_suppressions(application: Application) -> Iterator[SuppressNode]:
 
 
 @contextmanager
-def _sole_driver(settings: Settings, application: Application) -> Iterator[None]:
-    """Inside the block no driver runs, and the tables have everything that the commit log promises."""
-    database = ControlDatabase(settings.control_database_url)
-    lease = database.acquire_lease(
-        application.id, owner="weir migrate", pid=os.getpid(), host=this_host(), ttl_s=LEASE_TTL_S
-    )
-    try:
-        topology = application.topology
+def _held(settings: Settings, program: Application) -> Iterator[CommitRecord]:
+    """The newest commit; inside the block no driver runs, and the tables have everything that the commit log
+    promises."""
+    with at_rest(ControlDatabase(settings.control_database_url), program.id):
+        _require_committed(settings, program, _newest(settings, program.id))
+        topology = program.topology
         committer = Committer(
-            settings.warehouse, application.id, application_tables(topology), fingerprint=topology.fingerprint
+            settings.warehouse, program.id, application_tables(topology), fingerprint=topology.fingerprint
         )
         try:
-            committer.claim()
+            claim = committer.claim()
         finally:
             committer.close()
-        yield
-    finally:
-        database.release(lease)
+        assert claim.newest is not None
+        yield claim.newest
+
+
+def _require_committed(settings: Settings, program: Application, newest: CommitRecord) -> None:
+    """Raise ``OperationError`` unless the program, whose file may have been edited, made the commit."""
+    if newest.fingerprint != program.topology.fingerprint:
+        reference = registered_reference(settings, program.id)
+        raise OperationError(
+            f"{reference} is not the program that committed last: its topology has changed since; run it first with "
+            f"`weir run {reference} --until-caught-up`, or put the old one back"
+        )
 
 
 def move_to_group(settings: Settings, application: str, group: str, *, dry_run: bool) -> Moved:

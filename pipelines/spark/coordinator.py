@@ -18,7 +18,7 @@ from weir.pipelines.application import NO_LIMIT, Application
 from weir.pipelines.backfill.shadow import remove_shadow, remove_swapped
 from weir.pipelines.backfill.swap import read_prepared, reason_of
 from weir.pipelines.serdes.source import BadRecord
-from weir.pipelines.spark.admission import admit, change_of
+from weir.pipelines.spark.admission import admit
 from weir.pipelines.spark.beginnings import Beginnings
 from weir.pipelines.spark.frontiers import Frontiers
 from weir.pipelines.spark.parts import Slots, Source
@@ -133,7 +133,7 @@ class Coordinator:
         folder = self._warehouse / application.id
         admit(application, folder, newest_commit(self._warehouse, application.id), source_counts, accept_state_loss)
 
-        claim = self._committer.claim(lambda newest: self._given_up(newest, source_counts))
+        claim = self._committer.claim()
         remove_swapped(folder, claim.newest)
         self.generation = claim.generation
         record = claim.newest
@@ -202,24 +202,23 @@ class Coordinator:
             f"; removed {orphans} orphaned blobs" if orphans else "",
         )
         is_first_of_lineages = record is not None and lacks_lineages(self._form, record.topology)
+        # Another program is committed before it writes anything: with that its tables evolve (PROTOCOL 34).
         if (
             beginnings is not None
             and change is not None
-            and (self.to_restore or beginnings.ended or change.restored or is_first_of_lineages)
+            and (
+                self.to_restore
+                or beginnings.ended
+                or change.restored
+                or change.is_other_topology
+                or is_first_of_lineages
+            )
         ):
             self.epoch += 1
             self.commit(
                 _reason(change, is_first_of_lineages),
                 forget_stores(folder, self._forgotten(change), self.epoch),
             )
-
-    def _given_up(self, newest: CommitRecord | None, source_counts: Mapping[str, int]) -> list[str]:
-        """The changelogs of stores that are rebuilt: until a commit says so, they stay as they are."""
-        if newest is None:
-            return []
-        application = self.application
-        change = change_of(application.topology, self._warehouse / application.id, newest, source_counts)
-        return [self._changelogs[store].name for store in change.of(Fate.IS_REBUILT)]
 
     def _forgotten(self, change: TopologyChange) -> list[str]:
         """The stores whose rows are deleted one by one; where a changelog gets other keys, its rows go with them."""

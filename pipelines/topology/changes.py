@@ -21,7 +21,7 @@ from weir.pipelines.topology.lineage import (
     operator_of,
     subscriptions_of,
 )
-from weir.pipelines.topology.nodes import SUPPRESSION_SETTING, SuppressNode
+from weir.pipelines.topology.nodes import RETENTION, SUPPRESSION_SETTING, SuppressNode
 from weir.pipelines.topology.sub_topology import PRODUCERS, WEIR, SubTopology
 from weir.pipelines.topology.topology import Topology
 from weir.state.commit.columns import Difference, differences
@@ -38,7 +38,8 @@ class Fate(StrEnum):
 
     GOES_ON = "continues"
     EVOLVES = "evolves"
-    """It keeps its rows, which get other columns: its tasks restore it from its changelog."""
+    """It keeps its rows, which get other columns, or begin or cease to expire: its tasks restore it from its
+    changelog."""
     COMES_BACK = "comes back"
     """It was kept aside, and its tasks restore it as it was then."""
     BEGINS_EMPTY = "begins empty"
@@ -250,6 +251,12 @@ class _Past:
         self.identities = {**identities, **((form.identities if form else None) or {})}
         self.aside = dict(form.aside) if form else {}
         self.removed = frozenset(form.removed) if form else frozenset()
+        self.expiry = {
+            setting.store: "its rows no longer expire" if setting.before else "its rows expire, also those that it has"
+            for setting in _settings_changed(form, topology.committed_form, self.homes)
+            if setting.setting == RETENTION and not (setting.before and setting.now)
+        }
+        """Stores whose rows have begun or ceased to expire: a restore makes, or leaves out, the index by time."""
 
     def identity_of(self, store: str) -> StoreIdentity | None:
         """What a store was, here or when it was put aside; None if that is not known."""
@@ -298,6 +305,7 @@ def _change_of(store: str, sub_topology: SubTopology, tasks: int, past: _Past) -
     if reasons:
         return StoreChange(store=store, fate=Fate.IS_REBUILT, notes=tuple(reasons))
     notes = tuple(_other_columns(before, now)) if before else ()
+    notes += (past.expiry[store],) if store in past.expiry else ()
     if home is None and aside is not None:
         return StoreChange(store=store, fate=Fate.COMES_BACK, notes=(f"as of epoch {aside.since_epoch}", *notes))
     return StoreChange(store=store, fate=Fate.EVOLVES if notes else Fate.GOES_ON, notes=notes)

@@ -35,6 +35,10 @@ SUPPRESSION_SETTING = "suppression"
 Windows = TimeWindows | UnlimitedWindows | SessionWindows | SlidingWindows
 
 
+RETENTION = "retention"
+"""The setting of a store that says how long it keeps rows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordType:
     """The columns that a node forwards: key, window bounds if the key is windowed, value.
@@ -126,7 +130,7 @@ class Node:
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of each store that can change over the same rows, as ``weir plan`` names them."""
         return {
-            store.name: {"retention": duration_text(timedelta(milliseconds=store.retention_ms))}
+            store.name: {RETENTION: duration_text(timedelta(milliseconds=store.retention_ms))}
             for store in self.stores
             if store.retention_ms is not None
         }

@@ -13,9 +13,9 @@ from pathlib import Path
 import polars as pl
 
 from weir.state.changelog.reading import TaskChangelog
-from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec
+from weir.state.changelog.rows import SEGMENT_EPOCHS, changelog_spec, has_rows
 from weir.state.commit.evolution import evolution
-from weir.state.commit.files import write_file
+from weir.state.commit.files import stored_schema, write_file
 from weir.state.types import FileEntry, StoreSpec
 
 
@@ -53,6 +53,9 @@ def replaced_rows(
 
 
 def _standing(app_folder: Path, spec: StoreSpec, task: str, through: int) -> pl.DataFrame:
-    """The columns of ``TaskChangelog.newest_rows``, but ``_ts`` as the table has it."""
-    rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()
+    """The columns of ``TaskChangelog.newest_rows``, but ``_ts`` as the table has it; no rows if there is no table."""
+    if has_rows(app_folder, spec.name):
+        rows = TaskChangelog.of(app_folder, spec, task, through=through).newest_rows()
+    else:
+        rows = pl.DataFrame(schema=stored_schema(changelog_spec(spec))).drop("task", "segment")
     return rows.filter(~pl.col("_deleted")).with_columns(pl.col("_ts").cast(pl.Datetime("ms", "UTC")))

@@ -112,7 +112,7 @@ class AppendTable:
         added = [*files, *(entry for swap in swaps for entry in swap.files)]
         failures = 0
         while self.version < version:
-            self.check_files(version, added)
+            check_files(self.application, self.folder, self.name, version, added)
             try:
                 if swaps:
                     self._swap(version, added, swaps)
@@ -150,13 +150,6 @@ class AppendTable:
             # 6. One Delta entry
             self._log.append(version, [*added, *kept], removed)
 
-    def check_files(self, version: int, files: Sequence[FileEntry]) -> None:
-        """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
-        for entry in files:
-            path = self.folder / entry.path
-            if not path.is_file() or path.stat().st_size != entry.size_bytes:
-                raise TableBehindError(self.application, self.name, version_text(version), entry.path)
-
     def files(self) -> pl.DataFrame:
         """The table's files as of now, as ``file_actions`` has them."""
         return file_actions(DeltaTable(self.folder))
@@ -172,6 +165,14 @@ class AppendTable:
         table.cleanup_metadata()
         self._checkpointed = table.version()
         remove_scratch(self.folder)
+
+
+def check_files(application: str, folder: Path, table: str, version: int, files: Sequence[FileEntry]) -> None:
+    """Raise ``TableBehindError`` unless all files are in the table's folder (Delta would not notice)."""
+    for entry in files:
+        path = folder / entry.path
+        if not path.is_file() or path.stat().st_size != entry.size_bytes:
+            raise TableBehindError(application, table, version_text(version), entry.path)
 
 
 def version_text(version: int) -> str:

@@ -11,7 +11,7 @@ from polars import col
 
 from tests.pipelines.topology.programs import MINUTE, committed, held
 from weir import BufferConfig, Int64, Json, StreamsBuilder, String, Suppressed, TimeWindows
-from weir.pipelines.topology.changes import Fate, SettingChange, TopologyChange, compare
+from weir.pipelines.topology.changes import Fate, SettingChange, StoreChange, TopologyChange, compare
 from weir.pipelines.topology.topology import Topology
 
 
@@ -34,7 +34,7 @@ def by_foreign_key(foreign_key) -> Topology:
     return builder.build()
 
 
-def kept(ttl: timedelta) -> Topology:
+def kept(ttl: timedelta | None) -> Topology:
     builder = StreamsBuilder()
     builder.table("rates", key=String("currency"), value=Int64("rate"), store="rates", ttl=ttl).to_delta("out")
     return builder.build()
@@ -87,6 +87,19 @@ def test_a_changed_ttl_is_shown():
     found = change(kept(timedelta(hours=1)), kept(timedelta(hours=2)))
     assert [(each.before, each.now) for each in found.settings] == [("1:00:00", "2:00:00")]
     assert found.of(Fate.GOES_ON) == ("rates",)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "note"),
+    [
+        (None, timedelta(hours=1), "its rows expire, also those that it has"),
+        (timedelta(hours=1), None, "its rows no longer expire"),
+    ],
+)
+def test_a_store_whose_rows_begin_or_cease_to_expire_is_restored(before, now, note):
+    found = change(kept(before), kept(now))
+    assert found.stores == (StoreChange(store="rates", fate=Fate.EVOLVES, notes=(note,)),)
+    assert not found.loses_state
 
 
 def counted(grace: timedelta) -> Topology:

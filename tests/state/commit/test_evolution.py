@@ -93,6 +93,18 @@ def test_a_changelogs_rows_are_written_anew_with_wider_types(tmp_path):
     assert after.to_pyarrow_table().num_rows == 5
 
 
+def test_a_rewrite_removes_files_whose_names_are_quoted_in_the_log(tmp_path):
+    table = AppendTable.create(tmp_path, CHANGELOG, "app")
+    table.append(1, [write_file(tmp_path, CHANGELOG, ROWS, {"task": "a b_0"})])
+    evolve(tmp_path, with_columns(CHANGELOG, n=pl.Int64()))
+    after = DeltaTable(tmp_path / CHANGELOG.name)
+    assert len(after.file_uris()) == 1
+    assert read_rows(tmp_path / CHANGELOG.name).select("k", "n", "task").rows() == [
+        ("a", 1, "a b_0"),
+        ("b", 2, "a b_0"),
+    ]
+
+
 def test_a_rewrite_gives_way_to_another_writer_and_begins_again(tmp_path, monkeypatch):
     made(tmp_path, CHANGELOG)
     from weir.state.commit import evolution as module
