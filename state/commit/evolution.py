@@ -153,11 +153,12 @@ def _write_anew(app_folder: Path, table: DeltaTable, spec: TableSpec, needed: Ev
     was quicker. Where keys are others, files without them and older ones go."""
     folder, properties = app_folder / spec.name, dict(table.metadata().configuration)
     files = pl.Series(table.get_add_actions(flatten=True)).struct.unnest()
+    files = files.with_columns(pl.Series("path", [unquote(path) for path in files["path"]], dtype=pl.String))
     goal = TableSpec(name=spec.name, schema=needed.schema, partition_by=spec.partition_by, keys=spec.keys)
     columns = {name: dtype for name, dtype in needed.schema.items() if name not in spec.partition_by}
     written: list[FileEntry] = []
     for file in files.iter_rows(named=True):
-        rows = pl.read_parquet(folder / unquote(file["path"]), hive_partitioning=False)
+        rows = pl.read_parquet(folder / file["path"], hive_partitioning=False)
         if needed.keys is not None:
             has_keys = all(rows.schema.get(name) == columns[name] for name in needed.keys)
             if not has_keys or file["min._epoch"] < epoch:
