@@ -105,17 +105,7 @@ def _print(planned: Plan, change: TopologyChange) -> None:
     _print_obstacles(planned.obstacles)
     if change.loses_state:
         console.print(f"run would refuse: {change.loss()}", markup=False, soft_wrap=True)
-        computed = (
-            "compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-            if change.is_other_topology
-            else ""
-        )
-        console.print(
-            f"  run the old program, {computed}give the new one another id so that it reads everything from the "
-            f"beginning, or accept the loss with `weir run MODULE:APP --accept-state-loss`",
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(f"  {_ways_on(planned, change)}", markup=False, soft_wrap=True)
     for each in planned.lost:
         console.print(f"run would refuse: it continues from {each}", markup=False, soft_wrap=True)
         if each.resume is not None:
@@ -126,6 +116,17 @@ def _print(planned: Plan, change: TopologyChange) -> None:
             )
     if not planned.is_refused:
         console.print("run would start with all its state", markup=False, soft_wrap=True)
+
+
+def _ways_on(planned: Plan, change: TopologyChange) -> str:
+    """What to do about state that would be lost."""
+    computed = "compute what the new one would hold with `weir backfill run MODULE:APP --everything`"
+    beside = "give the new one another id so that it reads everything from the beginning"
+    if planned.to_rename:
+        stores = " and ".join(map(repr, planned.to_rename))
+        return f"run the old program, give {stores} another name to begin empty or to {computed}, or {beside}"
+    ways = ["run the old program", *([computed] if change.is_other_topology else []), beside]
+    return f"{', '.join(ways)}, or accept the loss with `weir run MODULE:APP --accept-state-loss`"
 
 
 def _noted(change: StoreChange) -> str:

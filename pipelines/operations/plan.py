@@ -11,8 +11,8 @@ from weir.infra.settings import Settings
 from weir.pipelines.application import Application
 from weir.pipelines.operations.errors import OperationError
 from weir.pipelines.operations.registry import load_reference
-from weir.pipelines.spark.admission import change_of, require_commit_log
-from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError
+from weir.pipelines.spark.admission import change_of, require_commit_log, require_placement, stores_to_rename
+from weir.pipelines.spark.errors import CommitLogLostError, LostPosition, PendingRowsError, StorePlacementError
 from weir.pipelines.spark.topic_logs import committed_ends, lost_positions
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import TopologyChange
@@ -21,6 +21,7 @@ from weir.state.commit.evolution import Evolution, evolution
 from weir.state.commit.protocol import newest_commit
 from weir.state.commit.record import CommitRecord
 from weir.state.errors import TableSchemaError
+from weir.state.types import CHANGELOG_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Plan:
     """Reasons to refuse that no flag of ``weir run`` overrides, one sentence each."""
     evolutions: Mapping[str, Evolution] = field(default_factory=dict)
     """By table, the columns that it gets."""
+    to_rename: Sequence[str] = ()
+    """Stores that can begin empty under another name only."""
     lost: Sequence[LostPosition] = ()
     """Positions at which topics cannot be read on."""
 
@@ -67,8 +70,17 @@ def plan_of(settings: Settings, reference: str) -> Plan:
     app_folder = settings.warehouse / application.id
     change = change_of(application.topology, app_folder, committed, counts)
     obstacles = [str(PendingRowsError(application.id, change.pending_blobs))] if change.is_blocked else []
+    for store in change.newly_divided:
+        try:
+            require_placement(application.topology, app_folder, store, counts)
+        except StorePlacementError as error:
+            obstacles.append(str(error))
+    to_rename = stores_to_rename(application.topology, app_folder, change)
+    changelogs_to_rename = {f"{CHANGELOG_FOLDER}/{store}" for store in to_rename}
     evolutions = {}
     for spec in application_tables(application.topology):
+        if spec.name in changelogs_to_rename:
+            continue
         try:
             if needed := evolution(app_folder, spec):
                 evolutions[spec.name] = needed
@@ -80,6 +92,7 @@ def plan_of(settings: Settings, reference: str) -> Plan:
         change=change,
         obstacles=obstacles,
         evolutions=evolutions,
+        to_rename=to_rename,
         lost=lost,
     )
 

@@ -19,13 +19,14 @@ from weir.pipelines.spark.errors import (
 from weir.pipelines.tasks.blobs import is_readable
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology import Topology
-from weir.pipelines.topology.changes import TopologyChange, compare
+from weir.pipelines.topology.changes import Fate, TopologyChange, compare
 from weir.state.changelog.reading import TaskChangelog
-from weir.state.changelog.rows import has_rows, stored_identity
+from weir.state.changelog.rows import changelog_spec, has_rows, stored_identity
 from weir.state.commit.evolution import evolution
 from weir.state.commit.log import COMMITS
 from weir.state.commit.record import CommitRecord
 from weir.state.engine.instances import instances
+from weir.state.errors import TableSchemaError
 
 NEWEST_EPOCH = 1 << 62
 """Later than any epoch."""
@@ -41,7 +42,8 @@ def admit(
     """What a start changes, given the partitions of each source topic; None before the first commit.
 
     Raises:
-        TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted.
+        TopologyChangedError, PartitionCountError: Committed state would be lost, and that was not accepted, or cannot
+            be: a store needs another name.
         PendingRowsError: Rows between sub-topologies would be lost.
         TableSchemaError: A table's columns differ from those that the program writes.
     """
@@ -50,9 +52,10 @@ def admit(
     change = change_of(application.topology, app_folder, committed, source_counts)
     if change.is_blocked:
         raise PendingRowsError(application.id, change.pending_blobs)
-    if change.loses_state and not accept_state_loss:
+    to_rename = stores_to_rename(application.topology, app_folder, change)
+    if to_rename or (change.loses_state and not accept_state_loss):
         if change.is_other_topology:
-            raise TopologyChangedError(application.id, change.loss())
+            raise TopologyChangedError(application.id, change.loss(), to_rename)
         counts = application.topology.partition_counts(source_counts)
         topics = ", ".join(f"{topic}: {count} partitions" for topic, count in sorted(source_counts.items()))
         raise PartitionCountError(application.id, len(committed.tasks), sum(counts.values()), topics)
@@ -84,6 +87,20 @@ def change_of(
         leftovers={name for name in specs if name not in known and has_rows(app_folder, name)},
         is_readable=lambda blob: is_readable(app_folder, blob, topology),
     )
+
+
+def stores_to_rename(topology: Topology, app_folder: Path, change: TopologyChange) -> tuple[str, ...]:
+    """Stores that are rebuilt, and whose changelogs cannot hold the rows of the program: they cannot begin empty under
+    their names either."""
+    rebuilt, found = change.of(Fate.IS_REBUILT), []
+    for sub_topology in topology.sub_topologies:
+        for store in sub_topology.stores:
+            if store.name in rebuilt:
+                try:
+                    evolution(app_folder, changelog_spec(store))
+                except TableSchemaError:
+                    found.append(store.name)
+    return tuple(found)
 
 
 def require_placement(topology: Topology, app_folder: Path, store: str, source_counts: Mapping[str, int]) -> None:

@@ -155,16 +155,23 @@ class CommitLogLostError(RunError):
 class TopologyChangedError(RunError):
     """The commit log was written by another topology, and this one would lose state."""
 
-    def __init__(self, application: str, loss: str) -> None:
-        super().__init__(application, loss)
+    def __init__(self, application: str, loss: str, to_rename: Sequence[str] = ()) -> None:
+        super().__init__(application, loss, to_rename)
         self.application, self.loss = application, loss
+        self.to_rename = tuple(to_rename)
+        """Stores whose changelogs cannot hold the rows of the new program."""
 
     def __str__(self) -> str:
+        computed = "compute what the new one would hold with `weir backfill run MODULE:APP --everything`"
+        accepted = ", or accept the loss with `weir run MODULE:APP --accept-state-loss`"
+        if self.to_rename:
+            computed = f"give {' and '.join(map(repr, self.to_rename))} another name to begin empty or to {computed}"
+            accepted = ""
         return (
             f"application {self.application!r} was last committed by another topology, and {self.loss}; run the "
-            "old program, compute what the new one would hold with `weir backfill run MODULE:APP --everything`, "
-            'give it another id to read everything again, as in Application("other-id", ...), start over with '
-            f"`weir reset {self.application}`, or accept the loss with `weir run MODULE:APP --accept-state-loss`"
+            f"old program, {computed}, give it another id to read everything again, as in "
+            f'Application("other-id", ...), {"" if accepted else "or "}start over with '
+            f"`weir reset {self.application}`{accepted}"
         )
 
 
@@ -179,7 +186,9 @@ class StorePlacementError(RunError):
         return (
             f"the state of key {self.key} of the store {self.store!r} is in the task of partition {self.partition}, "
             "where the topic's producers put the key, and a repartition would send its rows to another: they do not "
-            "use Kafka's default partitioner; leave the repartition out, or give the store another name to begin empty"
+            "use Kafka's default partitioner; leave the repartition out, or give the store another name and either "
+            "begin empty with `weir run MODULE:APP --accept-state-loss` or compute what it would hold with "
+            "`weir backfill run MODULE:APP --everything`"
         )
 
 
