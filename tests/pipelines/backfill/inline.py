@@ -57,6 +57,7 @@ class Cluster:
 
 def copy(folder: Path, to: Path) -> None:
     """Copy all that is in a folder; ``shutil`` would write a store's holes out."""
+    to.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{folder}/.", to], check=True)
 
 

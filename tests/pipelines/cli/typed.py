@@ -5,6 +5,7 @@ Everything else is real: settings, registry, leases and requests in the control 
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,6 +103,11 @@ class Answer:
     code: int
     text: str
 
+    @property
+    def commands(self) -> set[str]:
+        """The commands that it names, without ``weir``."""
+        return set(re.findall(r"`weir ([^`]+)`", self.text))
+
 
 @dataclass
 class Terminal:
@@ -141,28 +147,28 @@ class Terminal:
         return self.weir(f"run {program} --until-caught-up", *flags)
 
     @contextmanager
-    def typing_beside(self, command: str) -> Iterator[None]:
-        """Type ``weir COMMAND APP ...`` in another terminal once a driver of APP runs."""
-        arguments = [*shlex.split(command), "--dir", str(self.folder)]
-        failed: list[BaseException] = []
+    def typing_beside(self, *commands: str) -> Iterator[list[int]]:
+        """Type ``weir COMMAND`` in another terminal once a driver of ``clicks`` runs; gives the exit codes.
 
-        def type_it() -> None:
+        What they print until the driver has ended is in the driver's answer.
+        """
+        codes: list[int] = []
+
+        def type_them() -> None:
             database = ControlDatabase(self.settings.control_database_url)
-            try:
-                wait_for(lambda: database.is_running(arguments[1]), "a driver runs", every_s=0.01)
-                get_command(app).main(arguments, standalone_mode=False)
-            except BaseException as error:
-                failed.append(error)
+            wait_for(lambda: database.is_running("clicks"), "a driver runs", every_s=0.01)
+            for command in commands:
+                arguments = [*shlex.split(command), "--dir", str(self.folder)]
+                codes.append(get_command(app).main(arguments, standalone_mode=False) or 0)
 
-        other = Thread(target=type_it)
+        other = Thread(target=type_them)
         other.start()
-        yield
+        yield codes
         other.join()
-        assert not failed, failed
 
     def take(self, way_out: str, of: Answer, *more: str, **filled: str) -> Answer:
         """Type the command that a message names, with its words in capitals replaced as ``filled`` says."""
-        assert f"`weir {way_out}`" in of.text, of.text
+        assert way_out in of.commands, of.text
         for name, text in filled.items():
             way_out = way_out.replace({"MODULE": "MODULE:APP", "HOST": "HOST:PORT"}.get(name, name), text)
         return self.weir(way_out, *more)
@@ -172,8 +178,10 @@ class Terminal:
         self, context: None, slots: int, worker: WorkerSettings, spec: RunSpec, listeners: Listeners
     ) -> Iterator[Driver]:
         """Replaces ``spark_driver``: tasks run in this process."""
-        topics = self.clusters[worker.kafka["bootstrap.servers"]]
-        reader = topics.reader if worker.slices is None else partial(SliceReader, Path(worker.slices))
+        if worker.slices is None:
+            reader = self.clusters[worker.kafka["bootstrap.servers"]].reader
+        else:
+            reader = partial(SliceReader, Path(worker.slices))
         tasks = EpochRunner(spec.application.topology, spec.task_settings, reader, lambda step: None)
         restores = InlineRestores(spec.application, spec.task_settings)
         self.restores.append(restores)
