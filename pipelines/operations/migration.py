@@ -33,13 +33,12 @@ from weir.pipelines.migrate.kafka_streams_return import KafkaStreamsReturn
 from weir.pipelines.migrate.migration import Migration, missing, source_positions, stores_of
 from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
-from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.errors import OperationError, OtherProgramError
 from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.operations.registry import load_reference, register, registered_application, require
 from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.admission import require_commit_log
-from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.pipelines.topology.nodes import SuppressNode
@@ -312,7 +311,7 @@ def move_to_kafka_streams(
     newest = _newest(settings, application)
     for name in newest.tasks:
         if sub_topology_of(name) not in program.topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
+            raise OtherProgramError(application, name)
     with ExitStack() as stack:
         if not dry_run:
             stack.enter_context(_sole_driver(settings, program))
@@ -437,7 +436,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
     by_task: dict[str, dict[TopicPartition, int]] = {}
     for name, commit in newest.tasks.items():
         if sub_topology_of(name) not in topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
+            raise OtherProgramError(application, name)
         if commit.positions:
             by_task[str(topology.task_of(name))] = {
                 (topic, partition): offset

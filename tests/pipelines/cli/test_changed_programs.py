@@ -250,6 +250,7 @@ def by_page() -> Application:
     """Counts of clicks by page, whose rows wait behind the repartition for records of the other partition."""
     builder = StreamsBuilder()
     stream = builder.stream("clicks", key=String("user"), value=Json(Click))
+    stream.to_delta("facts")
     stream.group_by("page").count("pages").to_delta("pages")
     return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
 
@@ -302,13 +303,16 @@ def then_the_other_program_passes_on_what_is_left(terminal: Terminal) -> None:
 
 def test_rows_on_their_way_are_processed_by_a_stop_that_drains(terminal, waiting):
     assert pages_written(terminal) != pages_read(terminal)
-    drain = "stop clicks --drain"
+    drain, days = "stop clicks --drain", f"backfill run {terminal.has('old', by_page())} 1970-01-01"
     assert drain in waiting.commands
+    under_way = terminal.weir(days)
+    assert (under_way.code, drain in under_way.commands) == (1, True), under_way.text
     with terminal.typing_beside(drain) as codes:
         done = terminal.take("run MODULE:APP", waiting, "--set", "max_epoch_records=20", MODULE="programs:old")
     assert (done.code, codes) == (0, [0]), done.text
     assert pages_written(terminal) == pages_read(terminal)
     assert sum(pages_read(terminal).values()) < len(all_rows(terminal)), "it has not simply read everything"
+    assert terminal.weir(days).code == 0
     then_the_other_program_passes_on_what_is_left(terminal)
 
 
@@ -316,3 +320,14 @@ def test_rows_on_their_way_are_processed_by_a_run_that_catches_up(terminal, wait
     assert terminal.take("run MODULE:APP --until-caught-up", waiting, MODULE="programs:old").code == 0
     assert pages_written(terminal) == pages_read(terminal)
     then_the_other_program_passes_on_what_is_left(terminal)
+
+
+def test_rows_on_their_way_are_processed_before_everything_is_swapped_in(terminal, waiting):
+    made = terminal.weir("backfill run programs:other --everything")
+    (swap,) = made.commands
+    refused = terminal.weir(swap, "--yes")
+    assert (refused.code, "are still under way" in refused.text) == (1, True), refused.text
+    assert terminal.take("run MODULE:APP --until-caught-up", refused, MODULE="programs:old").code == 0
+    done = terminal.weir(swap, "--yes")
+    assert done.code == 0, done.text
+    assert read_table(terminal.warehouse / "clicks" / "passed").height == len(all_rows(terminal))

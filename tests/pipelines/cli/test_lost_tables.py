@@ -4,29 +4,19 @@ counts back, compared with a plain count over the records."""
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.pipelines.backfill.inline import copy
+from tests.pipelines.cli.by_user import by_user, counted, counts
 from tests.pipelines.cli.typed import Answer, Terminal, opened
-from tests.pipelines.spark.evolving import Click, clicks
-from weir import Application, Count, Json, StreamsBuilder, String
+from tests.pipelines.spark.evolving import clicks
 from weir.state.commit import log
 from weir.state.commit.rollup import roll_up
-from weir.state.commit.tables import read_table
 
 ROLLED_UP = 1 << 62
 """A version after all others."""
-
-
-def program() -> Application:
-    builder = StreamsBuilder()
-    stream = builder.stream("clicks", key=String("user"), value=Json(Click))
-    stream.group_by_key().agg("users", n=Count()).to_delta("users")
-    return Application("clicks", builder, commit_interval=timedelta(milliseconds=1))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +26,7 @@ def template(tmp_path_factory) -> Path:
         there = opened(tmp_path_factory.mktemp("template"), patch)
         for count in (40, 60):
             there.topics.rows["clicks", 0] = clicks(0, count)
-            done = there.run(there.has("app", program()))
+            done = there.run(there.has("app", by_user()))
             assert done.code == 0, done.text
             if count == 40:
                 shutil.copytree(there.warehouse / "clicks" / "_commits", there.folder / "older")
@@ -98,15 +88,14 @@ def assert_all_is_counted(terminal: Terminal) -> None:
     terminal.topics.rows["clicks", 0] += clicks(65, 10)
     done = terminal.run("programs:app")
     assert done.code == 0, done.text
-    found = dict(read_table(terminal.warehouse / "clicks" / "users").select("user", "n").iter_rows())
-    assert found == Counter(key.decode() for key, _, _ in terminal.topics.rows["clicks", 0])
+    assert counts(terminal) == counted(terminal)
 
 
 @pytest.fixture
 def there(terminal, template) -> Terminal:
     copy(template, terminal.folder)
     terminal.topics.rows["clicks", 0] = clicks(0, 60)
-    terminal.has("app", program())
+    terminal.has("app", by_user())
     return terminal
 
 

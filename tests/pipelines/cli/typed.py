@@ -49,6 +49,7 @@ class Admin:
 
     topics: Topics
     bootstrap_servers: str
+    groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
     def partition_counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         counts = self.topics.partition_counts()
@@ -81,6 +82,15 @@ class Admin:
 
     def truncations(self, positions: Mapping[TopicPartition, LogEnd]) -> Mapping[TopicPartition, int]:
         return self.topics.truncations(positions)
+
+    def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        return self.groups.get(group, {})
+
+    def group_members(self, group: str) -> int:
+        return 0
+
+    def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.groups[group] = dict(offsets)
 
     def offsets_at(self, partitions: Sequence[TopicPartition], time_ms: int) -> Mapping[TopicPartition, int | None]:
         return {
@@ -138,7 +148,9 @@ class Terminal:
 
     def weir(self, command: str, *more: str, answer: str = "y\n") -> Answer:
         """Type ``weir COMMAND``, with more arguments at its end, and ``answer`` what it asks."""
-        arguments = [*shlex.split(command), *more, "--dir", str(self.folder)]
+        arguments = [*shlex.split(command), *more]
+        if "--dir" not in arguments:
+            arguments += ["--dir", str(self.folder)]
         done = CliRunner().invoke(app, arguments, input=answer)
         return Answer(done.exit_code, " ".join(done.output.split()))
 
