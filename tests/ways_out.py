@@ -136,7 +136,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "check that it runs and that the address is right": COMMANDS
         + "a_topic_that_does_not_exist_is_created_and_brokers_that_are_away_are_named_right",
     },
-    "pipelines/errors.py CoPartitioningError": {
+    "pipelines/errors.py CoPartitioningError._message": {
         "give them the same number of partitions": JOINED,
         "or repartition the streams": JOINED,
     },
