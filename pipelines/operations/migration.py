@@ -45,7 +45,6 @@ from weir.pipelines.operations.registry import (
 )
 from weir.pipelines.operations.text import counted
 from weir.pipelines.spark.admission import require_commit_log
-from weir.pipelines.spark.errors import TopologyChangedError
 from weir.pipelines.tasks.tables import application_tables
 from weir.pipelines.topology.changes import sub_topology_of
 from weir.pipelines.topology.nodes import SuppressNode
@@ -443,7 +442,7 @@ def move_to_checkpoints(settings: Settings, application: str, folder: Path, *, d
     by_task: dict[str, dict[TopicPartition, int]] = {}
     for name, commit in newest.tasks.items():
         if sub_topology_of(name) not in topology.committed_form.stores:
-            raise TopologyChangedError(application, f"this program does not have its task {name}")
+            raise OtherProgramError(application, name)
         if commit.positions:
             by_task[str(topology.task_of(name))] = {
                 (topic, partition): offset

@@ -24,9 +24,9 @@ class BadRecordError(RunError):
         record = self.record
         return (
             f"application {self.application!r} stopped at topic {record.topic!r}, partition {record.partition}, "
-            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct "
-            'the producer or the declared schema, or write Application(..., on_error="dead_letter") and run it again: '
-            "such records then go to the table _dead_letters"
+            f"offset {record.offset}: {record.reason}; all records before it are committed. Correct the declared "
+            'schema, or write Application(..., on_error="dead_letter"), so that such records go to the table '
+            "_dead_letters, and run it again; a corrected producer helps only records to come"
         )
 
 
@@ -210,7 +210,9 @@ class StorePlacementError(RunError):
         return (
             f"the state of key {self.key} of the store {self.store!r} is in the task of partition {self.partition}, "
             "where the topic's producers put the key, and a repartition would send its rows to another: they do not "
-            "use Kafka's default partitioner; leave the repartition out, or give the store another name to begin empty"
+            "use Kafka's default partitioner; leave the repartition out, or give the store another name and either "
+            "begin empty with `weir run MODULE:APP --accept-state-loss` or compute what it would hold with "
+            "`weir backfill run MODULE:APP --everything`"
         )
 
 

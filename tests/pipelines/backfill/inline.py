@@ -56,9 +56,15 @@ class Cluster:
         }
 
 
+def copy(folder: Path, to: Path) -> None:
+    """Copy all that is in a folder; ``shutil`` would write a store's holes out."""
+    to.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", "--sparse=always", f"{folder}/.", to], check=True)
+
+
 def copied(template: Place, folder: Path) -> Place:
     """A copy of the place in a folder of its own, with everything on disk and its topics."""
-    subprocess.run(["cp", "-a", "--sparse=always", f"{template.folder}/.", folder], check=True)  # stores are sparse
+    copy(template.folder, folder)
     topics = Topics({partition: list(rows) for partition, rows in template.topics.rows.items()})
     return replace(template, folder=folder, desk=Desk(), topics=topics)
 

@@ -17,6 +17,7 @@ from weir.pipelines.spark import driver as module
 from weir.pipelines.spark.errors import GlobalTopicReplacedError, Loss, LostPosition, OffsetsLostError
 from weir.state.commit.audit import newest_commits, offset_breaks
 from weir.state.commit.protocol import newest_commit
+from weir.state.commit.tables import read_table
 
 
 @dataclass(frozen=True)
@@ -320,6 +321,14 @@ def test_the_topic_of_a_global_table_may_change_between_runs_but_not_during_one(
     topics.reader = made_anew
     with pytest.raises(GlobalTopicReplacedError, match=r"table of topic 'rates', .*its id was c and is d now"):
         place.run()
+    topics.reader = reader
+    topics.rows["rates", 0] = [(b"shop-0", b'{"rate": 3}', 0)]
+    place.run()
+    rated = read_table(place.warehouse / "sales" / "rated").filter(shop="shop-0")
+    amounts = [json.loads(value)["amount"] for key, value, _ in topics.rows["sales", 0] if key == b"shop-0"]
+    assert sorted(rated.select("amount", "rate").rows()) == sorted(
+        (amount, 2 if number < 8 else 3) for number, amount in enumerate(amounts)
+    ), "of the new topic from the last commit on"
 
 
 def test_the_error_is_the_same_in_another_process():

@@ -282,10 +282,13 @@ def test_a_restore_that_fails_stops_the_run_with_the_task_and_the_reason(place, 
         restores.waiting.clear()
         return failed
 
-    monkeypatch.setattr(InlineRestores, "finished", finished)
-    with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
-        place.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(InlineRestores, "finished", finished)
+        with pytest.raises(RestoreFailedError, match=r"task 0_1 .*the disk is gone.*a new start"):
+            place.run()
     assert newest_commit(place.warehouse, "sales").tasks[place.name_of("0_0")].positions == {"sales": {0: 130}}
+    place.run()
+    assert totals(place) == expected(place)
 
 
 def test_a_lost_settling_job_is_run_again(place):
