@@ -33,7 +33,7 @@ from weir.pipelines.migrate.migration import Migration, missing, source_position
 from weir.pipelines.migrate.serdes import StoreSerdes
 from weir.pipelines.migrate.spark_checkpoint import read_spark_checkpoint
 from weir.pipelines.operations.at_rest import at_rest
-from weir.pipelines.operations.errors import OperationError
+from weir.pipelines.operations.errors import OperationError, OtherProgramError
 from weir.pipelines.operations.plan import source_counts
 from weir.pipelines.operations.positions import committed_positions
 from weir.pipelines.operations.registry import (
