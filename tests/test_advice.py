@@ -127,7 +127,7 @@ def test_each_error_with_a_text_of_its_own_is_entered():
     assert NO_WAYS_OUT - own == set()
 
 
-@pytest.mark.parametrize("place", [*WAYS_OUT, *NOT_RUN, *NO_REFUSALS])
+@pytest.mark.parametrize("place", sorted({*WAYS_OUT, *NOT_RUN, *NO_REFUSALS}))
 def test_what_is_entered_is_in_the_texts(place):
     found = texts_by_place().get(place, [])
     assert found, "there is no such place"
