@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 
 from weir.state.changelog.merging import HELD_ROWS, batches, merged_updates
 from weir.state.commit.evolution import UPDATES_PROPERTY
+from weir.state.commit.columns import differences
 from weir.state.commit.files import read_files, stored_schema, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.swap import NOTES_KEPT
@@ -120,7 +121,7 @@ class Upserts:
     def _is_of_earlier_program(self, updates: DeltaTable) -> bool:
         """Whether the tables have other columns than when they were opened here."""
         tables = ((self._updates, updates), (self._shown, self._table.snapshot()))
-        return any(dict(pl.scan_delta(table).collect_schema()) != dict(stored_schema(spec)) for spec, table in tables)
+        return any(differences(pl.scan_delta(table).collect_schema(), stored_schema(spec)) for spec, table in tables)
 
     def _refresh(self, updates: DeltaTable, version: int) -> Refreshed | None:
         """None, with nothing changed, if another writer was quicker."""

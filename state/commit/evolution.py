@@ -51,7 +51,7 @@ class Evolution:
     @property
     def is_rewritten(self) -> bool:
         """Whether its rows are written anew, and not only its columns added."""
-        return self.keys is not None or any(each.is_other_type for each in self.differences)
+        return self.keys is not None or any(each.before is not None for each in self.differences)
 
     def __bool__(self) -> bool:
         return bool(self.differences) or self.keys is not None
@@ -93,10 +93,12 @@ def _needed(app_folder: Path, table: DeltaTable, spec: TableSpec, *, is_shown: b
     changed = differences(found, wanted)
     has_other_keys = keys != ",".join(spec.keys) or any(each.path in spec.keys for each in changed)
     if spec.evolves_freely:
+        # What is left out goes from the rows, too: a later program may have a column of that name again.
+        is_shorter = any(each.now is None for each in changed)
         return Evolution(
             table=spec.name,
-            differences=tuple(each for each in changed if each.now is not None),
-            schema=wanted if has_other_keys else pl.Schema(merged(found, wanted)),
+            differences=tuple(changed),
+            schema=wanted if has_other_keys or is_shorter else pl.Schema(merged(found, wanted)),
             keys=spec.keys if has_other_keys else None,
         )
     if has_other_keys:

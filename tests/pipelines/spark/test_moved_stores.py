@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -14,10 +15,12 @@ from weir import (
     BufferConfig,
     Count,
     JoinWindows,
+    Json,
     Last,
     PartitionerError,
     StreamsBuilder,
     String,
+    Sum,
     Suppressed,
     TimeWindows,
 )
@@ -29,6 +32,13 @@ from weir.state.commit.tables import read_rows
 
 MINUTE = timedelta(minutes=1)
 APPLICATION = "app"
+
+
+@dataclass(frozen=True)
+class Sale:
+    euros: int
+    cents: int
+    text: str
 
 
 def application(builder: StreamsBuilder) -> Application:
@@ -285,3 +295,31 @@ def test_rows_that_wait_are_refused_if_their_repartition_leads_to_another_store(
     place.run()
     assert counts(place, "of_clicks", "user") == counted(clicks, 0)
     assert counts(place, "of_orders", "user") == counted(orders, 0)
+
+
+@pytest.mark.parametrize("again", ["of cents", "as text"])
+def test_a_column_that_was_left_out_begins_at_nothing_when_it_is_added_again(tmp_path, again):
+    def program(output: str, **aggregates) -> Application:
+        builder = StreamsBuilder()
+        clicks = builder.stream("clicks", key=String("user"), value=Json(Sale))
+        clicks.group_by_key().agg("users", n=Count(), **aggregates).to_delta(output)
+        return application(builder)
+
+    def sales(*users: int) -> list:
+        return [(b"user-%d" % user, b'{"euros": 1000, "cents": 1, "text": "x"}', 0) for user in users]
+
+    place = Place(program("totals", total=Sum("euros")), Topics({("clicks", 0): sales(0, 0, 1, 1)}), tmp_path)
+    place.run()
+    place.application = program("counts")
+    place.topics.rows["clicks", 0] += sales(0)
+    place.run()
+    place.application = program("again", total=Sum("cents") if again == "of cents" else Last("text"))
+    place.topics.rows["clicks", 0] += sales(1)
+    place.run()
+    (sub_topology,) = place.application.topology.sub_topologies
+    epoch = newest_commit(place.warehouse, APPLICATION).epoch
+    found = state_as_of(place.warehouse / APPLICATION, sub_topology.stores[0], epoch)
+    assert sorted(found.select("user", "n").rows()) == [("user-0", 3), ("user-1", 3)]
+    totals = dict(found.select("user", "total").rows())
+    assert totals["user-1"] == (1 if again == "of cents" else "x")
+    assert not totals["user-0"]

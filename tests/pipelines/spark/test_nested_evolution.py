@@ -218,7 +218,6 @@ def test_a_backfill_of_everything_computes_what_a_field_of_another_type_would_ho
 
 
 def test_an_old_field_of_another_type_makes_way_for_a_new_one(place):
-    """What was left out stays in the changelog, and must not stand in the way."""
     place.run()
     place.application = Version(leaves_out=True, outputs="shorter").application()
     place.topics.rows["orders", 0] += orders(60, 10)
