@@ -23,8 +23,8 @@ import polars as pl
 from deltalake import DeltaTable
 
 from weir.state.changelog.merging import HELD_ROWS, batches, merged_updates
-from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.columns import differences
+from weir.state.commit.evolution import UPDATES_PROPERTY
 from weir.state.commit.files import read_files, stored_schema, write_file
 from weir.state.commit.log import COMMITS, newest_of
 from weir.state.commit.swap import NOTES_KEPT
