@@ -49,7 +49,7 @@ def put_an_older_commit_log_there(terminal: Terminal) -> None:
     shutil.copytree(terminal.folder / "older", terminal.warehouse / "clicks" / "_commits")
 
 
-RESET = "reset APP"
+RESET = "reset clicks"
 LOSSES = {
     "a table": (
         lambda terminal: None,

@@ -150,12 +150,12 @@ def archive(tmp_path_factory) -> Path:
 def test_records_of_a_topic_made_anew_are_read_from_files_or_from_the_brokers_that_have_them(fixed, archive):
     fixed.clusters[OTHER_BROKERS] = fixed.topics
     fixed.clusters[BROKERS] = Topics({("clicks", 0): []}, ids={"clicks": "second"})
-    found = refused(fixed.weir(f"backfill run clicks {SECOND}"), "was deleted and made anew")
+    found = refused(fixed.weir(f"backfill run clicks {SECOND}"), "was deleted and recreated")
     first, end = SECOND.split()
     way_out = "backfill run clicks FIRST END --from TOPIC=PATH"
     succeeded(fixed.take(way_out, found, *SWAP, FIRST=first, END=end, TOPIC="clicks", PATH=str(archive)))
     assert_holds(fixed, 1)
-    assert "from the brokers that have them with --bootstrap-servers HOST:PORT" in found.text
+    assert "backfill run clicks FIRST END --bootstrap-servers HOST:PORT" in found.commands
     succeeded(fixed.weir(f"backfill run clicks {THIRD} --bootstrap-servers {OTHER_BROKERS}", *SWAP))
     assert_holds(fixed, 1, 2)
 

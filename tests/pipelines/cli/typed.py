@@ -108,15 +108,16 @@ class Admin:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed, on one line, and its exit code."""
+    """What a command printed, on one line and without the folder in commands that it names, and its exit code."""
 
     code: int
     text: str
 
     @property
     def commands(self) -> set[str]:
-        """The commands that it names, without ``weir``."""
-        return set(re.findall(r"`weir ([^`]+)`", self.text))
+        """The commands that it names, without ``weir``; MODULE:APP stands for any program."""
+        named = re.findall(r"`weir ([^`]+)`", self.text)
+        return {re.sub(r"\b(OLD_)?(MODULE:APP|programs:\w+)", "MODULE:APP", each) for each in named}
 
 
 @dataclass
@@ -128,6 +129,8 @@ class Terminal:
     programs: ModuleType
     restores: list[InlineRestores] = field(default_factory=list)
     """Of each run, the newest last."""
+    program: str = "MODULE:APP"
+    """The one that was named last, for commands that leave it open."""
 
     @property
     def topics(self) -> Topics:
@@ -148,11 +151,14 @@ class Terminal:
 
     def weir(self, command: str, *more: str, answer: str = "y\n") -> Answer:
         """Type ``weir COMMAND``, with more arguments at its end, and ``answer`` what it asks."""
-        arguments = [*shlex.split(command), *more]
+        if found := re.search(r"\bprograms:\w+", command):
+            self.program = found[0]
+        arguments = [*shlex.split(command.replace("MODULE:APP", self.program)), *more]
         if "--dir" not in arguments:
             arguments += ["--dir", str(self.folder)]
         done = CliRunner().invoke(app, arguments, input=answer)
-        return Answer(done.exit_code, " ".join(done.output.split()))
+        text = " ".join(done.output.split())
+        return Answer(done.exit_code, text.replace(f" --dir {self.folder}", ""))
 
     def run(self, program: str, *flags: str) -> Answer:
         """``weir run`` until it has caught up."""
