@@ -22,6 +22,9 @@ FORMAT = TABLES + "a_format_that_this_version_does_not_know_is_read_by_the_one_t
 NEEDS_A_COMMIT = COMMANDS + "what_needs_a_commit_is_done_after_the_first_run"
 UNKNOWN_BACKFILL = BACKFILLS + "an_unknown_backfill_is_found_in_the_list"
 LARGE_CHANGE = BACKFILLS + "a_large_change_is_discarded_or_swapped_in_all_the_same"
+OTHER_APPLICATION = (
+    f"{CLI}/test_plan.py::test_a_program_that_shares_nothing_with_the_committed_one_is_taken_for_another_application"
+)
 OTHER_ID = CHANGED + "another_id_reads_everything_from_the_beginning_beside_the_old_program"
 COMPUTED = CHANGED + "what_the_new_program_would_hold_is_computed_and_swapped_in"
 COMPUTED_RENAMED = CHANGED + "a_store_with_another_key_is_computed_under_another_name"
@@ -51,22 +54,19 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/spark/errors.py TopologyChangedError": {
         "run the old program": OTHER_ID,
         "backfill run MODULE:APP --everything": COMPUTED,
-        "another name to begin empty": EMPTY_RENAMED,
-        "to begin empty or to": COMPUTED_RENAMED,
         "another id to read everything again": OTHER_ID,
         "reset x": RESET,
         "run MODULE:APP --accept-state-loss": ACCEPTED,
     },
-    "pipelines/cli/plan.py _ways_on": {
+    "pipelines/cli/plan.py _lines": {
         "run the old program": OTHER_ID,
         "backfill run MODULE:APP --everything": COMPUTED,
-        "another name to begin empty": EMPTY_RENAMED,
-        "to begin empty or to": COMPUTED_RENAMED,
         "another id so that it reads everything from the beginning": OTHER_ID,
         "run MODULE:APP --accept-state-loss": ACCEPTED,
+        "run MODULE:APP --accept-lost-records": EXPIRED,
     },
     "pipelines/topology/changes.py _confusions": {
-        "looks the same, would be kept aside; if it is the same, call it": CHANGED
+        "aside; if it is the same": CHANGED
         + "a_store_that_looks_renamed_goes_on_under_the_name_that_the_message_gives",
         "would begin empty; if it is the same, call it": EVOLUTION
         + "a_renamed_store_or_column_is_refused_with_a_way_out_that_works",
@@ -79,9 +79,17 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         + "behind_a_repartition_of_misplaced_keys_a_store_is_computed_under_another_name",
     },
     "pipelines/spark/errors.py PendingRowsError": {
-        "run MODULE:APP": DRAINED,
+        "run OLD_MODULE:APP": DRAINED,
         "stop x --drain": DRAINED,
-        "run MODULE:APP --until-caught-up": CAUGHT_UP,
+        "run OLD_MODULE:APP --until-caught-up": CAUGHT_UP,
+    },
+    "pipelines/spark/errors.py OtherApplicationError": {
+        "run MODULE:APP --accept-state-loss": OTHER_APPLICATION,
+        "run MODULE:APP --dir OTHER_DIR": OTHER_APPLICATION,
+    },
+    "pipelines/spark/errors.py ProgramReplacedError": {
+        "run MODULE:APP": f"{SPARK}/test_unnamed_stores.py::"
+        "test_another_program_that_commits_before_the_claim_makes_the_start_begin_again",
     },
     "pipelines/spark/errors.py PartitionCountError": {
         "reset x": WIDER_BEGUN,
@@ -93,11 +101,16 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "put the one that made the commit back": COMMANDS
         + "a_program_that_lacks_tasks_is_verified_once_it_has_run_or_the_other_is_back",
     },
-    "pipelines/operations/aside.py remove_store": {
+    "pipelines/operations/aside.py _require_aside": {
         "take it out of the program, run that, and remove it then": COMMANDS
         + "a_store_in_use_is_removed_after_a_program_without_it_has_run",
     },
+    "pipelines/operations/migration.py _require_committed": {
+        "run x --until-caught-up": "tests/pipelines/operations/test_migration.py::"
+        "test_an_edited_program_is_refused_until_it_has_run_and_no_table_is_changed",
+    },
     "state/errors.py TableSchemaError": {
+        "reset x": RESET,
         "keep the old ones": EVOLUTION + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
         "write to a table with another name": EVOLUTION
         + "an_output_gets_columns_that_are_null_in_its_rows_and_keeps_those_it_has",
@@ -151,10 +164,10 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "put the application's warehouse folder back": LOST,
         "reset x": LOST_WAREHOUSE,
     },
-    "state/errors.py TableBehindError": {"restore the file from a backup": LOST, "reset APP": LOST},
-    "state/errors.py TableLostError": {"restore the table's folder from a backup": LOST, "reset APP": LOST},
+    "state/errors.py TableBehindError": {"restore the file from a backup": LOST, "reset x": LOST},
+    "state/errors.py TableLostError": {"restore the table's folder from a backup": LOST, "reset x": LOST},
     "state/errors.py TableAheadError": {"put the application's whole warehouse folder back": LOST, "reset x": LOST},
-    "state/errors.py FormatVersionError": {"run the version that wrote it": FORMAT, "reset APP": FORMAT},
+    "state/errors.py FormatVersionError": {"run the version that wrote it": FORMAT, "reset x": FORMAT},
     "state/errors.py DiskFullError": {
         "free some space": "tests/pipelines/tasks/test_epoch.py::"
         "test_a_disk_that_fills_while_files_are_written_is_waited_for",
@@ -233,7 +246,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "pipelines/backfill/errors.py TopicReplacedError": {
         "backfill run x FIRST END --from TOPIC=PATH": BACKFILLS
         + "records_of_a_topic_made_anew_are_read_from_files_or_from_the_brokers_that_have_them",
-        "--bootstrap-servers HOST:PORT": BACKFILLS
+        "backfill run x FIRST END --bootstrap-servers HOST:PORT": BACKFILLS
         + "records_of_a_topic_made_anew_are_read_from_files_or_from_the_brokers_that_have_them",
     },
     "pipelines/backfill/errors.py SourceFilesError": {
@@ -255,7 +268,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "stop x --drain": DRAINED,
     },
     "pipelines/backfill/everything.py _require_same_place": {
-        "run MODULE:APP --until-caught-up": CHANGED + "rows_on_their_way_are_processed_before_everything_is_swapped_in",
+        "run OLD_MODULE:APP --until-caught-up": CHANGED
+        + "rows_on_their_way_are_processed_before_everything_is_swapped_in",
     },
     "pipelines/operations/backfill.py swap_in": {
         "stop x --drain": BACKFILLS + "everything_is_swapped_in_after_a_stop_that_drains",
@@ -325,6 +339,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
 """What messages of refusals offer and no test runs from there, with the reason."""
 
 NO_WAYS_OUT = {
+    "state/errors.py TableReplacedError",
     "infra/jars.py JarsError",
     "infra/kafka/broker.py BrokerStartError",
     "pipelines/backfill/errors.py NoCutError",
