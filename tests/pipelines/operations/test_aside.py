@@ -178,7 +178,7 @@ def test_what_a_driver_commits_before_the_claim_of_a_removal_stays(place, settin
     before = {f"user-{number % 20}": f"page-{number % 3}" for number in range(80, 100)}
     assert dict(store(place, "more").select("user", "last").iter_rows()) == before | OF_TEN
     place.run()
-    assert stores_of(settings, "clicks")[0].since == ""
+    assert stores_of(settings, "clicks")[0].since is None
     assert dict(store(place, "more").select("user", "last").iter_rows()) == before | OF_TEN
 
 

@@ -67,7 +67,7 @@ def test_a_change_that_would_lose_a_store_is_refused_and_nothing_is_claimed(plac
     with pytest.raises(TopologyChangedError, match=r"call it 'sums'.*weir reset sales.*--accept-state"):
         place.run()
     place.application = by_pair(place)
-    with pytest.raises(TopologyChangedError, match=r"store 'sums' would begin empty.*its key was shop String"):
+    with pytest.raises(TopologyChangedError, match=r"store 'sums' would begin empty.*its key was shop string"):
         place.run()
     place.application = application()
     more_sales(place)

@@ -294,4 +294,4 @@ def test_the_plan_shows_both_names(place, monkeypatch):
     monkeypatch.setenv("WEIR_BOOTSTRAP_SERVERS", "nobody:1")
     result = CliRunner().invoke(app, ["plan", "module:app", "--dir", str(place.folder)])
     shown = min(name for node in moved.topology.nodes for name in node.made_up_names)
-    assert (result.exit_code, f"store {left} ({shown} in this program): goes on" in result.stdout) == (0, True)
+    assert (result.exit_code, f"store {left} ({shown} in this program): continues" in result.stdout) == (0, True)
