@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -396,6 +397,8 @@ class KafkaAdmin:
                 if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
                     self.partition_counts([partition.topic])  # else the client keeps asking the leader it remembers
                 raise self._translated(error, partition.topic, partition.partition) from None
+        if any(listed.offset == OFFSET_INVALID for listed in found.values()):  # its leader died meanwhile
+            raise BrokerUnreachableError(self.bootstrap_servers, "a partition's leader did not answer")
         return found
 
     def _leaderless(self, partitions: Sequence[tuple[str, int]]) -> KafkaAdminError:

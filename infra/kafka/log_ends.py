@@ -77,8 +77,11 @@ def truncations(
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
+            offset = message.offset()
+            if offset is None or offset < 0:
+                continue
             if (topic, partition) not in arrived:
-                arrived[topic, partition] = message.offset() or 0
+                arrived[topic, partition] = offset
                 consumer.pause([TopicPartition(topic, partition)])  # else it takes the turns of the others
     finally:
         consumer.close()

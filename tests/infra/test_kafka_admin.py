@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, Uuid
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Producer, Uuid
 
 from weir.infra.kafka.admin import BrokerUnreachableError, KafkaAdmin, KafkaAdminError, UnknownTopicError
 
@@ -116,3 +116,13 @@ def test_brokers_without_topic_ids_report_none():
     future.set_result(SimpleNamespace(topic_id=Uuid(0, 0)))
     admin._client = SimpleNamespace(describe_topics=lambda *_, **__: {"t": future})
     assert admin.topic_ids(["t"]) == {}
+
+
+@pytest.mark.parametrize("ask", ["end_offsets", "beginning_offsets", "log_ends"])
+def test_an_offset_without_a_value_is_no_answer(ask):
+    """What the client gives for a partition whose leader dies while it answers."""
+    admin, future = KafkaAdmin("127.0.0.1:1"), Future()
+    future.set_result(SimpleNamespace(offset=OFFSET_INVALID, leader_epoch=None))
+    admin._client = SimpleNamespace(list_offsets=lambda wanted, **_: dict.fromkeys(wanted, future))
+    with pytest.raises(BrokerUnreachableError):
+        getattr(admin, ask)([("events", 0)])
