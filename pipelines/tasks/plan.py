@@ -64,6 +64,10 @@ class TaskPlan:
     """Whether this plan reads all that the topics hold: an input without records is then idle."""
     end_time_ms: int | None = None
     """If set, the input has ended: after the rows stream time moves to here, and what that closes is forwarded."""
+    passes_wall_clock: bool = True
+    """Whether what processors do by the wall clock is due; not in a backfill."""
+    stops: bool = False
+    """Whether the processors are closed after the rows, since the run ends."""
     max_uncommitted_bytes: int | None = None
     """Stop after the batch of records whose writes to the stores reach this many bytes (KIP-892)."""
 
