@@ -35,7 +35,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCommit:
-    """Where one task stands at a commit, idle tasks included (PROTOCOL 12)."""
+    """A task's state and positions as of a commit, which lists idle tasks too (PROTOCOL 12)."""
 
     state: StateId | None
     """The committed state id; None for a task that never ran an epoch."""
